@@ -1,0 +1,83 @@
+"""Flags from configurations, and configurations from flags."""
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from absl import app, flags, logging
+
+from dcse_tf.config import ConfigError, Options
+from dcse_tf.errors import InputError
+
+T = TypeVar("T", bound=Options)
+
+_DEFINE: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    tuple: flags.DEFINE_list,
+}
+
+
+def define_flags(config: type[Options], module: str) -> None:
+    """Defines a flag for every setting, with its help and default.
+
+    Args:
+        config: the job's configuration.
+        module: name of the job's module, under which --help lists the flags.
+    """
+    types = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        rules, default = field.metadata, field.default
+        help_text = rules["help"] + (" Required." if rules["required"] else "")
+        if isinstance(default, tuple):
+            default = list(default)
+        kind = _plain_type(types[field.name])
+        # Lower bounds are checked by the configuration too, which says which flag is wrong.
+        if rules["choices"]:
+            flags.DEFINE_enum(
+                field.name, default, list(rules["choices"]), help_text, module_name=module
+            )
+        else:
+            _DEFINE[kind](field.name, default, help_text, module_name=module)
+
+
+def _plain_type(hint: Any) -> type:
+    """The type under `X | None` and `tuple[X, ...]`."""
+    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+    if typing.get_origin(hint) is tuple:
+        return tuple
+    return arguments[0] if arguments else hint
+
+
+def read_flags(config: type[T]) -> T:
+    """The configuration that the command line asks for.
+
+    Raises:
+        ConfigError: a setting is missing or out of range.
+    """
+    values = {field.name: flags.FLAGS[field.name].value for field in dataclasses.fields(config)}
+    return config.from_dict(values)
+
+
+def run(config: type[T], job: Callable[[T], None]) -> None:
+    """Defines the flags, parses them and runs a job, with faults of the user's in one line.
+
+    TensorFlow is imported by the job alone, so that --help and a wrong flag answer at once.
+    """
+    module = sys.argv[0]
+    define_flags(config, module)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.set_verbosity(logging.INFO)
+
+    def main(_: list[str]) -> None:
+        try:
+            job(read_flags(config))
+        except (ConfigError, InputError, FileExistsError) as error:
+            sys.exit(f"error: {error}")
+
+    app.run(main)

@@ -1,0 +1,23 @@
+"""Turns files of dialogues into tokenised, sharded TFRecords."""
+
+from dcse_tf.cli.flag_options import run
+from dcse_tf.config import PrepareConfig
+
+
+def prepare_data(config: PrepareConfig) -> None:
+    from dcse_tf.data.prepare import prepare
+    from dcse_tf.models.checkpoints import resolve_checkpoint
+
+    folder = resolve_checkpoint(config.vocab, "vocab", weights=False) if config.vocab else None
+    manifest = prepare(config, folder)
+    for name, split in manifest.splits.items():
+        print(
+            f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
+            f"tokens, {split.truncated_utterances} utterances cut"
+        )
+    print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
+    print(f"records, dev.jsonl, test.jsonl and manifest.json are in {config.output_dir}")
+
+
+if __name__ == "__main__":
+    run(PrepareConfig, prepare_data)

@@ -1,0 +1,24 @@
+"""Trains a sentence encoder on prepared dialogues."""
+
+import sys
+
+from dcse_tf.cli.flag_options import run
+from dcse_tf.config import TrainConfig
+
+
+def train(config: TrainConfig) -> None:
+    from dcse_tf.jobs import train as job
+    from dcse_tf.training.controller import TrainingError
+
+    try:
+        scores = job.train(config)
+    except TrainingError as error:
+        sys.exit(f"error: {error}")
+    for name, value in scores.items():
+        print(f"{name}: {value:.4g}")
+    print(f"the trained encoder is {config.run_dir}/encoder")
+    print(f"watch it with: tensorboard --logdir {config.run_dir}")
+
+
+if __name__ == "__main__":
+    run(TrainConfig, train)

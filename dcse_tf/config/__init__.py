@@ -1,0 +1,18 @@
+"""The frozen configurations of the jobs: a field is a flag, a flag is a key of the JSON."""
+
+from dcse_tf.config.base import ConfigError, Options, option
+from dcse_tf.config.evaluate import EvaluateConfig
+from dcse_tf.config.prepare import PrepareConfig
+from dcse_tf.config.serve import EmbedConfig, ExportConfig
+from dcse_tf.config.train import TrainConfig
+
+__all__ = [
+    "ConfigError",
+    "EmbedConfig",
+    "EvaluateConfig",
+    "ExportConfig",
+    "Options",
+    "PrepareConfig",
+    "TrainConfig",
+    "option",
+]

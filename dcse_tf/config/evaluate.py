@@ -1,0 +1,61 @@
+"""Settings of `evaluate`."""
+
+import dataclasses
+
+from dcse_tf.config.base import ConfigError, Options, option
+
+POOLING_HELP = "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token."
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig(Options):
+    """Scores an encoder on evaluation sets."""
+
+    model: str = option(
+        "",
+        "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
+        required=True,
+    )
+    retrieval: tuple[str, ...] = option(
+        (), "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR."
+    )
+    sts: tuple[str, ...] = option(
+        (), "Dialogue STS sets (sts.txt), comma-separated: Spearman's correlation."
+    )
+    response_selection: tuple[str, ...] = option(
+        (),
+        "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
+        "comma-separated: R@k and MRR of the true response among --candidates.",
+    )
+    output: str = option("", "JSON file for the results. Default: print the table only.")
+    candidates: int = option(
+        10, "Response selection: candidates a context, true one included.", minimum=2
+    )
+    context_turns: int = option(
+        3, "Response selection: most context turns on each side of the response.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "Response selection: context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    max_samples: int = option(
+        500,
+        "Response selection: most sessions used of a file, one response each. 0: all.",
+        minimum=0,
+    )
+    seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
+    pooling: str = option("mean", POOLING_HELP, choices=("mean", "cls"))
+    max_sequence_length: int = option(
+        0,
+        "Longest sentence, in tokens. 0: what the encoder was trained with, or else 128.",
+        minimum=0,
+    )
+    batch_size: int = option(64, "Sentences encoded at a time.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.retrieval or self.sts or self.response_selection):
+            raise ConfigError(
+                "nothing to evaluate: give --retrieval, --sts or --response_selection"
+            )

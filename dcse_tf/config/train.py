@@ -1,0 +1,195 @@
+"""Settings of `train`, and what each task puts where a flag was not given."""
+
+import dataclasses
+from typing import Any
+
+from dcse_tf.config.base import ConfigError, Options, option
+
+# Settings whose default depends on the task. The figures are the paper's (section 5.3) where it
+# gives one; epochs of dialogue_cse are ours (a visit to a session trains on one of its turns).
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dialogue_cse": {
+        "epochs": 10.0,
+        "global_batch_size": 20,
+        "learning_rate": 5e-5,
+        "freeze_layers": -1,
+        "freeze_embeddings": True,
+    },
+    "mlm": {
+        "epochs": 0.5,
+        "global_batch_size": 50,
+        "learning_rate": 2e-5,
+        "freeze_layers": 0,
+        "freeze_embeddings": False,
+    },
+}
+
+# Sizes of Turc et al. 2019 ("Well-Read Students Learn Better"), table 1; "base" is BERT's own.
+ENCODER_SIZES: dict[str, tuple[int, int]] = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+}
+
+
+def _by_task(name: str) -> str:
+    values = ", ".join(f"{value[name]} ({task})" for task, value in TASK_DEFAULTS.items())
+    return f"Default: {values}."
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(Options):
+    """Trains an encoder: contrastively on dialogues, or by masked language modelling."""
+
+    task: str = option(
+        "dialogue_cse",
+        "What to train: dialogue_cse (the paper's contrastive objective) or mlm (continued "
+        "pre-training by masked language modelling).",
+        choices=tuple(TASK_DEFAULTS),
+    )
+    data_dir: str = option("", "Folder that prepare_data wrote.", required=True)
+    encoder: str = option(
+        "",
+        "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
+        "this or --encoder_size.",
+    )
+    encoder_size: str = option(
+        "",
+        "Start from random weights of this size (layers/width: "
+        + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
+        + ") with the vocabulary of --data_dir.",
+        choices=("", *ENCODER_SIZES),
+    )
+    run_dir: str = option(
+        "",
+        "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
+        "Running the same command again goes on from the last checkpoint.",
+        required=True,
+    )
+    steps: int | None = option(
+        None, "Optimizer steps in all. Default: worked out from --epochs.", minimum=1
+    )
+    epochs: float | None = option(
+        None,
+        "Passes over the sessions (dialogue_cse) or utterances (mlm) of the train split, used "
+        "where --steps is not given. " + _by_task("epochs"),
+        minimum=0.0,
+    )
+    global_batch_size: int | None = option(
+        None,
+        "Samples a step over all devices: sessions (dialogue_cse) or utterances (mlm). "
+        + _by_task("global_batch_size"),
+        minimum=1,
+    )
+    learning_rate: float | None = option(
+        None, "Highest learning rate. " + _by_task("learning_rate"), minimum=0.0
+    )
+    warmup_steps: int | None = option(
+        None, "Steps of linear warm-up. Default: a tenth of --steps.", minimum=0
+    )
+    decay: str = option(
+        "exponential",
+        "After the warm-up: exponential (x 0.98 every 10,000 steps, never below 1e-5 if it "
+        "started above, as the authors' code does), linear (to 0 at --steps), or constant.",
+        choices=("exponential", "linear", "constant"),
+    )
+    weight_decay: float = option(
+        0.01, "AdamW's decoupled weight decay; not on biases and layer norms.", minimum=0.0
+    )
+    clip_norm: float = option(
+        3.0, "Largest global norm of the gradient; larger ones are scaled down.", minimum=0.0
+    )
+    dropout: float = option(
+        0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
+    )
+    temperature: float = option(
+        0.1, "dialogue_cse: temperature of the contrastive loss (equation 8).", minimum=1e-4
+    )
+    negatives: int = option(
+        9, "dialogue_cse: negatives a positive, from other sessions of the batch.", minimum=1
+    )
+    context_turns: int = option(
+        3, "dialogue_cse: most context turns on each side of the response.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "dialogue_cse: turns before and after the response (both, as in the paper) or before only.",
+        choices=("both", "before"),
+    )
+    freeze_layers: int | None = option(
+        None,
+        "Bottom transformer layers that are not trained; -1: half of them. "
+        + _by_task("freeze_layers"),
+        minimum=-1,
+    )
+    freeze_embeddings: bool | None = option(
+        None, "Whether the embedding layers are not trained. " + _by_task("freeze_embeddings")
+    )
+    mask_rate: float = option(
+        0.15, "mlm: share of the tokens to predict.", minimum=0.0, maximum=1.0
+    )
+    max_predictions: int = option(10, "mlm: most predictions an utterance.", minimum=1)
+    seed: int = option(0, "Seed of everything random in the run.", minimum=0)
+    deterministic: bool = option(
+        False, "Make every operation deterministic: slower, the same result bit for bit."
+    )
+    logical_cpus: int = option(
+        1,
+        "Without a GPU: train data-parallel on this many logical CPU devices. With GPUs every "
+        "visible one is used.",
+        minimum=1,
+    )
+    log_every: int = option(10, "Steps between two summaries.", minimum=1)
+    save_every: int = option(200, "Steps between two checkpoints.", minimum=1)
+    eval_every: int = option(200, "Steps between two evaluations on dev data.", minimum=1)
+    keep_checkpoints: int = option(2, "Checkpoints kept, the latest ones.", minimum=1)
+    dev_samples: int = option(
+        200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0
+    )
+    dev_retrieval: str = option(
+        "", "select.txt file evaluated while training (MAP, MRR). Default: none."
+    )
+    dev_sts: str = option("", "sts.txt file evaluated while training (Spearman). Default: none.")
+    best_metric: str = option(
+        "",
+        "Dev score by which the best encoder is kept, higher is better, such as dev/response_r1, "
+        "dev/map, dev/spearman. Default: dev/response_r1 (dialogue_cse), dev/accuracy (mlm).",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.encoder) == bool(self.encoder_size):
+            raise ConfigError("give either --encoder (a checkpoint) or --encoder_size (random)")
+
+    def with_defaults(self, epoch_size: int) -> "TrainConfig":
+        """Every setting filled in, so that the run's JSON says what was used.
+
+        Args:
+            epoch_size: samples of the train split: sessions or utterances, as the task counts.
+
+        Raises:
+            ConfigError: the batch does not fit the data.
+        """
+        filled = {k: v for k, v in TASK_DEFAULTS[self.task].items() if getattr(self, k) is None}
+        config = self.replace(**filled)
+        batch = config.global_batch_size
+        assert batch is not None
+        assert config.epochs is not None
+        if batch > epoch_size:
+            raise ConfigError(
+                f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
+                f"{epoch_size} samples"
+            )
+        if self.task == "dialogue_cse" and config.negatives >= batch:
+            raise ConfigError(
+                f"--negatives={config.negatives}: they come from the other sessions of the batch, "
+                f"so at most --global_batch_size - 1 = {batch - 1}"
+            )
+        if config.steps is None:
+            config = config.replace(steps=max(1, round(config.epochs * epoch_size / batch)))
+        assert config.steps is not None
+        if config.warmup_steps is None:
+            config = config.replace(warmup_steps=config.steps // 10)
+        return config

@@ -1,0 +1,1 @@
+"""From files of dialogues to batches."""

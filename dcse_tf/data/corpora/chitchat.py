@@ -1,0 +1,39 @@
+"""The conversations of the PyPI package `chitchat-dataset` (MIT), one JSON object in one file."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import BadLines
+
+
+def read_sessions(
+    path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields a session a conversation, with the senders as roles.
+
+    The file maps conversation ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`, an
+    inner list being the messages of one turn. It has no lines to speak of, so a conversation that
+    is not of this form is reported with its number.
+
+    Raises:
+        InputError: the file is not one JSON object.
+    """
+    try:
+        conversations = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: expected one JSON object: {error}") from error
+    if not isinstance(conversations, dict):
+        raise InputError(f"{path}: expected one JSON object of conversations")
+    for number, (session_id, conversation) in enumerate(conversations.items(), start=1):
+        try:
+            turns = [
+                (str(message["sender"]), str(message["text"]))
+                for turn in conversation["messages"]
+                for message in turn
+            ]
+        except (KeyError, TypeError) as error:
+            bad_lines.report(path, number, f"conversation {session_id}: unexpected form: {error!r}")
+            continue
+        yield session_id, turns

@@ -1,0 +1,37 @@
+"""JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` a line."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+
+from dcse_tf.input_files import BadLines, read_lines
+
+
+def read_sessions(
+    path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields the session of each line; a line that does not hold one is bad as a whole."""
+    for number, line in read_lines(path, bad_lines):
+        try:
+            yield _parse(json.loads(line))
+        except json.JSONDecodeError as error:
+            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        except ValueError as error:
+            bad_lines.report(path, number, str(error))
+
+
+def _parse(value: object) -> tuple[str, list[tuple[str, str]]]:
+    if not isinstance(value, dict) or not isinstance(value.get("turns"), list):
+        raise ValueError('expected {"session_id": text, "turns": [...]}')
+    session_id = value.get("session_id")
+    if not isinstance(session_id, str | int) or session_id == "":
+        raise ValueError('expected "session_id" to be a text')
+    turns = []
+    for index, turn in enumerate(value["turns"]):
+        if not isinstance(turn, dict):
+            raise ValueError(f'turn {index}: expected {{"role": text, "text": text}}')
+        role, text = turn.get("role"), turn.get("text")
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
+        turns.append((role, text))
+    return str(session_id), turns

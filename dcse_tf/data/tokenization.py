@@ -1,0 +1,142 @@
+"""One WordPiece tokenizer for training and serving: tensorflow-text, in the graph.
+
+tensorflow-text's FastBertTokenizer does the splitting. What comes before it (control characters,
+accents, case) is done here with TensorFlow's own string operations, because the normaliser inside
+FastBertTokenizer folds by NFKC when it lower-cases ("，" becomes ",", "ﬁ" becomes "fi", "ß"
+becomes "ss"), which BERT's own tokenizer does not; and it cuts words at control characters, which
+BERT's removes. The tests compare the result with the HuggingFace tokenizer token for token.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterable
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from dcse_tf.errors import InputError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Everything of Unicode's category C ("other": control, format, private use) but the white space
+# among it, and the replacement character.
+_REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The entries of a WordPiece vocabulary and whether text is lower-cased before the look-up."""
+
+    tokens: tuple[str, ...]
+    lowercase: bool
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the entries and the casing: equal fingerprints tokenise equally."""
+        content = "\n".join((*self.tokens, f"lowercase={self.lowercase}"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def index(self, token: str) -> int:
+        return self.tokens.index(token)
+
+
+def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
+    """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names).
+
+    Raises:
+        InputError: a file is missing, or asks for something that BERT's WordPiece has not.
+    """
+    path = folder / "vocab.txt"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; a BERT checkpoint has its WordPiece entries there")
+    tokens = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)}")
+    if tokens[0] != "[PAD]":
+        raise InputError(f"{path}:1: expected [PAD], found {tokens[0]!r}")
+    settings = {}
+    config_path = folder / "tokenizer_config.json"
+    if config_path.is_file():
+        settings = json.loads(config_path.read_text(encoding="utf-8"))
+    lowercase = bool(settings.get("do_lower_case", True))
+    strip_accents = settings.get("strip_accents")
+    if strip_accents is not None and bool(strip_accents) != lowercase:
+        raise InputError(f"{config_path}: strip_accents other than do_lower_case is not supported")
+    if not settings.get("tokenize_chinese_chars", True):
+        raise InputError(f"{config_path}: tokenize_chinese_chars=false is not supported")
+    return Vocabulary(tokens, lowercase)
+
+
+def write_vocabulary(folder: pathlib.Path, vocabulary: Vocabulary) -> None:
+    """Writes what `read_vocabulary` reads, in a form that HuggingFace's tokenizer reads too."""
+    text = "\n".join(vocabulary.tokens) + "\n"
+    (folder / "vocab.txt").write_text(text, encoding="utf-8")
+    settings = {
+        "do_lower_case": vocabulary.lowercase,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+        **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+class Tokenizer(tf.Module):
+    """Strings to token ids, in the graph, the same operations in training and in serving."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        super().__init__()
+        self._lowercase = vocabulary.lowercase
+        self.cls_id = vocabulary.index("[CLS]")
+        self.sep_id = vocabulary.index("[SEP]")
+        self._wordpiece = tf_text.FastBertTokenizer(
+            vocab=list(vocabulary.tokens),
+            suffix_indicator="##",
+            max_bytes_per_word=100,
+            token_out_type=tf.int32,
+            unknown_token="[UNK]",
+            lower_case_nfd_strip_accents=False,
+        )
+
+    def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
+        """Token ids with [CLS] and [SEP], cut to a length.
+
+        Args:
+            texts: strings `[texts]`, UTF-8.
+            max_sequence_length: most tokens of a text, [CLS] and [SEP] counted.
+
+        Returns:
+            int32 `[texts, (tokens)]`.
+        """
+        ids = self._wordpiece.tokenize(self._normalize(texts))
+        ids = ids[:, : max_sequence_length - 2]
+        ends = tf.ones([tf.shape(texts)[0], 1], tf.int32)
+        return tf.concat([ends * self.cls_id, ids, ends * self.sep_id], axis=1)
+
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        texts = tf.strings.regex_replace(texts, _REMOVED, "")
+        if not self._lowercase:
+            return texts
+        texts = tf_text.normalize_utf8(texts, "NFD")
+        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+        return tf.strings.lower(texts, encoding="utf-8")
+
+
+def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> Vocabulary:
+    """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
+
+    Args:
+        texts: the corpus.
+        size: most entries, the five special ones included.
+        lowercase: whether text is lower-cased and stripped of accents.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    trainer = BertWordPieceTokenizer(lowercase=lowercase)
+    trainer.train_from_iterator(
+        texts, vocab_size=size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    entries = trainer.get_vocab()
+    return Vocabulary(tuple(sorted(entries, key=entries.__getitem__)), lowercase)

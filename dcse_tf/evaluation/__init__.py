@@ -1,0 +1,1 @@
+"""Evaluation in NumPy. An encoder is a function `encode(list[str]) -> float [n, dim]`."""

@@ -1,0 +1,135 @@
+"""Response selection on held-out sessions: the true response among others, given its context."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dcse_tf.evaluation import metrics
+
+Encode = Callable[[list[str]], np.ndarray]
+# (contexts, candidates) -> float [samples, candidates], higher is better.
+Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
+RECALLS = (1, 2, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Context turns in order, and candidate responses, the true one first."""
+
+    context: list[str]
+    candidates: list[str]
+
+
+def make_samples(
+    sessions: Sequence[tuple[str, list[str]]],
+    *,
+    candidates: int,
+    context_turns: int,
+    context_side: str,
+    max_samples: int,
+    seed: int,
+) -> list[Sample]:
+    """Draws one response a session, and its rivals among the responses of other sessions.
+
+    Rivals are drawn without replacement and have neither the text of the true response nor of
+    each other, whatever the case. Which response a session gives depends on seed and session alone.
+
+    Args:
+        sessions: (id, texts of the turns), of two turns or more.
+        candidates: candidates a sample, the true one included.
+        context_turns: most context turns on each side.
+        context_side: "both" or "before".
+        max_samples: most sessions used, drawn at random; 0 for all.
+        seed: the seed.
+
+    Returns:
+        The samples; empty where there are fewer different responses than candidates.
+    """
+    ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
+    chosen = ordered[:max_samples] if max_samples else ordered
+    drawn = [_draw_response(session, context_turns, context_side, seed) for session in chosen]
+    texts = sorted({response for _, response in drawn})
+    keys = np.array([text.casefold() for text in texts])
+    samples = []
+    for (session_id, _), (context, response) in zip(chosen, drawn, strict=True):
+        rng = np.random.default_rng(_draw(seed, "rivals", session_id))
+        rivals: dict[str, str] = {}
+        own = response.casefold()
+        for index in rng.permutation(len(texts)):
+            if keys[index] != own:
+                rivals.setdefault(keys[index], texts[index])
+            if len(rivals) == candidates - 1:
+                break
+        if len(rivals) < candidates - 1:
+            return []
+        samples.append(Sample(context, [response, *rivals.values()]))
+    return samples
+
+
+def _draw(seed: int, purpose: str, session_id: str) -> int:
+    digest = hashlib.blake2b(f"{seed}:{purpose}:{session_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _draw_response(
+    session: tuple[str, list[str]], context_turns: int, context_side: str, seed: int
+) -> tuple[list[str], str]:
+    session_id, texts = session
+    rng = np.random.default_rng(_draw(seed, "response", session_id))
+    place = int(rng.integers(0 if context_side == "both" else 1, len(texts)))
+    context = texts[max(0, place - context_turns) : place]
+    if context_side == "both":
+        context = context + texts[place + 1 : place + 1 + context_turns]
+    return context, texts[place]
+
+
+def evaluate_response_selection(samples: list[Sample], score: Score) -> dict[str, float]:
+    """R@k and MRR, in percent, ties in expectation.
+
+    Returns:
+        r1, r2, r5, mrr, each with its chance_; tie_share: percent of the candidates whose score
+        another of the sample has; samples.
+    """
+    scores = score([s.context for s in samples], [s.candidates for s in samples])
+    rows = [_score_sample(row) for row in scores]
+    chance = _score_sample(np.zeros(scores.shape[1]))
+    means = {name: 100.0 * float(np.mean([row[name] for row in rows])) for name in chance}
+    chances = {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
+    return {**means, **chances, "samples": float(len(samples))}
+
+
+def _score_sample(scores: np.ndarray) -> dict[str, float]:
+    relevant = np.arange(len(scores)) == 0
+    recalls = {f"r{k}": metrics.recall_at(k, scores) for k in RECALLS if k < len(scores)}
+    return {
+        **recalls,
+        "mrr": metrics.reciprocal_rank(scores, relevant),
+        "tie_share": metrics.tied_share(scores),
+    }
+
+
+def cosine_score(encode: Encode) -> Score:
+    """Scores by the cosine of a candidate and the mean of the context's embeddings.
+
+    No matching: it is what an encoder alone can do, and stands beside the matching similarity.
+    """
+
+    def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        texts = sorted({text for group in (*contexts, *candidates) for text in group})
+        index = {text: place for place, text in enumerate(texts)}
+        embeddings = np.asarray(encode(texts), np.float64)
+
+        def rows(group: list[str]) -> np.ndarray:
+            return embeddings[[index[text] for text in group]]
+
+        means = metrics.normalize(np.stack([rows(group).mean(axis=0) for group in contexts]))
+        return np.stack(
+            [
+                metrics.normalize(rows(group)) @ mean
+                for group, mean in zip(candidates, means, strict=True)
+            ]
+        )
+
+    return score

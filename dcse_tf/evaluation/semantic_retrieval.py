@@ -1,0 +1,98 @@
+"""Semantic retrieval: MAP and MRR over BM25's candidates (paper, section 5.1.2)."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import metrics
+from dcse_tf.input_files import BadLines, read_lines
+
+Encode = Callable[[list[str]], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """A query's line of the file and those of its candidates."""
+
+    sentence: int
+    positives: np.ndarray
+    negatives: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+    """The sentences of a select.txt, and the queries among them."""
+
+    sentences: list[str]
+    queries: list[Query]
+
+
+def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
+    """Reads index, sentence, intent, indices of positives, of negatives; tab-separated.
+
+    Every sentence is a candidate. One without a positive or a negative is no query: its ranking
+    says nothing.
+
+    Raises:
+        InputError: a line is not of this form, or an index names no line.
+    """
+    sentences: list[str] = []
+    rows: list[tuple[int, str, str]] = []
+    for number, line in read_lines(path, BadLines(0)):
+        fields = line.split("\t")
+        if len(fields) != 5 or fields[0] != str(len(sentences)):
+            raise InputError(
+                f"{path}:{number}: expected index {len(sentences)}, sentence, intent, positives, "
+                f"negatives, tab-separated; found {len(fields)} field(s) from {fields[0][:20]!r}"
+            )
+        sentences.append(fields[1])
+        rows.append((number, fields[3], fields[4]))
+    queries = []
+    for index, (number, *lists) in enumerate(rows):
+        positives, negatives = (_parse(path, number, text, len(rows)) for text in lists)
+        if len(positives) and len(negatives):
+            queries.append(Query(index, positives, negatives))
+    if not queries:
+        raise InputError(f"{path}: no query with a positive and a negative")
+    return RetrievalSet(sentences, queries)
+
+
+def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.ndarray:
+    try:
+        indices = np.array([int(part) for part in text.split(",") if part.strip()], np.int64)
+    except ValueError as error:
+        raise InputError(f"{path}:{number}: expected comma-separated indices: {error}") from error
+    if len(indices) and not 0 <= indices.min() <= indices.max() < sentences:
+        raise InputError(f"{path}:{number}: an index is not between 0 and {sentences - 1}")
+    return indices
+
+
+def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> dict[str, float]:
+    """MAP and MRR of cosine rankings, in percent.
+
+    Returns:
+        map, mrr; chance_map, chance_mrr: what a random ranking scores; tie_share: percent of the
+        candidates whose score another candidate of the query has; queries.
+    """
+    embeddings = metrics.normalize(encode(retrieval_set.sentences))
+    rows = [_score_query(query, embeddings) for query in retrieval_set.queries]
+    names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
+    means = 100.0 * np.mean(rows, axis=0)
+    return {**dict(zip(names, means.tolist(), strict=True)), "queries": float(len(rows))}
+
+
+def _score_query(query: Query, embeddings: np.ndarray) -> Sequence[float]:
+    candidates = np.concatenate([query.positives, query.negatives])
+    relevant = np.arange(len(candidates)) < len(query.positives)
+    scores = embeddings[candidates] @ embeddings[query.sentence]
+    constant = np.zeros(len(candidates))
+    return (
+        metrics.average_precision(scores, relevant),
+        metrics.reciprocal_rank(scores, relevant),
+        metrics.average_precision(constant, relevant),
+        metrics.reciprocal_rank(constant, relevant),
+        metrics.tied_share(scores),
+    )

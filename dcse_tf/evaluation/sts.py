@@ -1,0 +1,66 @@
+"""Dialogue semantic textual similarity: Spearman's correlation (paper, section 5.1.2)."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import metrics
+from dcse_tf.input_files import BadLines, read_lines
+
+Encode = Callable[[list[str]], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class StsSet:
+    """Pairs of sentences and how alike annotators found them."""
+
+    degrees: np.ndarray
+    first: list[str]
+    second: list[str]
+
+
+def read_sts_set(path: pathlib.Path) -> StsSet:
+    """Reads degree 1 to 5, sentence, sentence; tab-separated.
+
+    Raises:
+        InputError: a line is not of this form, or there are fewer than two pairs.
+    """
+    degrees, first, second = [], [], []
+    for number, line in read_lines(path, BadLines(0)):
+        fields = line.split("\t")
+        try:
+            degree = float(fields[0])
+        except ValueError:
+            degree = float("nan")
+        if len(fields) != 3 or not 1.0 <= degree <= 5.0:
+            raise InputError(
+                f"{path}:{number}: expected a degree from 1 to 5 and two sentences, "
+                f"tab-separated; found {len(fields)} field(s), the first {fields[0][:20]!r}"
+            )
+        degrees.append(degree)
+        first.append(fields[1])
+        second.append(fields[2])
+    if len(degrees) < 2:
+        raise InputError(f"{path}: expected at least two pairs")
+    return StsSet(np.array(degrees), first, second)
+
+
+def evaluate_sts(sts_set: StsSet, encode: Encode) -> dict[str, float]:
+    """Spearman's correlation of degrees and cosines, in percent.
+
+    Returns:
+        spearman; chance_spearman: 0; tie_share: percent of the pairs whose cosine another pair
+        has; pairs.
+    """
+    embeddings = metrics.normalize(encode(sts_set.first + sts_set.second))
+    first, second = np.split(embeddings, 2)
+    cosines = np.sum(first * second, axis=-1)
+    return {
+        "spearman": 100.0 * metrics.spearman(sts_set.degrees, cosines),
+        "chance_spearman": 0.0,
+        "tie_share": 100.0 * metrics.tied_share(cosines),
+        "pairs": float(len(cosines)),
+    }

@@ -1,0 +1,1 @@
+"""Encoders in the forms that users serve, and back."""

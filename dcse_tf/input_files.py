@@ -1,0 +1,119 @@
+"""Input files: names to paths, plain or compressed lines, bad lines counted."""
+
+import glob
+import gzip
+import importlib.util
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from absl import logging
+
+from dcse_tf.errors import InputError
+
+
+class BadLines:
+    """Counts and names the lines that had to be skipped, and stops the job over a limit."""
+
+    _NAMED = 20
+
+    def __init__(self, limit: int):
+        """Args: limit: bad lines that are skipped; one more raises InputError."""
+        self.limit = limit
+        self.count = 0
+
+    def report(self, path: pathlib.Path, line: int, problem: str) -> None:
+        """Counts one bad line.
+
+        Raises:
+            InputError: the limit is passed.
+        """
+        self.count += 1
+        message = f"{path}:{line}: {problem}"
+        if self.count > self.limit:
+            raise InputError(f"{message} (bad line {self.count}; --max_bad_lines={self.limit})")
+        if self.count <= self._NAMED:
+            logging.warning("skipped %s", message)
+        if self.count == self._NAMED:
+            logging.warning("further bad lines are counted but not named")
+
+
+def resolve_inputs(patterns: Sequence[str]) -> list[pathlib.Path]:
+    """Paths of files, globs and `package:NAME/FILE`, in the order given, globs sorted.
+
+    Raises:
+        InputError: a pattern names no file.
+    """
+    paths: list[pathlib.Path] = []
+    for pattern in patterns:
+        if pattern.startswith("package:"):
+            name, _, file = pattern.removeprefix("package:").partition("/")
+            found = [str(find_package(name) / file)]
+        else:
+            found = sorted(glob.glob(pattern))
+        files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
+        if not files:
+            raise InputError(f"--input={pattern}: no such file")
+        paths.extend(files)
+    return paths
+
+
+def find_package(name: str) -> pathlib.Path:
+    """Folder of an installed Python package, which is not imported.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"package:{name}: no installed Python package of this name")
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end), skipping blank lines.
+
+    A line that is not UTF-8 is reported as bad; a byte-order mark is removed. Lines end at "\\n"
+    alone, so that other separators inside a text do not break it.
+
+    Raises:
+        InputError: the file cannot be read, or there are too many bad lines.
+    """
+    with _open(path) as file:
+        number = 0
+        try:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    bad_lines.report(path, number, f"not UTF-8: {error.reason}")
+                    continue
+                line = line.rstrip("\r\n")
+                if line.strip():
+                    yield number, line
+        except (OSError, EOFError) as error:
+            raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
+
+
+def read_bare_lines(path: pathlib.Path) -> list[str]:
+    """All lines of a text file, blank ones too.
+
+    Raises:
+        InputError: the file cannot be read or is not UTF-8.
+    """
+    try:
+        with _open(path) as file:
+            text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _open(path: pathlib.Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore

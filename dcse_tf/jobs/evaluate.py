@@ -1,0 +1,80 @@
+"""The evaluation job."""
+
+import pathlib
+
+from absl import logging
+
+from dcse_tf.config import EvaluateConfig
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation.report import Result
+from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
+from dcse_tf.export.load import LoadedEncoder, load_encoder
+from dcse_tf.input_files import resolve_inputs
+from dcse_tf.jobs.dev_scores import read_dialogues
+from dcse_tf.models.response_scorer import ResponseScorer
+
+
+def evaluate(config: EvaluateConfig) -> list[Result]:
+    """Scores an encoder on every set that the settings name.
+
+    Raises:
+        InputError: a model or a set cannot be used.
+    """
+    # Sets are read first: a fault in the last of them must not cost the encoding of the others.
+    retrieval = {str(p): read_retrieval_set(p) for p in resolve_inputs(config.retrieval)}
+    sts = {str(p): read_sts_set(p) for p in resolve_inputs(config.sts)}
+    dialogues = {
+        str(p): _make_samples(p, config) for p in resolve_inputs(config.response_selection)
+    }
+    encoder = load_encoder(
+        config.model, "model", config.max_sequence_length, config.pooling, config.batch_size
+    )
+    results = []
+    for source, retrieval_set in retrieval.items():
+        logging.info("semantic retrieval on %s", source)
+        scores = evaluate_retrieval(retrieval_set, encoder.encode)
+        results.append(Result("retrieval", source, scores))
+    for source, sts_set in sts.items():
+        logging.info("sts on %s", source)
+        results.append(Result("sts", source, evaluate_sts(sts_set, encoder.encode)))
+    for source, samples in dialogues.items():
+        logging.info("response selection on %s", source)
+        results.extend(_select_responses(source, samples, encoder))
+    if config.output:
+        report.write_json(pathlib.Path(config.output), config.model, config.to_dict(), results)
+    return results
+
+
+def _make_samples(path: pathlib.Path, config: EvaluateConfig) -> list[response_selection.Sample]:
+    samples = response_selection.make_samples(
+        read_dialogues(path),
+        candidates=config.candidates,
+        context_turns=config.context_turns,
+        context_side=config.context_side,
+        max_samples=config.max_samples,
+        seed=config.seed,
+    )
+    if not samples:
+        raise InputError(
+            f"{path}: too few different responses for --candidates={config.candidates}"
+        )
+    return samples
+
+
+def _select_responses(
+    source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
+) -> list[Result]:
+    """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
+    results = []
+    if encoder.sentence_encoder:
+        scorer = ResponseScorer(encoder.sentence_encoder)
+        scores = response_selection.evaluate_response_selection(samples, scorer.score)
+        results.append(Result("response (matching)", source, scores))
+    else:
+        logging.warning("an export gives no token embeddings: response selection by cosine only")
+    cosine = response_selection.cosine_score(encoder.encode)
+    scores = response_selection.evaluate_response_selection(samples, cosine)
+    results.append(Result("response (cosine)", source, scores))
+    return results

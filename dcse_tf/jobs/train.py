@@ -1,0 +1,174 @@
+"""The training job."""
+
+import functools
+import json
+import pathlib
+
+import keras
+from absl import logging
+
+from dcse_tf.atomic import atomic_directory
+from dcse_tf.config import ConfigError, TrainConfig
+from dcse_tf.config.train import ENCODER_SIZES
+from dcse_tf.data.manifest import Manifest, read_manifest
+from dcse_tf.data.prepare import VOCABULARY_FOLDER
+from dcse_tf.data.tokenization import Vocabulary, read_vocabulary, write_vocabulary
+from dcse_tf.errors import InputError
+from dcse_tf.jobs.dev_scores import make_dev_evaluation
+from dcse_tf.jobs.saturation import describe_saturation
+from dcse_tf.models import bert_encoder, bert_weights, checkpoints
+from dcse_tf.tasks import TASKS, Setup
+from dcse_tf.training.controller import Controller, Schedule
+from dcse_tf.training.devices import make_strategy
+from dcse_tf.training.optimization import WarmupDecay, build_optimizer
+from dcse_tf.training.trainer import Trainer
+
+CONFIG_FILE = "config.json"
+# Settings that may differ when a run is started again: they do not change what is learnt.
+_MAY_CHANGE = {"log_every", "save_every", "eval_every", "keep_checkpoints"}
+
+
+def train(config: TrainConfig) -> dict[str, float]:
+    """Trains, from the last checkpoint of the run directory if there is one.
+
+    Returns:
+        The last dev scores.
+
+    Raises:
+        InputError: data or checkpoint cannot be used.
+        ConfigError: a setting cannot be used, or differs from those the run was begun with.
+        TrainingError: the loss is not a number any more.
+    """
+    data_dir, run_dir = pathlib.Path(config.data_dir), pathlib.Path(config.run_dir)
+    folder = checkpoints.resolve_checkpoint(config.encoder, "encoder") if config.encoder else None
+    vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
+    manifest = read_manifest(data_dir, vocabulary.fingerprint())
+    task = TASKS[config.task]
+    config = config.with_defaults(task.epoch_size(manifest.splits["train"]))
+    strategy = make_strategy(config.logical_cpus, config.deterministic)
+    replicas = strategy.num_replicas_in_sync
+    if (config.global_batch_size or 0) % replicas:
+        raise ConfigError(
+            f"--global_batch_size={config.global_batch_size}: not divisible by {replicas} devices"
+        )
+    _begin_run(run_dir, config)
+
+    with strategy.scope():
+        setup = _make_setup(config, data_dir, manifest, vocabulary, folder)
+        model = task.build_model(setup)
+        bert_encoder.seed_dropout(model, config.seed)
+        optimizer = build_optimizer(_make_schedule(config), config.weight_decay)
+    trainer = Trainer(
+        strategy, model, optimizer, task.compute_loss, task.metric_names, config.clip_norm
+    )
+    _log_model(model, replicas)
+
+    def make_iterator(first_step: int):
+        def make(_) -> object:
+            return task.make_dataset(setup, first_step, replicas)
+
+        return iter(strategy.distribute_datasets_from_function(make))
+
+    controller = Controller(
+        trainer,
+        make_iterator,
+        evaluate=make_dev_evaluation(setup, model),
+        best_metric=config.best_metric or task.best_metric,
+        save_encoder=functools.partial(_save_encoder, run_dir, setup, folder),
+        advise=describe_saturation,
+        schedule=_outer_schedule(config),
+        run_dir=run_dir,
+    )
+    return controller.run(f"```\n{json.dumps(config.to_dict(), indent=2, sort_keys=True)}\n```")
+
+
+def _begin_run(run_dir: pathlib.Path, config: TrainConfig) -> None:
+    """Writes the configuration, or holds it against the one the run was begun with."""
+    path = run_dir / CONFIG_FILE
+    if path.is_file():
+        before, now = TrainConfig.read_json(path).to_dict(), config.to_dict()
+        changed = [
+            f"--{name}={now[name]} (begun with {before[name]})"
+            for name in now
+            if now[name] != before[name] and name not in _MAY_CHANGE
+        ]
+        if changed:
+            raise ConfigError(
+                f"{path}: the run was begun with other settings: {', '.join(changed)}; "
+                "use them, or another --run_dir"
+            )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    config.write_json(path)
+
+
+def _make_setup(
+    config: TrainConfig,
+    data_dir: pathlib.Path,
+    manifest: Manifest,
+    vocabulary: Vocabulary,
+    folder: pathlib.Path | None,
+) -> Setup:
+    tensors = bert_weights.read_tensors(folder) if folder else {}
+    if folder:
+        backbone = bert_encoder.load_backbone(folder, config.dropout)
+    else:
+        layers, dim = ENCODER_SIZES[config.encoder_size]
+        bert_config = bert_encoder.make_bert_config(layers, dim, len(vocabulary.tokens))
+        backbone = bert_encoder.build_backbone(bert_config, config.dropout)
+        bert_encoder.initialize_weights(backbone.trainable_variables, config.seed)
+    if manifest.max_sequence_length > backbone.max_sequence_length:
+        raise InputError(
+            f"--data_dir={data_dir}: utterances of up to {manifest.max_sequence_length} tokens, "
+            f"but the encoder has {backbone.max_sequence_length} positions"
+        )
+    if backbone.vocabulary_size < len(vocabulary.tokens):
+        raise InputError(
+            f"{folder}: {backbone.vocabulary_size} token embeddings for "
+            f"{len(vocabulary.tokens)} entries of vocab.txt"
+        )
+    bert_encoder.freeze(backbone, config.freeze_layers or 0, bool(config.freeze_embeddings))
+    encoder = bert_encoder.build_bert_encoder(backbone)
+    return Setup(config, data_dir, manifest, vocabulary, backbone, encoder, tensors)
+
+
+def _make_schedule(config: TrainConfig) -> WarmupDecay:
+    assert config.learning_rate is not None
+    assert config.warmup_steps is not None
+    return WarmupDecay(config.learning_rate, config.warmup_steps, config.decay, config.steps)
+
+
+def _outer_schedule(config: TrainConfig) -> Schedule:
+    assert config.steps is not None
+    return Schedule(
+        steps=config.steps,
+        log_every=config.log_every,
+        save_every=config.save_every,
+        eval_every=config.eval_every,
+        keep_checkpoints=config.keep_checkpoints,
+    )
+
+
+def _log_model(model: keras.Model, replicas: int) -> None:
+    trained = sum(int(keras.ops.size(v)) for v in model.trainable_variables)
+    logging.info(
+        "%s: %d parameters, %d of them trained, on %d device(s)",
+        model.name,
+        model.count_params(),
+        trained,
+        replicas,
+    )
+
+
+def _save_encoder(run_dir: pathlib.Path, setup: Setup, folder: pathlib.Path | None) -> None:
+    """Writes the encoder as a checkpoint folder like any other, for --encoder and --model."""
+    backbone = setup.backbone
+    if folder:
+        bert_config = checkpoints.read_config(folder)
+    else:
+        bert_config = bert_encoder.make_bert_config(
+            backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
+        )
+    with atomic_directory(run_dir / checkpoints.ENCODER_FOLDER, overwrite=True) as target:
+        bert_encoder.save_backbone(target, backbone, bert_config)
+        write_vocabulary(target, setup.vocabulary)
+        checkpoints.write_max_sequence_length(target, setup.manifest.max_sequence_length)

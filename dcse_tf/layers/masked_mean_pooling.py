@@ -1,0 +1,30 @@
+"""Mean over the real tokens."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class MaskedMeanPooling(keras.layers.Layer):
+    """Mean over an axis of what a mask marks as real (paper, 4.3; released code).
+
+    Padded places count for nothing, whatever they hold. Where nothing is real the mean is zero.
+    """
+
+    def call(self, inputs, is_real):
+        """Pools the last axis but one.
+
+        Args:
+            inputs: float `[..., tokens, dim]`.
+            is_real: bool `[..., tokens]`, True = real.
+
+        Returns:
+            float `[..., dim]`.
+        """
+        is_real = ops.expand_dims(is_real, -1)
+        total = ops.sum(ops.where(is_real, inputs, ops.zeros((), inputs.dtype)), axis=-2)
+        count = ops.sum(ops.cast(is_real, inputs.dtype), axis=-2)
+        return total / ops.maximum(count, ops.ones((), inputs.dtype))
+
+    def compute_output_shape(self, inputs_shape, is_real_shape):
+        return (*inputs_shape[:-2], inputs_shape[-1])

@@ -1,0 +1,1 @@
+"""Functional models built from the layers, and the checkpoints they start from."""

@@ -1,0 +1,146 @@
+"""BERT from keras-hub: built from a configuration, loaded, initialised, frozen, saved."""
+
+import json
+import pathlib
+from typing import Any
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.models import bert_weights
+from dcse_tf.models.checkpoints import read_config
+
+
+def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
+    """A config.json for random weights: BERT's proportions, 64 dimensions a head."""
+    return {
+        "architectures": ["BertModel"],
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": hidden_dim,
+        "initializer_range": 0.02,
+        "intermediate_size": 4 * hidden_dim,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512,
+        "model_type": "bert",
+        "num_attention_heads": hidden_dim // 64,
+        "num_hidden_layers": num_layers,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": 2,
+        "vocab_size": vocabulary_size,
+    }
+
+
+def build_backbone(config: dict[str, Any], dropout: float) -> keras_hub.models.BertBackbone:
+    """A BERT of the shape that config.json gives, its weights not yet set.
+
+    Args:
+        config: HuggingFace's configuration of a BERT.
+        dropout: dropout probability while training.
+    """
+    return keras_hub.models.BertBackbone(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+        num_segments=config["type_vocab_size"],
+        dropout=dropout,
+    )
+
+
+def load_backbone(folder: pathlib.Path, dropout: float = 0.0) -> keras_hub.models.BertBackbone:
+    """A BERT with the weights of a checkpoint folder.
+
+    Raises:
+        InputError: the folder does not hold a BERT, or not all of it.
+    """
+    backbone = build_backbone(read_config(folder), dropout)
+    tensors = bert_weights.read_tensors(folder)
+    bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
+    return backbone
+
+
+def save_backbone(
+    folder: pathlib.Path, backbone: keras_hub.models.BertBackbone, config: dict[str, Any]
+) -> None:
+    """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them."""
+    config = {**config, "architectures": ["BertModel"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    bert_weights.write_tensors(folder, bert_weights.backbone_weights(backbone))
+
+
+def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float = 0.02) -> None:
+    """Draws matrices anew from a truncated normal by (seed, position); vectors stay as they are.
+
+    Keras draws initial weights from global state; here a seed gives the same model anywhere.
+    """
+    for position, weight in enumerate(weights):
+        if len(weight.shape) < 2 or "bias" in weight.name:
+            continue
+        stateless_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
+        weight.assign(
+            tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
+        )
+
+
+def seed_dropout(model: keras.Model, seed: int) -> None:
+    """Sets the state of every dropout from the seed.
+
+    The state then counts steps and is part of the checkpoint, so that a mask is decided by (seed,
+    layer, step).
+    """
+    layers = model._flatten_layers(include_self=False)
+    generators = [layer.seed_generator for layer in layers if hasattr(layer, "seed_generator")]
+    for position, generator in enumerate(g for g in generators if g is not None):
+        drawn = tf.random.fold_in(tf.constant([seed, 1], tf.int64), position)[0] % (2**31 - 1)
+        generator.state.assign(tf.cast(tf.stack([drawn, 0]), generator.state.dtype))
+
+
+def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
+    """Marks the bottom of a BERT as not trainable (paper, section 5.3).
+
+    Args:
+        backbone: the BERT; changed in place.
+        layers: how many transformer layers from the bottom; -1 for half of them.
+        embeddings: whether the embedding layers are frozen too.
+    """
+    count = backbone.num_layers // 2 if layers < 0 else layers
+    if count > backbone.num_layers:
+        raise ValueError(
+            f"--freeze_layers={count}: the encoder has only {backbone.num_layers} layers"
+        )
+    for i in range(count):
+        backbone.get_layer(f"transformer_layer_{i}").trainable = False
+    if embeddings:
+        for name in ("token_embedding", "position_embedding", "segment_embedding"):
+            backbone.get_layer(name).trainable = False
+        backbone.get_layer("embeddings_layer_norm").trainable = False
+
+
+def build_bert_encoder(backbone: keras_hub.models.BertBackbone) -> keras.Model:
+    """The encoder of equations 1 and 2: a table of utterances to token embeddings.
+
+    Returns:
+        A functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool
+        `[utterances, tokens]` (True = real token) to float `[utterances, tokens, dim]`.
+    """
+    token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
+    padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
+    # Only what leads to the last layer's tokens: the pooler is not part of a sentence encoder.
+    tokens = keras.Model(backbone.input, backbone.output["sequence_output"], name="bert")
+    embeddings = tokens(
+        {
+            "token_ids": token_ids,
+            "segment_ids": ops.zeros_like(token_ids),
+            "padding_mask": ops.cast(padding_mask, "int32"),
+        }
+    )
+    return keras.Model(
+        {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
+    )

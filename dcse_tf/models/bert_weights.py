@@ -1,0 +1,136 @@
+"""Weights between keras-hub's BERT and HuggingFace's files, in both directions.
+
+One table says which variable is which tensor, so that what is loaded and what is saved cannot
+differ. keras-hub can load such files but not write them.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator
+
+import keras
+import keras_hub
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from dcse_tf.errors import InputError
+
+_WEIGHTS_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightPair:
+    """A Keras variable and its HuggingFace name.
+
+    Attributes:
+        variable: the Keras variable.
+        name: the tensor's name in the file.
+        kind: "table" (the same on both sides), "vector" (flat in the file; attention has its
+            heads apart in Keras) or "kernel" (also transposed in the file).
+        input_axes: leading axes of a kernel that are its inputs.
+    """
+
+    variable: keras.Variable
+    name: str
+    kind: str = "table"
+    input_axes: int = 1
+
+    def to_keras(self, value: np.ndarray) -> np.ndarray:
+        return (value.T if self.kind == "kernel" else value).reshape(self.variable.shape)
+
+    def to_huggingface(self) -> np.ndarray:
+        value = keras.ops.convert_to_numpy(self.variable)
+        if self.kind == "kernel":
+            inputs = int(np.prod(value.shape[: self.input_axes]))
+            return value.reshape(inputs, -1).T
+        return value.reshape(-1) if self.kind == "vector" else value
+
+
+def backbone_weights(backbone: keras_hub.models.BertBackbone) -> Iterator[WeightPair]:
+    """All weights of a BERT but the pooler's, which a sentence encoder does not use."""
+    layer = backbone.get_layer
+    yield WeightPair(layer("token_embedding").embeddings, "embeddings.word_embeddings.weight")
+    yield WeightPair(
+        layer("position_embedding").position_embeddings, "embeddings.position_embeddings.weight"
+    )
+    yield WeightPair(
+        layer("segment_embedding").embeddings, "embeddings.token_type_embeddings.weight"
+    )
+    yield from _norm(layer("embeddings_layer_norm"), "embeddings.LayerNorm")
+    for i in range(backbone.num_layers):
+        block, prefix = layer(f"transformer_layer_{i}"), f"encoder.layer.{i}"
+        attention = block._self_attention_layer
+        yield from _dense(attention.query_dense, f"{prefix}.attention.self.query")
+        yield from _dense(attention.key_dense, f"{prefix}.attention.self.key")
+        yield from _dense(attention.value_dense, f"{prefix}.attention.self.value")
+        yield from _dense(attention.output_dense, f"{prefix}.attention.output.dense", 2)
+        yield from _norm(block._self_attention_layer_norm, f"{prefix}.attention.output.LayerNorm")
+        yield from _dense(block._feedforward_intermediate_dense, f"{prefix}.intermediate.dense")
+        yield from _dense(block._feedforward_output_dense, f"{prefix}.output.dense")
+        yield from _norm(block._feedforward_layer_norm, f"{prefix}.output.LayerNorm")
+
+
+def masked_lm_head_weights(head: keras_hub.layers.MaskedLMHead) -> Iterator[WeightPair]:
+    """The weights of the prediction head; its output matrix is the token embedding."""
+    yield from _dense(head._intermediate_dense, "cls.predictions.transform.dense")
+    yield from _norm(head._intermediate_layer_norm, "cls.predictions.transform.LayerNorm")
+    yield WeightPair(head._bias, "cls.predictions.bias", "vector")
+
+
+def _dense(layer: keras.layers.Layer, name: str, input_axes: int = 1) -> Iterator[WeightPair]:
+    yield WeightPair(layer.kernel, f"{name}.weight", "kernel", input_axes)
+    yield WeightPair(layer.bias, f"{name}.bias", "vector")
+
+
+def _norm(layer: keras.layers.Layer, name: str) -> Iterator[WeightPair]:
+    yield WeightPair(layer.gamma, f"{name}.weight", "vector")
+    yield WeightPair(layer.beta, f"{name}.bias", "vector")
+
+
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """All tensors of a checkpoint, under names without "bert." and with LayerNorm's new names.
+
+    Raises:
+        InputError: a file is missing or cannot be read.
+    """
+    names = [_WEIGHTS_FILE]
+    if not (folder / _WEIGHTS_FILE).is_file() and (folder / _INDEX_FILE).is_file():
+        names = sorted(set(json.loads((folder / _INDEX_FILE).read_text())["weight_map"].values()))
+    tensors: dict[str, np.ndarray] = {}
+    for name in names:
+        try:
+            tensors.update(safetensors.numpy.load_file(folder / name))
+        except (OSError, safetensors.SafetensorError) as error:
+            raise InputError(f"{folder / name}: cannot be read: {error}") from error
+    return {
+        key.removeprefix("bert.")
+        .replace("LayerNorm.gamma", "LayerNorm.weight")
+        .replace("LayerNorm.beta", "LayerNorm.bias"): value
+        for key, value in tensors.items()
+    }
+
+
+def assign(pairs: Iterator[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
+    """Gives Keras variables the values of a checkpoint.
+
+    Raises:
+        InputError: a tensor is missing or of another size.
+    """
+    for pair in pairs:
+        value = tensors.get(pair.name)
+        if value is None:
+            raise InputError(f"{source}: lacks the tensor {pair.name}")
+        if value.size != int(np.prod(pair.variable.shape)):
+            raise InputError(
+                f"{source}: {pair.name} is {value.shape}, expected {tuple(pair.variable.shape)}"
+            )
+        pair.variable.assign(pair.to_keras(value.astype(np.float32)))
+
+
+def write_tensors(folder: pathlib.Path, pairs: Iterator[WeightPair]) -> None:
+    """Writes `model.safetensors` under HuggingFace's names."""
+    tensors = {pair.name: np.ascontiguousarray(pair.to_huggingface()) for pair in pairs}
+    safetensors.numpy.save_file(tensors, folder / _WEIGHTS_FILE, metadata={"format": "pt"})

@@ -1,0 +1,96 @@
+"""Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format."""
+
+import json
+import pathlib
+from typing import Any
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import find_package
+
+ENCODER_FOLDER = "encoder"
+_FILES = (
+    "config.json",
+    "vocab.txt",
+    "tokenizer*.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+)
+_SETTINGS_FILE = "sentence_bert_config.json"
+
+
+def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
+    """Folder of the checkpoint that a flag names.
+
+    Args:
+        name: a folder with config.json, vocab.txt and safetensors; a run directory; package:NAME,
+            an installed Python package that has such a folder inside; or else a hub name.
+        flag: the flag, for the message.
+        weights: whether weights are needed, or the vocabulary alone.
+
+    Raises:
+        InputError: there is no checkpoint, or the hub cannot be reached.
+    """
+    patterns = ("config.json", "*.safetensors") if weights else ("vocab.txt",)
+
+    def fits(folder: pathlib.Path) -> bool:
+        return all(any(folder.glob(pattern)) for pattern in patterns)
+
+    if name.startswith("package:"):
+        package = find_package(name.removeprefix("package:"))
+        folders = sorted({path.parent for path in package.rglob(patterns[0])})
+    else:
+        folders = [pathlib.Path(name) / ENCODER_FOLDER, pathlib.Path(name)]
+    for folder in filter(fits, folders):
+        return folder
+    if (
+        pathlib.Path(name).exists()
+        or name.startswith(("package:", ".", "/"))
+        or name.count("/") > 1
+    ):
+        raise InputError(
+            f"--{flag}={name}: expected a checkpoint folder with {' and '.join(patterns)}, or a "
+            f"run directory with a trained one in {ENCODER_FOLDER}/"
+        )
+    return _download(name, flag)
+
+
+def _download(name: str, flag: str) -> pathlib.Path:
+    import huggingface_hub
+
+    try:
+        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(_FILES)))
+    except Exception as error:  # The hub's client raises its own, httpx's and OSError.
+        raise InputError(
+            f"--{flag}={name}: no such folder, and not to be had from the hub: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads config.json of a BERT.
+
+    Raises:
+        InputError: it is not a BERT that can be built exactly.
+    """
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("model_type", "bert") != "bert":
+        raise InputError(f"{path}: model_type {config['model_type']!r}, expected 'bert'")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError(f"{path}: only absolute position embeddings are supported")
+    if config.get("hidden_act", "gelu") not in ("gelu", "gelu_new", "gelu_pytorch_tanh"):
+        raise InputError(f"{path}: hidden_act {config['hidden_act']!r}, expected 'gelu'")
+    return config
+
+
+def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
+    """The length a sentence encoder was trained with, from sentence-transformers' settings."""
+    path = folder / _SETTINGS_FILE
+    if not path.is_file():
+        return default
+    return int(json.loads(path.read_text(encoding="utf-8"))["max_seq_length"])
+
+
+def write_max_sequence_length(folder: pathlib.Path, length: int) -> None:
+    settings = {"max_seq_length": length, "do_lower_case": False}
+    (folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")

@@ -1,0 +1,89 @@
+"""Contexts and candidate responses as strings to the model's own similarity."""
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.models.dialogue_cse import build_matching
+from dcse_tf.models.sentence_encoder import SentenceEncoder
+
+
+class ResponseScorer:
+    """Scores candidates by the matching similarity, every distinct text encoded once.
+
+    Args:
+        sentence_encoder: encodes the texts.
+        chunk: samples whose token embeddings are held at a time.
+        rows: samples matched at a time.
+    """
+
+    def __init__(self, sentence_encoder: SentenceEncoder, chunk: int = 1000, rows: int = 16):
+        self._encoder = sentence_encoder
+        self._chunk = chunk
+        self._rows = rows
+        self._matching = build_matching(sentence_encoder.encoder.output.shape[-1])
+        text = tf.TensorSpec([None], tf.string)
+        self._encode = tf.function(sentence_encoder.token_embeddings, input_signature=[text])
+        self._match = tf.function(self._matching, reduce_retracing=True)
+
+    def score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        """The similarity of each sample's candidates.
+
+        Args:
+            contexts: texts of the context turns, at least one a sample.
+            candidates: texts of the candidates, the same number in every sample.
+
+        Returns:
+            float32 `[samples, candidates]`.
+        """
+        parts = [
+            self._score_chunk(
+                contexts[start : start + self._chunk], candidates[start : start + self._chunk]
+            )
+            for start in range(0, len(contexts), self._chunk)
+        ]
+        return np.concatenate(parts)
+
+    def _score_chunk(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        texts = {text for group in (*contexts, *candidates) for text in group}
+        embeddings = self._encode_texts(sorted(texts, key=lambda text: len(text.encode())))
+        return np.concatenate(
+            [
+                self._match_rows(
+                    contexts[start : start + self._rows],
+                    candidates[start : start + self._rows],
+                    embeddings,
+                )
+                for start in range(0, len(contexts), self._rows)
+            ]
+        )
+
+    def _encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
+        """Token embeddings `[tokens, dim]` of each text, without padding."""
+        encoded = {}
+        for start in range(0, len(texts), batch_size):
+            batch = texts[start : start + batch_size]
+            embeddings, padding_mask = (x.numpy() for x in self._encode(tf.constant(batch)))
+            for text, rows, mask in zip(batch, embeddings, padding_mask, strict=True):
+                encoded[text] = rows[mask]
+        return encoded
+
+    def _match_rows(
+        self,
+        contexts: list[list[str]],
+        candidates: list[list[str]],
+        encoded: dict[str, np.ndarray],
+    ) -> np.ndarray:
+        texts = sorted({text for group in (*contexts, *candidates) for text in group})
+        place = {text: index for index, text in enumerate(texts)}
+        table = tf.ragged.stack([encoded[text] for text in texts])
+        turns = tf.ragged.constant([[place[t] for t in group] for group in contexts], tf.int32)
+        similarity = self._match(
+            {
+                "token_embeddings": table.to_tensor(),
+                "padding_mask": tf.sequence_mask(table.row_lengths()),
+                "context_index": turns.to_tensor(),
+                "turn_mask": tf.sequence_mask(turns.row_lengths()),
+                "candidate_index": tf.constant([[place[t] for t in c] for c in candidates]),
+            }
+        )
+        return similarity.numpy()

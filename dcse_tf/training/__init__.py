@@ -1,0 +1,1 @@
+"""The optimizer, the inner loop, the outer loop."""
