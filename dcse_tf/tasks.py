@@ -147,7 +147,9 @@ def _masking_rule(setup: Setup) -> MaskingRule:
 
 def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = True) -> Tensors:
     """Sums over the predictions of a batch: cross entropy, and whether the best guess is right."""
-    logits = tf.cast(model(batch, training=training), tf.float32)
+    # Keras matches a dict with other keys by order, not by name.
+    inputs = {name: batch[name] for name in ("token_ids", "padding_mask", "mask_positions")}
+    logits = tf.cast(model(inputs, training=training), tf.float32)
     weights = batch["mask_weights"]
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["mask_ids"], logits)
     right = tf.cast(

@@ -3,6 +3,8 @@
 import functools
 import json
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 from absl import logging
@@ -56,22 +58,23 @@ def train(config: TrainConfig) -> dict[str, float]:
     with strategy.scope():
         setup = _make_setup(config, data_dir, manifest, vocabulary, folder)
         model = task.build_model(setup)
-        bert_encoder.seed_dropout(model, config.seed)
         optimizer = build_optimizer(_make_schedule(config), config.weight_decay)
     trainer = Trainer(
         strategy, model, optimizer, task.compute_loss, task.metric_names, config.clip_norm
     )
     _log_model(model, replicas)
 
-    def make_iterator(first_step: int):
-        def make(_) -> object:
-            return task.make_dataset(setup, first_step, replicas)
-
-        return iter(strategy.distribute_datasets_from_function(make))
+    def start_at(step: int) -> Iterator[Any]:
+        bert_encoder.seed_dropout(model, config.seed, step)
+        return iter(
+            strategy.distribute_datasets_from_function(
+                lambda _: task.make_dataset(setup, step, replicas)
+            )
+        )
 
     controller = Controller(
         trainer,
-        make_iterator,
+        start_at,
         evaluate=make_dev_evaluation(setup, model),
         best_metric=config.best_metric or task.best_metric,
         save_encoder=functools.partial(_save_encoder, run_dir, setup, folder),

@@ -89,17 +89,22 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
         )
 
 
-def seed_dropout(model: keras.Model, seed: int) -> None:
-    """Sets the state of every dropout from the seed.
+def seed_dropout(model: keras.Model, seed: int, step: int = 0) -> None:
+    """Sets the state of every dropout, so that a mask is decided by (seed, layer, step).
 
-    The state then counts steps and is part of the checkpoint, so that a mask is decided by (seed,
-    layer, step).
+    A state counts the steps from then on. Keras does not save it with the model: set it again
+    wherever a training goes on.
+
+    Args:
+        model: the training model.
+        seed: the run's seed.
+        step: the step that comes next.
     """
     layers = model._flatten_layers(include_self=False)
     generators = [layer.seed_generator for layer in layers if hasattr(layer, "seed_generator")]
     for position, generator in enumerate(g for g in generators if g is not None):
         drawn = tf.random.fold_in(tf.constant([seed, 1], tf.int64), position)[0] % (2**31 - 1)
-        generator.state.assign(tf.cast(tf.stack([drawn, 0]), generator.state.dtype))
+        generator.state.assign(tf.cast(tf.stack([drawn, step]), generator.state.dtype))
 
 
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:

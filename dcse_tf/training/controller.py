@@ -34,13 +34,12 @@ class Schedule:
 class Controller:
     """Drives a trainer through a run that may be cut off at any time.
 
-    A checkpoint has the model with the state of its dropouts, the optimizer with its step, and the
-    best dev score. Data come from the step, so a run that is started again goes on as if it had
-    not stopped.
+    A checkpoint has the model, the optimizer with its step, and the best dev score. Data and
+    dropout come from the step, so a run that is started again goes on as if it had not stopped.
 
     Args:
         trainer: the inner loop.
-        make_iterator: makes the iterator over batches from a first step.
+        start_at: sets what is drawn by step to a step, and makes the iterator over batches from it.
         evaluate: gives dev scores; an empty dict where there are no dev data.
         best_metric: the score by which the best encoder is kept.
         save_encoder: writes the encoder as it is now.
@@ -52,7 +51,7 @@ class Controller:
     def __init__(
         self,
         trainer: Trainer,
-        make_iterator: Callable[[int], Iterator[Any]],
+        start_at: Callable[[int], Iterator[Any]],
         evaluate: Callable[[], Scores],
         best_metric: str,
         save_encoder: Callable[[], None],
@@ -61,7 +60,7 @@ class Controller:
         run_dir: pathlib.Path,
     ):
         self._trainer = trainer
-        self._make_iterator = make_iterator
+        self._start_at = start_at
         self._evaluate = evaluate
         self._best_metric = best_metric
         self._save_encoder = save_encoder
@@ -98,7 +97,7 @@ class Controller:
         scores: Scores = {}
         if first == 0:
             scores = self._score()
-        iterator = self._make_iterator(first)
+        iterator = self._start_at(first)
         while self.step < self._schedule.steps:
             self._train_stretch(iterator, first, started)
             at_end = self.step == self._schedule.steps

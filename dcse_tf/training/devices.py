@@ -21,4 +21,9 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Mirro
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
         tf.config.set_logical_device_configuration(cpu, logical)
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(logical_cpus)])
+    # Between devices of one memory a plain sum is as good as collectives, whose keys are shared by
+    # all strategies of a process.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(logical_cpus)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )

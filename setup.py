@@ -1,0 +1,50 @@
+"""Packaging of dcse_tf."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "dcse_tf/__init__.py").read_text(), re.MULTILINE
+)
+assert VERSION
+
+setup(
+    name="dcse_tf",
+    version=VERSION[1],
+    description="DialogueCSE: sentence embeddings learnt from dialogues, in TensorFlow 2 and Keras 3",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["dcse_tf", "dcse_tf.*"]),
+    # tensorflow-text has wheels for Linux and for macOS on arm64 only.
+    python_requires=">=3.11,<3.14",
+    install_requires=[
+        "absl-py>=2.0,<3",
+        "huggingface_hub>=1.0,<3",
+        "keras>=3.15,<3.16",
+        "keras-hub>=0.32,<0.33",
+        "numpy>=2.0,<3",
+        "rank-bm25>=0.2.2,<0.3",
+        "safetensors>=0.5,<1",
+        "scipy>=1.13,<2",
+        "tensorboard>=2.20,<3",
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-text>=2.21,<2.22",
+        "tokenizers>=0.20,<1",
+        "transformers>=5.0,<6",
+    ],
+    extras_require={
+        "demo": ["chitchat-dataset==0.9.0"],
+        "test": ["mypy>=1.18,<3", "pytest>=8.0,<10", "ruff>=0.14,<0.18"],
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+    ],
+)

@@ -1,0 +1,74 @@
+"""What several test files share: two logical CPU devices, and a small corpus of dialogues."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import json
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from dcse_tf.config import PrepareConfig
+from dcse_tf.data.prepare import prepare
+
+# Before TensorFlow starts: data-parallel training is tested on two devices of one CPU.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+# Written for these tests: topics, each with things a customer says and what fits as an answer.
+_TOPICS = {
+    "parcel": ["Where is my parcel", "It left our store on", "When will the courier come"],
+    "refund": ["I want a refund for the broken", "We pay back the", "How long does the refund of"],
+    "coffee": ["Do you like coffee with", "I drink it black with", "Shall we have a cup and"],
+    "weather": ["It rains again over the", "Take an umbrella to the", "The sun comes back to the"],
+    "invoice": ["Please send the invoice for", "The invoice is in your mail about", "Thanks for"],
+    "cats": ["My cat sleeps on the", "Mine likes to hide behind the", "They love the"],
+}
+_THINGS = ["blue", "green", "small", "old", "new", "red", "heavy", "round"]
+
+
+def make_dialogues(count: int) -> list[dict]:
+    """Sessions in the JSON Lines form; session i speaks of topic i mod 6 with its own words."""
+    dialogues = []
+    for number in range(count):
+        topic, sentences = list(_TOPICS.items())[number % len(_TOPICS)]
+        turns = [
+            {
+                "role": ("customer", "agent")[turn % 2],
+                "text": f"{sentences[turn % 3]} {_THINGS[(number + turn) % 8]} {topic} {number}?",
+            }
+            for turn in range(2 + number % 5)
+        ]
+        dialogues.append({"session_id": f"d{number}", "turns": turns})
+    return dialogues
+
+
+@pytest.fixture(scope="session")
+def dialogues_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("corpus") / "dialogues.jsonl"
+    lines = [json.dumps(dialogue) for dialogue in make_dialogues(120)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data_dir(
+    dialogues_file: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """The corpus as prepare_data writes it, with a vocabulary trained on it."""
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    config = PrepareConfig(
+        format="jsonl",
+        input=(str(dialogues_file),),
+        output_dir=str(folder),
+        vocab_size=300,
+        max_sequence_length=16,
+        dev_fraction=0.2,
+        test_fraction=0.2,
+        shards=3,
+    )
+    prepare(config, None)
+    return folder

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Format, lint, types, tests. Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash experiments/install.sh demo,test
+.venv/bin/ruff format --check --quiet . || { echo "error: run .venv/bin/ruff format ." >&2; exit 1; }
+.venv/bin/ruff check --quiet .
+.venv/bin/mypy
+exec .venv/bin/python -m pytest "$@"

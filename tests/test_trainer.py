@@ -1,0 +1,175 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dcse_tf.config import TrainConfig
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.tokenization import read_vocabulary
+from dcse_tf.models import bert_encoder
+from dcse_tf.tasks import TASKS, Setup
+from dcse_tf.training.devices import make_strategy
+from dcse_tf.training.optimization import WarmupDecay, build_optimizer
+from dcse_tf.training.trainer import Trainer
+
+
+def _config(data_dir, task, **changes) -> TrainConfig:
+    settings = {
+        "task": task,
+        "data_dir": str(data_dir),
+        "encoder_size": "tiny",
+        "run_dir": "unused",
+        "steps": 4,
+        "global_batch_size": 8,
+        "negatives": 3,
+        "learning_rate": 1e-3,
+        "dropout": 0.0,
+        "freeze_layers": 1,
+        "freeze_embeddings": task == "dialogue_cse",
+    }
+    return TrainConfig(**{**settings, **changes}).with_defaults(1000)
+
+
+def _build(data_dir, task, devices, **changes):
+    """A trainer on so many devices, and the setup it is made of."""
+    config = _config(data_dir, task, **changes)
+    strategy = make_strategy(devices, deterministic=False)
+    vocabulary = read_vocabulary(data_dir / "vocabulary")
+    with strategy.scope():
+        shape = bert_encoder.make_bert_config(2, 64, len(vocabulary.tokens))
+        backbone = bert_encoder.build_backbone(shape, config.dropout)
+        # From BERT's 0.02 so small a model is saturated; from this it learns.
+        bert_encoder.initialize_weights(backbone.trainable_variables, config.seed, stddev=0.05)
+        bert_encoder.freeze(backbone, config.freeze_layers, config.freeze_embeddings)
+        encoder = bert_encoder.build_bert_encoder(backbone)
+        manifest = read_manifest(data_dir)
+        setup = Setup(config, data_dir, manifest, vocabulary, backbone, encoder, {})
+        model = TASKS[task].build_model(setup)
+        bert_encoder.seed_dropout(model, config.seed)
+        optimizer = build_optimizer(WarmupDecay(config.learning_rate, 2, "linear", 10), 0.01)
+    chosen = TASKS[task]
+    trainer = Trainer(
+        strategy, model, optimizer, chosen.compute_loss, chosen.metric_names, config.clip_norm
+    )
+    return trainer, setup
+
+
+def _iterator(trainer, setup, first_step=0):
+    replicas = trainer.strategy.num_replicas_in_sync
+    task = TASKS[setup.config.task]
+    make = trainer.strategy.distribute_datasets_from_function
+    return iter(make(lambda _: task.make_dataset(setup, first_step, replicas)))
+
+
+def _first_gradients(trainer, setup):
+    batch = next(_iterator(trainer, setup))
+
+    # In a graph, as in training: eager replicas may reach their collectives in any order.
+    @tf.function
+    def compute(batch):
+        return trainer.strategy.run(lambda b: trainer.compute_gradients(b)[0], args=(batch,))
+
+    gradients = compute(batch)
+    return [trainer.strategy.experimental_local_results(g)[0].numpy() for g in gradients]
+
+
+@pytest.mark.parametrize("task", ["dialogue_cse", "mlm"])
+def test_two_devices_give_the_loss_and_gradients_of_one(data_dir, task):
+    one, two = (_build(data_dir, task, devices) for devices in (1, 2))
+    gradients = [_first_gradients(*built) for built in (one, two)]
+    for first, second in zip(*gradients, strict=True):
+        np.testing.assert_allclose(first, second, atol=2e-5 * max(1.0, np.abs(first).max()))
+    metrics = [trainer.train(_iterator(trainer, setup), 3) for trainer, setup in (one, two)]
+    for name in ("loss", "accuracy", "gradient_norm", "samples"):
+        assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
+    assert metrics[0]["samples"] == 24.0
+    weights = [trainer.model.get_weights() for trainer, _ in (one, two)]
+    for first, second in zip(*weights, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+def test_frozen_weights_stay_and_the_others_move(data_dir):
+    trainer, setup = _build(data_dir, "dialogue_cse", 1)
+    before = [weight.numpy() for weight in setup.backbone.weights]
+    trainer.train(_iterator(trainer, setup), 2)
+    moved = {
+        weight.path.split("/")[0]
+        for weight, old in zip(setup.backbone.weights, before, strict=True)
+        if not np.array_equal(weight.numpy(), old)
+    }
+    # One of two layers is frozen, and the embeddings; the pooler is not part of the model.
+    assert moved == {"transformer_layer_1"}
+
+
+def test_training_lowers_the_loss_and_is_decided_by_the_seed(data_dir):
+    losses = []
+    for _ in range(2):
+        trainer, setup = _build(data_dir, "dialogue_cse", 1, dropout=0.1, learning_rate=3e-3)
+        iterator = _iterator(trainer, setup)
+        losses.append([trainer.train(iterator, 5)["loss"] for _ in range(5)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0][-1] < losses[0][0] - 0.1
+
+
+def test_dropout_and_data_differ_between_steps(data_dir):
+    """At learning rate 0 only they can change the loss of a batch."""
+    trainer, setup = _build(data_dir, "dialogue_cse", 1, dropout=0.3, learning_rate=0.0)
+    batch = next(_iterator(trainer, setup))
+    run = trainer.strategy.run
+    losses = [
+        float(run(lambda b: trainer.compute_gradients(b)[1]["loss"], args=(batch,)))
+        for _ in range(3)
+    ]
+    assert len(set(losses)) == 3
+
+
+def test_the_gradient_is_clipped_after_it_is_averaged(data_dir):
+    trainer, setup = _build(data_dir, "dialogue_cse", 1, clip_norm=1e-12, learning_rate=1.0)
+    trainer.optimizer.weight_decay = None
+    before = [v.numpy() for v in trainer.model.trainable_variables]
+    metrics = trainer.train(_iterator(trainer, setup), 1)
+    assert metrics["gradient_norm"] > 1e-3
+    # Adam divides by the gradient's size + 1e-6, so a gradient of norm 1e-12 moves nothing much.
+    for variable, old in zip(trainer.model.trainable_variables, before, strict=True):
+        np.testing.assert_allclose(variable.numpy(), old, atol=1e-4)
+
+
+def test_a_metric_is_a_mean_over_rows(data_dir):
+    trainer, setup = _build(data_dir, "dialogue_cse", 1, learning_rate=0.0)
+    together = trainer.train(_iterator(trainer, setup), 4)
+    iterator = _iterator(trainer, setup)
+    apart = [trainer.train(iterator, 1) for _ in range(4)]
+    assert together["loss"] == pytest.approx(np.mean([m["loss"] for m in apart]), rel=1e-5)
+    assert together["tokens"] == sum(m["tokens"] for m in apart)
+
+
+@pytest.mark.parametrize(
+    ("decay", "step", "expected"),
+    [
+        ("constant", 0, 0.25e-3),  # (0 + 1) / 4 of the peak
+        ("constant", 3, 1e-3),
+        ("constant", 99_999, 1e-3),
+        ("linear", 4, 1e-3),
+        ("linear", 52, 0.5e-3),  # halfway between the warm-up's end and step 100
+        ("linear", 100, 0.0),
+        ("exponential", 10_003, 1e-3),
+        ("exponential", 10_004, 0.98e-3),
+        ("exponential", 10_000_000, 1e-5),  # the floor
+    ],
+)
+def test_learning_rate(decay, step, expected):
+    schedule = WarmupDecay(1e-3, 4, decay, 100)
+    assert float(schedule(step)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    again = WarmupDecay.from_config(schedule.get_config())
+    assert float(again(step)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_a_peak_below_the_floor_is_kept():
+    assert float(WarmupDecay(5e-6, 0, "exponential", 10)(10_000_000)) == pytest.approx(5e-6)
+
+
+def test_a_task_is_data():
+    """The loops know tasks by their fields alone."""
+    assert all(dataclasses.is_dataclass(task) for task in TASKS.values())
+    assert set(TASKS) == {"dialogue_cse", "mlm"}
