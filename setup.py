@@ -14,7 +14,7 @@ assert VERSION
 setup(
     name="dcse_tf",
     version=VERSION[1],
-    description="DialogueCSE: sentence embeddings learnt from dialogues, in TensorFlow 2 and Keras 3",
+    description="DialogueCSE in TensorFlow 2 and Keras 3: sentence embeddings from dialogues",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -38,8 +38,12 @@ class BadLines:
             logging.warning("further bad lines are counted but not named")
 
 
-def resolve_inputs(patterns: Sequence[str]) -> list[pathlib.Path]:
+def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib.Path]:
     """Paths of files, globs and `package:NAME/FILE`, in the order given, globs sorted.
+
+    Args:
+        patterns: the patterns.
+        flag: the flag that gave them, for the message.
 
     Raises:
         InputError: a pattern names no file.
@@ -53,7 +57,7 @@ def resolve_inputs(patterns: Sequence[str]) -> list[pathlib.Path]:
             found = sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            raise InputError(f"--input={pattern}: no such file")
+            raise InputError(f"--{flag}={pattern}: no such file")
         paths.extend(files)
     return paths
 

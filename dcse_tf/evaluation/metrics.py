@@ -13,14 +13,23 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.stats
 
-# Scores nearer than this are ties: float32 embeddings carry about seven digits, and equal vectors
-# must not be told apart by the order of a sum.
+from dcse_tf.errors import InputError
+
+# Scores are rounded to this, and equal ones are ties: float32 embeddings carry about seven digits,
+# and equal vectors must not be told apart by the order of a sum.
 TIE_RESOLUTION = 1e-6
 
 
 def quantize(scores: np.ndarray) -> np.ndarray:
-    """Rounds scores to multiples of TIE_RESOLUTION, as float64."""
-    return np.round(np.asarray(scores, np.float64) / TIE_RESOLUTION) * TIE_RESOLUTION
+    """Rounds scores to multiples of TIE_RESOLUTION, as float64.
+
+    Raises:
+        InputError: a score is not finite; a diverged encoder must not pass for a random one.
+    """
+    scores = np.asarray(scores, np.float64)
+    if not np.isfinite(scores).all():
+        raise InputError("a score is not a finite number: the encoder has diverged")
+    return np.round(scores / TIE_RESOLUTION) * TIE_RESOLUTION
 
 
 def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -23,10 +23,13 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
         InputError: a model or a set cannot be used.
     """
     # Sets are read first: a fault in the last of them must not cost the encoding of the others.
-    retrieval = {str(p): read_retrieval_set(p) for p in resolve_inputs(config.retrieval)}
-    sts = {str(p): read_sts_set(p) for p in resolve_inputs(config.sts)}
+    retrieval = {
+        str(p): read_retrieval_set(p) for p in resolve_inputs(config.retrieval, "retrieval")
+    }
+    sts = {str(p): read_sts_set(p) for p in resolve_inputs(config.sts, "sts")}
     dialogues = {
-        str(p): _make_samples(p, config) for p in resolve_inputs(config.response_selection)
+        str(p): _make_samples(p, config)
+        for p in resolve_inputs(config.response_selection, "response_selection")
     }
     encoder = load_encoder(
         config.model, "model", config.max_sequence_length, config.pooling, config.batch_size

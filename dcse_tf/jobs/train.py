@@ -27,7 +27,14 @@ from dcse_tf.training.trainer import Trainer
 
 CONFIG_FILE = "config.json"
 # Settings that may differ when a run is started again: they do not change what is learnt.
-_MAY_CHANGE = {"log_every", "save_every", "eval_every", "keep_checkpoints"}
+_MAY_CHANGE = {
+    "run_dir",
+    "logical_cpus",
+    "log_every",
+    "save_every",
+    "eval_every",
+    "keep_checkpoints",
+}
 
 
 def train(config: TrainConfig) -> dict[str, float]:

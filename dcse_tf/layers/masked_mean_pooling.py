@@ -4,6 +4,14 @@ import keras
 from keras import ops
 
 
+def masked_mean(inputs, is_real):
+    """Mean over the last axis but one of float `[..., n, dim]`, of what bool `[..., n]` marks."""
+    is_real = ops.expand_dims(is_real, -1)
+    total = ops.sum(ops.where(is_real, inputs, ops.zeros((), inputs.dtype)), axis=-2)
+    count = ops.sum(ops.cast(is_real, inputs.dtype), axis=-2)
+    return total / ops.maximum(count, ops.ones((), inputs.dtype))
+
+
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class MaskedMeanPooling(keras.layers.Layer):
     """Mean over an axis of what a mask marks as real (paper, 4.3; released code).
@@ -21,10 +29,7 @@ class MaskedMeanPooling(keras.layers.Layer):
         Returns:
             float `[..., dim]`.
         """
-        is_real = ops.expand_dims(is_real, -1)
-        total = ops.sum(ops.where(is_real, inputs, ops.zeros((), inputs.dtype)), axis=-2)
-        count = ops.sum(ops.cast(is_real, inputs.dtype), axis=-2)
-        return total / ops.maximum(count, ops.ones((), inputs.dtype))
+        return masked_mean(inputs, is_real)
 
     def compute_output_shape(self, inputs_shape, is_real_shape):
         return (*inputs_shape[:-2], inputs_shape[-1])

@@ -26,8 +26,8 @@ class NTXent(keras.layers.Layer):
         Returns:
             float `[batch]`.
         """
-        # A cosine is at least -1, so this is below every real logit by more than exp can hold.
-        masked = ops.full((), -1e4, similarity.dtype)
+        # Below every real logit, a cosine over the temperature, by more than exp can hold.
+        masked = ops.full((), -1e9, similarity.dtype)
         logits = ops.where(candidate_mask, similarity / self.temperature, masked)
         return ops.logsumexp(logits, axis=-1) - logits[:, 0]
 

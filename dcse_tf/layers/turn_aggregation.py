@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from dcse_tf.layers.masked_mean_pooling import MaskedMeanPooling
+from dcse_tf.layers.masked_mean_pooling import masked_mean
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -13,10 +13,6 @@ class TurnAggregation(keras.layers.Layer):
     The paper averages matrices over turns and pools the result; with utterances of different
     lengths every turn is pooled over its own real tokens first, so that each counts the same.
     """
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.pooling = MaskedMeanPooling(dtype=self.dtype_policy)
 
     def call(self, refined, context_padding_mask, turn_mask):
         """Computes the pooled R_tilde.
@@ -30,8 +26,8 @@ class TurnAggregation(keras.layers.Layer):
             float `[batch, candidates, dim]`.
         """
         # Masks get the axes of the candidates, over which they do not differ.
-        turns = self.pooling(refined, ops.expand_dims(context_padding_mask, 1))
-        return self.pooling(turns, ops.expand_dims(turn_mask, 1))
+        turns = masked_mean(refined, ops.expand_dims(context_padding_mask, 1))
+        return masked_mean(turns, ops.expand_dims(turn_mask, 1))
 
     def compute_output_shape(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
         batch, candidates, _, _, dim = refined_shape

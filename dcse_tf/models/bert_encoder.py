@@ -9,6 +9,7 @@ import keras_hub
 import tensorflow as tf
 from keras import ops
 
+from dcse_tf.errors import InputError
 from dcse_tf.models import bert_weights
 from dcse_tf.models.checkpoints import read_config
 
@@ -103,7 +104,8 @@ def seed_dropout(model: keras.Model, seed: int, step: int = 0) -> None:
     layers = model._flatten_layers(include_self=False)
     generators = [layer.seed_generator for layer in layers if hasattr(layer, "seed_generator")]
     for position, generator in enumerate(g for g in generators if g is not None):
-        drawn = tf.random.fold_in(tf.constant([seed, 1], tf.int64), position)[0] % (2**31 - 1)
+        folded = tf.random.fold_in(tf.constant([seed, 1], tf.int64), position)
+        drawn = tf.random.stateless_uniform([], folded, 0, 2**31 - 1, tf.int64)
         generator.state.assign(tf.cast(tf.stack([drawn, step]), generator.state.dtype))
 
 
@@ -117,7 +119,7 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
     """
     count = backbone.num_layers // 2 if layers < 0 else layers
     if count > backbone.num_layers:
-        raise ValueError(
+        raise InputError(
             f"--freeze_layers={count}: the encoder has only {backbone.num_layers} layers"
         )
     for i in range(count):

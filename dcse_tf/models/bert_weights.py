@@ -123,10 +123,9 @@ def assign(pairs: Iterator[WeightPair], tensors: dict[str, np.ndarray], source: 
         value = tensors.get(pair.name)
         if value is None:
             raise InputError(f"{source}: lacks the tensor {pair.name}")
-        if value.size != int(np.prod(pair.variable.shape)):
-            raise InputError(
-                f"{source}: {pair.name} is {value.shape}, expected {tuple(pair.variable.shape)}"
-            )
+        expected = pair.to_huggingface().shape
+        if value.shape != expected:
+            raise InputError(f"{source}: {pair.name} is {value.shape}, expected {expected}")
         pair.variable.assign(pair.to_keras(value.astype(np.float32)))
 
 

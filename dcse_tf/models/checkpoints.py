@@ -8,14 +8,24 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import find_package
 
 ENCODER_FOLDER = "encoder"
-_FILES = (
-    "config.json",
-    "vocab.txt",
-    "tokenizer*.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-)
 _SETTINGS_FILE = "sentence_bert_config.json"
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
+_ALL_FILES = (
+    *_TOKENIZER_FILES,
+    "config.json",
+    _SETTINGS_FILE,
+    "model*.safetensors",
+    "model.safetensors.index.json",
+)
+_SHAPE_KEYS = (
+    "vocab_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
 
 
 def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
@@ -51,18 +61,18 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
             f"--{flag}={name}: expected a checkpoint folder with {' and '.join(patterns)}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
         )
-    return _download(name, flag)
+    return _download(name, flag, _ALL_FILES if weights else _TOKENIZER_FILES)
 
 
-def _download(name: str, flag: str) -> pathlib.Path:
+def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
     import huggingface_hub
 
     try:
-        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(_FILES)))
+        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
             f"--{flag}={name}: no such folder, and not to be had from the hub: "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         ) from error
 
 
@@ -73,7 +83,13 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
         InputError: it is not a BERT that can be built exactly.
     """
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    missing = [key for key in _SHAPE_KEYS if not isinstance(config, dict) or key not in config]
+    if missing:
+        raise InputError(f"{path}: expected the configuration of a BERT, with {missing[0]}")
     if config.get("model_type", "bert") != "bert":
         raise InputError(f"{path}: model_type {config['model_type']!r}, expected 'bert'")
     if config.get("position_embedding_type", "absolute") != "absolute":

@@ -1,0 +1,131 @@
+"""What the package computes, once more: float64, plain loops, straight from the paper's equations.
+
+Nothing of the package is imported, arrays come without padding, and ties are taken apart by
+trying every order. Slow, and short enough to be checked against the paper by eye.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+
+def matching_matrix(utterance: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Equation 3 for U `[n, d]` and R `[m, d]`: `[n, m]`."""
+    (n, d), m = utterance.shape, len(response)
+    matrix = np.zeros((n, m), np.float64)
+    for i in range(n):
+        for j in range(m):
+            product = sum(float(utterance[i, k]) * float(response[j, k]) for k in range(d))
+            matrix[i, j] = product / math.sqrt(d)
+    return matrix
+
+
+def refined_embedding(utterance: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Equation 4: a row for every token of the utterance, `[n, d]`."""
+    matrix = matching_matrix(utterance, response)
+    refined = np.zeros(utterance.shape, np.float64)
+    for i in range(len(utterance)):
+        for j in range(len(response)):
+            refined[i] += matrix[i, j] * response[j].astype(np.float64)
+    return refined
+
+
+def mean_of_rows(rows: np.ndarray) -> np.ndarray:
+    """The token-level pooling of section 4.4, `[n, d]` to `[d]`."""
+    total = np.zeros(rows.shape[1], np.float64)
+    for row in rows:
+        total += row
+    return total / len(rows)
+
+
+def masked_mean(rows: np.ndarray, is_real: Sequence[bool]) -> np.ndarray:
+    """Mean of the rows that are real; zero if none is."""
+    real = np.array([row for row, keep in zip(rows, is_real, strict=True) if keep])
+    return mean_of_rows(real) if len(real) else np.zeros(rows.shape[1])
+
+
+def aggregate_turns(refined: Sequence[np.ndarray]) -> np.ndarray:
+    """Equation 7, I2, pooled: the mean over turns of the mean over the turn's own tokens."""
+    return mean_of_rows(np.array([mean_of_rows(rows) for rows in refined]))
+
+
+def cosine(first: np.ndarray, second: np.ndarray) -> float:
+    """Cosine of two vectors; 0 if one is zero."""
+    product = sum(float(a) * float(b) for a, b in zip(first, second, strict=True))
+    norms = [math.sqrt(sum(float(a) ** 2 for a in vector)) for vector in (first, second)]
+    return product / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
+
+
+def similarity(context: Sequence[np.ndarray], response: np.ndarray) -> float:
+    """sim(R, R_tilde) of a response `[m, d]` and context utterances, each `[n, d]`."""
+    refined = [refined_embedding(utterance, response) for utterance in context]
+    return cosine(aggregate_turns(refined), mean_of_rows(response))
+
+
+def nt_xent(similarities: Sequence[float], temperature: float) -> float:
+    """One term of equation 8; the first similarity is the positive's."""
+    terms = [math.exp(value / temperature) for value in similarities]
+    return -math.log(terms[0] / sum(terms))
+
+
+def layer_norm(row: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> np.ndarray:
+    mean = row.sum() / len(row)
+    variance = ((row - mean) ** 2).sum() / len(row)
+    return gamma * (row - mean) / math.sqrt(variance + epsilon) + beta
+
+
+def gelu(row: np.ndarray) -> np.ndarray:
+    """The tanh form of Hendrycks and Gimpel 2016, section 2."""
+    return np.array(
+        [0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) for x in row]
+    )
+
+
+def rankings(scores: Sequence[float]) -> Iterator[list[int]]:
+    """Every order of the candidates by falling score: all permutations of equal ones."""
+    groups = [
+        [index for index, score in enumerate(scores) if score == value]
+        for value in sorted(set(scores), reverse=True)
+    ]
+    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield [index for part in parts for index in part]
+
+
+def _expected(scores: Sequence[float], measure: Callable[[list[int]], float]) -> float:
+    values = [measure(ranking) for ranking in rankings(scores)]
+    return sum(values) / len(values)
+
+
+def average_precision(scores: Sequence[float], relevant: Sequence[bool]) -> float:
+    def measure(ranking: list[int]) -> float:
+        places = [place for place, index in enumerate(ranking, start=1) if relevant[index]]
+        return sum(hits / place for hits, place in enumerate(places, start=1)) / len(places)
+
+    return _expected(scores, measure)
+
+
+def reciprocal_rank(scores: Sequence[float], relevant: Sequence[bool]) -> float:
+    def measure(ranking: list[int]) -> float:
+        return 1 / next(place for place, i in enumerate(ranking, start=1) if relevant[i])
+
+    return _expected(scores, measure)
+
+
+def recall_at(k: int, scores: Sequence[float]) -> float:
+    """Whether candidate 0 is among the first k."""
+    return _expected(scores, lambda ranking: float(0 in ranking[:k]))
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Pearson's correlation of ranks, equal values sharing their mean rank."""
+
+    def ranks(values: Sequence[float]) -> list[float]:
+        return [
+            1 + sum(other < value for other in values) + (list(values).count(value) - 1) / 2
+            for value in values
+        ]
+
+    a, b = (np.array(ranks(values)) for values in (first, second))
+    return cosine(a - a.mean(), b - b.mean())

@@ -1,0 +1,122 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_bert import DIM, build_backbone, draw_utterances, encode_alone, make_table
+
+from dcse_tf.models import bert_encoder
+
+UTTERANCES = draw_utterances(6, longest=9)
+
+
+@pytest.mark.parametrize("padding", [{}, {"extra": 4}, {"extra": 4, "fill": 7}])
+def test_padding_never_changes_token_embeddings(padding):
+    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    table = make_table(UTTERANCES, **padding)
+    embeddings = encoder(table).numpy()
+    assert embeddings.shape == (*table["token_ids"].shape, DIM)
+    for ids, rows in zip(UTTERANCES, embeddings, strict=True):
+        np.testing.assert_allclose(rows[: len(ids)], encode_alone(encoder, ids), atol=1e-5)
+
+
+def test_an_utterance_is_encoded_alike_in_any_table():
+    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    straight = encoder(make_table(UTTERANCES)).numpy()
+    turned = encoder(make_table(UTTERANCES[::-1])).numpy()
+    mask = make_table(UTTERANCES)["padding_mask"].numpy()
+    np.testing.assert_allclose(turned[::-1][mask], straight[mask], atol=1e-5)
+
+
+def test_the_encoder_has_all_weights_but_the_pooler():
+    backbone = build_backbone()
+    encoder = bert_encoder.build_bert_encoder(backbone)
+    missing = {v.path for v in backbone.variables} - {v.path for v in encoder.variables}
+    assert missing == {"pooled_dense/kernel", "pooled_dense/bias"}
+
+
+def _draw(seed: int, stddev: float = 0.02):
+    config = bert_encoder.make_bert_config(2, 64, 60)
+    backbone = bert_encoder.build_backbone(config, 0.1)
+    bert_encoder.initialize_weights(backbone.trainable_variables, seed, stddev)
+    return {v.path: v.numpy() for v in backbone.trainable_variables}
+
+
+def test_the_seed_decides_the_initial_weights():
+    keras.utils.set_random_seed(1)
+    first = _draw(seed=5)
+    keras.utils.set_random_seed(2)  # the global state must not matter
+    again, other = _draw(seed=5), _draw(seed=6)
+    for path, value in first.items():
+        np.testing.assert_array_equal(again[path], value)
+        drawn = path.endswith(("kernel", "embeddings"))
+        assert drawn == (not np.array_equal(other[path], value)), path
+
+
+def test_initial_matrices_have_the_standard_deviation_and_differ():
+    weights = _draw(seed=5, stddev=0.02)
+    table = weights["token_embedding/embeddings"]
+    # A truncated normal lies within two deviations, and its own is 0.88 of the untruncated one.
+    assert np.abs(table).max() < 0.04
+    assert table.std() == pytest.approx(0.88 * 0.02, rel=0.05)
+    kernels = [w for path, w in weights.items() if path.endswith("dense/kernel")]
+    assert len({w.tobytes() for w in kernels}) == len(kernels) == 5  # two a layer, and the pooler
+    assert not weights["transformer_layer_0/self_attention_layer/query/bias"].any()
+    assert (weights["embeddings_layer_norm/gamma"] == 1).all()
+
+
+def _training_outputs(seed: int, steps: int = 2) -> list[np.ndarray]:
+    encoder = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
+    bert_encoder.seed_dropout(encoder, seed)
+    return [encoder(make_table(UTTERANCES), training=True).numpy() for _ in range(steps)]
+
+
+def test_the_seed_decides_the_dropout():
+    first, again, other = _training_outputs(1), _training_outputs(1), _training_outputs(2)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first[0], first[1])  # a mask of its own for every step
+    assert not np.allclose(first[0], other[0])
+
+
+def test_every_dropout_draws_a_mask_of_its_own():
+    encoder = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
+    bert_encoder.seed_dropout(encoder, 0)
+    states = [v.numpy() for v in encoder.non_trainable_variables if "seed" in v.path]
+    # The embeddings' one, and in both layers those of attention, its output and the feed-forward.
+    assert len(states) >= 5
+    assert len({state.tobytes() for state in states}) == len(states)
+    assert all(state[1] == 0 for state in states)
+
+
+def test_there_is_no_dropout_outside_training():
+    table = make_table(UTTERANCES)
+    plain = bert_encoder.build_bert_encoder(build_backbone(dropout=0.0))(table)
+    with_dropout = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
+    np.testing.assert_allclose(with_dropout(table, training=False), plain, atol=1e-5)
+    assert not np.allclose(with_dropout(table, training=True), plain, atol=1e-2)
+
+
+def test_freezing_half_of_the_layers_rounds_down():
+    config = bert_encoder.make_bert_config(5, 64, 60)
+    backbone = bert_encoder.build_backbone(config, 0.0)
+    bert_encoder.freeze(backbone, -1, False)
+    frozen = [i for i in range(5) if not backbone.get_layer(f"transformer_layer_{i}").trainable]
+    assert frozen == [0, 1]
+
+
+def test_more_frozen_layers_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="--freeze_layers=3: the encoder has only 2 layers"):
+        bert_encoder.freeze(build_backbone(), 3, False)
+
+
+@pytest.mark.parametrize(("layers", "dim", "heads"), [(2, 128, 2), (12, 768, 12)])
+def test_a_config_has_berts_proportions(layers, dim, heads):
+    config = bert_encoder.make_bert_config(layers, dim, 100)
+    assert (config["num_hidden_layers"], config["hidden_size"]) == (layers, dim)
+    assert (config["num_attention_heads"], config["intermediate_size"]) == (heads, 4 * dim)
+    assert config["vocab_size"] == 100
+
+
+def test_encoding_in_a_graph_equals_eager():
+    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    table = make_table(UTTERANCES)
+    np.testing.assert_allclose(tf.function(encoder)(table), encoder(table), atol=1e-5)

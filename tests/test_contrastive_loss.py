@@ -1,0 +1,57 @@
+import pytest
+import reference
+import tensorflow as tf
+from tiny_batch import TEMPERATURE, make_batch, reference_similarities
+from tiny_bert import build_backbone, draw_utterances
+
+from dcse_tf.models.bert_encoder import build_bert_encoder
+from dcse_tf.models.dialogue_cse import build_dialogue_cse
+from dcse_tf.tasks import compute_contrastive_loss
+
+
+def test_contrastive_sums_equal_the_reference():
+    encoder = build_bert_encoder(build_backbone())
+    model = build_dialogue_cse(encoder, TEMPERATURE)
+    batch = make_batch()
+    sums = {name: float(value) for name, value in compute_contrastive_loss(model, batch).items()}
+    rows = reference_similarities(encoder)
+    assert sums["loss"] == pytest.approx(sum(reference.nt_xent(r, TEMPERATURE) for r in rows), 1e-4)
+    assert sums["positive_similarity"] == pytest.approx(sum(r[0] for r in rows), abs=1e-4)
+    negatives = sum(sum(r[1:]) / len(r[1:]) for r in rows)
+    assert sums["negative_similarity"] == pytest.approx(negatives, abs=1e-4)
+    assert sums["accuracy"] == sum(r[0] > max(r[1:]) for r in rows)
+    assert (sums["weight"], sums["samples"]) == (3, 3)
+    assert sums["tokens"] == sum(len(ids) for ids in draw_utterances(8))
+
+
+def test_masked_candidates_do_not_count_and_equal_is_not_above():
+    similarity = tf.constant(
+        [
+            [0.5, 0.4, 0.9],  # above its one negative: 0.9 is none
+            [0.5, 0.5, 0.1],  # equal to a negative: not above
+            [-0.9, -0.95, 0.7],  # above its one negative, though both are below zero
+            [0.2, 0.8, 0.8],  # without any negative
+        ]
+    )
+    mask = tf.sequence_mask([2, 3, 2, 1])
+    outputs = {"similarity": similarity, "loss": tf.constant([1.0, 2.0, 3.0, 4.0])}
+    batch = {"candidate_mask": mask, "padding_mask": tf.constant([[True, True], [True, False]])}
+    sums = compute_contrastive_loss(lambda batch, training: outputs, batch)
+    assert float(sums["loss"]) == 10
+    assert float(sums["accuracy"]) == 3  # rows 0, 2, 3
+    # 0.4 + (0.5 + 0.1) / 2 - 0.95 + 0
+    assert float(sums["negative_similarity"]) == pytest.approx(0.4 + 0.3 - 0.95)
+    assert float(sums["positive_similarity"]) == pytest.approx(0.5 + 0.5 - 0.9 + 0.2)
+    assert float(sums["tokens"]) == 3
+
+
+def test_the_loss_is_that_of_training_mode():
+    modes = []
+
+    def model(batch, training):
+        modes.append(training)
+        return {"similarity": tf.zeros([1, 2]), "loss": tf.zeros([1])}
+
+    masks = {"candidate_mask": tf.ones([1, 2], tf.bool), "padding_mask": tf.ones([1, 1], tf.bool)}
+    compute_contrastive_loss(model, masks)
+    assert modes == [True]

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
+
+from dcse_tf.errors import InputError
+from dcse_tf.models.bert_encoder import build_bert_encoder
+from dcse_tf.models.masked_lm import build_masked_lm, load_head
+
+POSITIONS = [[1, 2], [0, 3], [4, 0]]
+DIM = 64
+
+
+def _head_tensors(seed=0):
+    """A head under HuggingFace's names, its matrix as the file has it: outputs first."""
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "cls.predictions.transform.dense.weight": (DIM, DIM),
+        "cls.predictions.transform.dense.bias": (DIM,),
+        "cls.predictions.transform.LayerNorm.weight": (DIM,),
+        "cls.predictions.transform.LayerNorm.bias": (DIM,),
+        "cls.predictions.bias": (VOCABULARY_SIZE,),
+    }
+    return {n: rng.normal(scale=0.3, size=s).astype(np.float32) for n, s in shapes.items()}
+
+
+def _build():
+    backbone = build_backbone()
+    encoder = build_bert_encoder(backbone)
+    model, head = build_masked_lm(backbone, encoder)
+    return backbone, encoder, model, head
+
+
+def _batch():
+    table = make_table(draw_utterances(8)[3:6])
+    return {**table, "mask_positions": tf.constant(POSITIONS)}
+
+
+def test_logits_equal_the_reference():
+    backbone, encoder, model, head = _build()
+    tensors = _head_tensors()
+    assert load_head(head, tensors, "source")
+    batch = _batch()
+    logits = model(batch)
+    assert logits.dtype == tf.float32
+    assert logits.shape == (3, 2, VOCABULARY_SIZE)
+    table = {name: batch[name] for name in ("token_ids", "padding_mask")}
+    embeddings = encoder(table).numpy().astype(np.float64)
+    words = backbone.token_embedding.embeddings.numpy().astype(np.float64)
+    kernel, bias, gamma, beta, output_bias = tensors.values()
+    for row, positions in enumerate(POSITIONS):
+        for place, position in enumerate(positions):
+            hidden = reference.gelu(kernel @ embeddings[row, position] + bias)
+            hidden = reference.layer_norm(hidden, gamma, beta, 1e-12)
+            expected = words @ hidden + output_bias
+            # BERT's other GELU and Keras' own epsilon are ten times farther away.
+            np.testing.assert_allclose(logits[row, place], expected, atol=1e-5)
+
+
+def test_the_output_matrix_is_the_token_embedding():
+    backbone, _, model, _ = _build()
+    before = model(_batch()).numpy()
+    table = backbone.token_embedding.embeddings
+    paths = [v.path for v in model.trainable_variables]
+    assert sum(path == table.path for path in paths) == 1
+    matrices = [v for v in model.variables if len(v.shape) == 2]
+    assert [v.path for v in matrices if VOCABULARY_SIZE in v.shape] == [table.path]
+    changed = table.numpy()
+    changed[59] += np.linspace(-1, 1, DIM)  # a token that no utterance of the batch has
+    assert not (_batch()["token_ids"].numpy() == 59).any()
+    table.assign(changed)
+    after = model(_batch()).numpy()
+    np.testing.assert_allclose(after[..., :59], before[..., :59], atol=1e-5)
+    assert not np.allclose(after[..., 59], before[..., 59], atol=1e-2)
+
+
+def test_a_checkpoint_without_a_head_leaves_it_as_it_was():
+    _, _, _, head = _build()
+    before = [v.numpy() for v in head.trainable_variables]
+    assert not load_head(head, {"embeddings.word_embeddings.weight": np.zeros([2, 2])}, "source")
+    for variable, value in zip(head.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize("name", list(_head_tensors()))
+def test_half_a_head_is_refused(name):
+    _, _, _, head = _build()
+    tensors = {key: value for key, value in _head_tensors().items() if key != name}
+    with pytest.raises(InputError, match=f"given/folder.*{name}"):
+        load_head(head, tensors, "given/folder")
+
+
+def test_gradients_reach_encoder_and_head():
+    _, _, model, head = _build()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(_batch())))
+    variables = [v.value for v in model.trainable_variables]
+    gradients = tape.gradient(loss, variables)
+    assert all(gradient is not None for gradient in gradients)
+    assert {v.path for v in head.trainable_variables} <= {v.path for v in model.trainable_variables}

@@ -1,0 +1,126 @@
+import math
+
+import numpy as np
+import pytest
+import reference
+
+from dcse_tf.evaluation import metrics
+
+
+def _tied_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A few candidates with few different scores, at least one of them relevant."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 7))
+    scores = rng.choice([-0.3, 0.1, 0.7], size)
+    relevant = rng.random(size) < 0.4
+    relevant[rng.integers(size)] = True
+    return scores, relevant
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_ranking_measures_equal_the_mean_over_all_orders_of_ties(seed):
+    scores, relevant = _tied_case(seed)
+    expected = reference.average_precision(scores, relevant)
+    assert metrics.average_precision(scores, relevant) == pytest.approx(expected, abs=1e-12)
+    expected = reference.reciprocal_rank(scores, relevant)
+    assert metrics.reciprocal_rank(scores, relevant) == pytest.approx(expected, abs=1e-12)
+    for k in range(1, len(scores) + 1):
+        expected = reference.recall_at(k, scores)
+        assert metrics.recall_at(k, scores) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_order_of_the_candidates_does_not_matter(seed):
+    scores, relevant = _tied_case(seed)
+    order = np.random.default_rng(seed).permutation(len(scores))
+    for measure in (metrics.average_precision, metrics.reciprocal_rank):
+        expected = measure(scores, relevant)
+        assert measure(scores[order], relevant[order]) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("size", "hits"), [(1, 1), (2, 1), (10, 1), (10, 10), (70, 30), (100, 30)])
+def test_constant_scores_have_the_chance_level(size, hits):
+    relevant = np.arange(size) < hits  # relevant ones first, as the authors' files have them
+    constant = np.full(size, 0.25)
+    # The first relevant one is at place r with chance C(size - r, hits - 1) / C(size, hits);
+    # here as a product of the chances to miss.
+    missed, reciprocal = 1.0, 0.0
+    for place in range(1, size - hits + 2):
+        chance = hits / (size - place + 1)
+        reciprocal += missed * chance / place
+        missed *= 1 - chance
+    assert metrics.reciprocal_rank(constant, relevant) == pytest.approx(reciprocal, rel=1e-9)
+    # At place i the precision is, for a relevant one, (1 + (i - 1) q) / i in expectation, with
+    # q = (hits - 1) / (size - 1): the mean over places is q + (1 - q) H / size.
+    harmonic = math.fsum(1 / i for i in range(1, size + 1))
+    q = (hits - 1) / (size - 1) if size > 1 else 0.0
+    expected = q + (1 - q) * harmonic / size
+    assert metrics.average_precision(constant, relevant) == pytest.approx(expected, rel=1e-9)
+
+
+def test_chance_is_the_mean_of_random_rankings():
+    rng = np.random.default_rng(0)
+    relevant = np.arange(12) < 4
+    draws = rng.random((4000, 12))
+    constant = np.zeros(12)
+    for measure in (metrics.average_precision, metrics.reciprocal_rank):
+        mean = np.mean([measure(scores, relevant) for scores in draws])
+        assert measure(constant, relevant) == pytest.approx(mean, abs=0.015)
+
+
+def test_higher_scores_come_first():
+    scores, relevant = np.array([0.9, 0.1, 0.5]), np.array([False, False, True])
+    assert metrics.average_precision(scores, relevant) == pytest.approx(1 / 2)
+    assert metrics.reciprocal_rank(scores, relevant) == pytest.approx(1 / 2)
+    assert [metrics.recall_at(k, scores) for k in (1, 2)] == [1, 1]
+    assert [metrics.recall_at(k, scores[::-1]) for k in (1, 2)] == [0, 1]
+
+
+@pytest.mark.parametrize("measure", [metrics.average_precision, metrics.reciprocal_rank])
+def test_a_ranking_without_anything_relevant_is_refused(measure):
+    with pytest.raises(ValueError, match="needs a relevant candidate"):
+        measure(np.array([1.0, 2.0]), np.array([False, False]))
+
+
+@pytest.mark.parametrize("noise", [1e-7, -1e-7, 1e-12, 0.0])
+def test_nearly_equal_floats_count_as_ties(noise):
+    """What float32 loses must not decide a ranking; 1e-4 may."""
+    scores = np.array([0.5, 0.5 + noise])
+    relevant = np.array([True, False])
+    assert metrics.average_precision(scores, relevant) == pytest.approx((1 + 1 / 2) / 2)
+    assert metrics.reciprocal_rank(scores, relevant) == pytest.approx((1 + 1 / 2) / 2)
+    assert metrics.recall_at(1, scores) == pytest.approx(1 / 2)
+    assert metrics.tied_share(scores) == 1.0
+    assert metrics.spearman(scores, np.array([1.0, 2.0])) == 0.0
+    apart = np.array([0.5, 0.5 + 1e-4])
+    assert metrics.average_precision(apart, relevant) == pytest.approx(1 / 2)
+    assert metrics.tied_share(apart) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_spearman_equals_the_reference_under_ties(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 9))
+    degrees, cosines = rng.integers(1, 6, size).astype(float), rng.choice([-0.2, 0, 0.4, 0.9], size)
+    expected = reference.spearman(degrees, cosines)
+    assert metrics.spearman(degrees, cosines) == pytest.approx(expected, abs=1e-12)
+
+
+def test_spearman_sees_the_order_alone_and_a_constant_has_none():
+    values = np.array([0.1, 0.2, 0.3, 0.4])
+    assert metrics.spearman(values, np.exp(9 * values)) == pytest.approx(1)
+    assert metrics.spearman(values, -(values**3)) == pytest.approx(-1)
+    assert metrics.spearman(values, np.ones(4)) == 0.0
+    assert metrics.spearman(np.ones(4), values) == 0.0
+
+
+def test_tied_share_counts_all_scores_that_have_an_equal():
+    assert metrics.tied_share(np.array([1.0, 2, 2, 3, 3, 3, 4, 5])) == pytest.approx(5 / 8)
+    assert metrics.tied_share(np.array([])) == 0.0
+    assert metrics.tied_share(np.array([1.0])) == 0.0
+
+
+def test_normalize_gives_rows_of_length_1_and_leaves_zero():
+    rows = metrics.normalize(np.array([[3, 4], [0, 0], [1e-20, 0]], np.float32))
+    np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0], [1, 0]])
+    assert rows.dtype == np.float64

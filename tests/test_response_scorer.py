@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, make_table
+
+from dcse_tf.data.tokenization import Tokenizer
+from dcse_tf.models.bert_encoder import build_bert_encoder
+from dcse_tf.models.dialogue_cse import build_matching
+from dcse_tf.models.response_scorer import ResponseScorer
+from dcse_tf.models.sentence_encoder import SentenceEncoder
+
+# Different numbers of turns and tokens, texts used several times, an empty one.
+CONTEXTS = [
+    ["where is my parcel", "it left today", "thanks"],
+    ["i want a refund"],
+    ["好的", "发货", "ok", "where is my parcel", "the blue cup"],
+    ["", "ok"],
+    ["refund for the cup ."],
+]
+CANDIDATES = [
+    ["it left today", "i want a refund for the blue cup", "好的"],
+    ["ok", "thanks .", "it left today"],
+    ["好的发货", "parcel", "where is the cup"],
+    ["thanks", "", "好的"],
+    ["for the blue cup", "ok", "i want my parcel today"],
+]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return build_bert_encoder(build_backbone())
+
+
+@pytest.fixture(scope="module")
+def encoder(bert):
+    return SentenceEncoder(bert, VOCABULARY, 32, "mean")
+
+
+def _tokenize(texts: list[str]) -> list[list[int]]:
+    return Tokenizer(VOCABULARY).tokenize(tf.constant(texts), 32).to_list()
+
+
+def test_scores_equal_the_reference(bert, encoder):
+    scores = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
+    assert scores.dtype == np.float32
+    assert scores.shape == (5, 3)
+
+    texts = sorted(
+        {text for groups in (CONTEXTS, CANDIDATES) for group in groups for text in group}
+    )
+    encoded = {
+        text: encode_alone(bert, ids) for text, ids in zip(texts, _tokenize(texts), strict=True)
+    }
+    for row, context, candidates in zip(scores, CONTEXTS, CANDIDATES, strict=True):
+        turns = [encoded[text] for text in context]
+        expected = [reference.similarity(turns, encoded[text]) for text in candidates]
+        np.testing.assert_allclose(row, expected, atol=1e-5)
+    assert np.ptp(scores) > 0.05
+
+
+def test_scores_equal_the_functional_model_on_an_explicit_batch(bert, encoder):
+    """A row for every use of a text, in the order of use: nothing is shared or sorted."""
+    uses = [text for groups in (CONTEXTS, CANDIDATES) for group in groups for text in group]
+    table = make_table(_tokenize(uses))
+    first = sum(len(group) for group in CONTEXTS)
+    turns = tf.RaggedTensor.from_row_lengths(tf.range(first), [len(group) for group in CONTEXTS])
+    expected = build_matching(DIM)(
+        {
+            "token_embeddings": bert(table),
+            "padding_mask": table["padding_mask"],
+            "context_index": turns.to_tensor(),
+            "turn_mask": tf.sequence_mask(turns.row_lengths()),
+            "candidate_index": tf.reshape(tf.range(first, len(uses)), [5, 3]),
+        }
+    )
+    found = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "rows"), [(1, 1), (2, 16), (3, 2)])
+def test_chunks_and_rows_do_not_change_the_scores(encoder, chunk, rows):
+    expected = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
+    found = ResponseScorer(encoder, chunk, rows).score(CONTEXTS, CANDIDATES)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_order_of_samples_candidates_and_turns(encoder):
+    scorer = ResponseScorer(encoder)
+    expected = scorer.score(CONTEXTS, CANDIDATES)
+    np.testing.assert_allclose(
+        scorer.score(CONTEXTS[::-1], CANDIDATES[::-1]), expected[::-1], atol=1e-5
+    )
+    turned = [group[::-1] for group in CONTEXTS], [group[::-1] for group in CANDIDATES]
+    np.testing.assert_allclose(scorer.score(*turned), expected[:, ::-1], atol=1e-5)
+
+
+def test_scores_follow_the_weights():
+    backbone = build_backbone()
+    scorer = ResponseScorer(SentenceEncoder(build_bert_encoder(backbone), VOCABULARY, 32, "mean"))
+    before = scorer.score(CONTEXTS, CANDIDATES)
+    backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.linspace(-1, 1, DIM))
+    assert not np.allclose(scorer.score(CONTEXTS, CANDIDATES), before, atol=1e-3)

@@ -1,0 +1,175 @@
+import numpy as np
+import pytest
+
+from dcse_tf.evaluation.response_selection import (
+    Sample,
+    cosine_score,
+    evaluate_response_selection,
+    make_samples,
+)
+
+# Texts that recur in any case, as they do in customer service.
+_COMMON = ["OK", "ok", "Ok", "好的", "Thanks", "THANKS"]
+SETTINGS = {
+    "candidates": 5,
+    "context_turns": 2,
+    "context_side": "both",
+    "max_samples": 0,
+    "seed": 0,
+}
+
+
+def _sessions(count: int = 40) -> list[tuple[str, list[str]]]:
+    sessions = []
+    for number in range(count):
+        own = [f"question {number}", f"answer {number}", f"more {number}"]
+        turns = [*own[: 1 + number % 3], _COMMON[number % len(_COMMON)], f"回答 {number}"]
+        sessions.append((f"s{number}", turns))
+    return sessions
+
+
+def _make(sessions, **changes):
+    return make_samples(sessions, **{**SETTINGS, **changes})
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rivals_never_equal_the_response_or_each_other_whatever_the_case(seed):
+    samples = _make(_sessions(), seed=seed)
+    assert len(samples) == 40
+    for sample in samples:
+        assert len(sample.candidates) == 5
+        assert len({text.casefold() for text in sample.candidates}) == 5
+    # The common texts were drawn as true responses and as rivals, so the rule was needed.
+    assert any(sample.candidates[0] in _COMMON for sample in samples)
+    assert any(text in _COMMON for sample in samples for text in sample.candidates[1:])
+
+
+@pytest.mark.parametrize("max_samples", [0, 15])
+def test_samples_are_the_same_whatever_the_order_of_the_sessions(max_samples):
+    sessions = _sessions()
+    shuffled = [sessions[i] for i in np.random.default_rng(1).permutation(len(sessions))]
+    expected = _make(sessions, max_samples=max_samples)
+    assert _make(shuffled, max_samples=max_samples) == expected
+    assert len(expected) == (max_samples or 40)
+
+
+def test_another_seed_draws_otherwise():
+    first, second = _make(_sessions(), seed=0), _make(_sessions(), seed=1)
+    assert first == _make(_sessions(), seed=0)
+    responses = [{sample.candidates[0] for sample in samples} for samples in (first, second)]
+    assert responses[0] != responses[1]
+    chosen = [{s.candidates[0].split()[-1] for s in _make(_sessions(), seed=i, max_samples=9)}
+              for i in (0, 1)]  # fmt: skip
+    assert chosen[0] != chosen[1]
+
+
+def test_a_sessions_response_does_not_depend_on_the_other_sessions():
+    whole, half = _make(_sessions()), _make(_sessions()[:20])
+    drawn = {(tuple(s.context), s.candidates[0]) for s in whole}
+    assert {(tuple(s.context), s.candidates[0]) for s in half} <= drawn
+
+
+def _find(sample: Sample, sessions) -> tuple[list[str], int]:
+    """The session whose turns the sample has, and the response's place."""
+    for _, turns in sessions:
+        for place, text in enumerate(turns):
+            rest = turns[:place] + turns[place + 1 :]
+            if text == sample.candidates[0] and set(sample.context) <= set(rest):
+                return turns, place
+    raise AssertionError(f"no session has {sample}")
+
+
+@pytest.mark.parametrize("context_side", ["both", "before"])
+@pytest.mark.parametrize("context_turns", [1, 2, 9])
+def test_context_is_what_surrounds_the_response(context_side, context_turns):
+    sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(6)]) for n in range(30)]
+    places = set()
+    for sample in _make(sessions, context_side=context_side, context_turns=context_turns):
+        turns, place = _find(sample, sessions)
+        expected = turns[max(0, place - context_turns) : place]
+        if context_side == "both":
+            expected = expected + turns[place + 1 : place + 1 + context_turns]
+        assert sample.context == expected
+        assert sample.context
+        places.add(place)
+    # Any turn can be the response; only the first has nothing before it.
+    assert places == set(range(0 if context_side == "both" else 1, 6))
+
+
+def test_rivals_are_responses_of_other_sessions():
+    sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(6)]) for n in range(30)]
+    samples = _make(sessions)
+    responses = {sample.candidates[0] for sample in samples}
+    for sample in samples:
+        own = sample.candidates[0].split()[0]
+        assert set(sample.candidates[1:]) <= responses
+        assert own not in {text.split()[0] for text in sample.candidates[1:]}
+    assert len({frozenset(sample.candidates[1:]) for sample in samples}) > 20  # a draw for each
+
+
+def test_too_few_different_responses_give_no_samples():
+    assert _make([]) == []
+    assert _make(_sessions(4)) == []
+    # Many sessions, but two texts in all, one of them in two cases.
+    sessions = [(f"s{n}", [("ok", "OK")[n % 2], "thanks"]) for n in range(50)]
+    assert _make(sessions, candidates=3) == []
+    assert len(_make(sessions, candidates=2)) == 50
+
+
+SAMPLES = [Sample(["a"], list("bcdefghijk")), Sample(["l", "m"], list("nopqrstuvw"))]
+
+
+def test_scores_by_hand():
+    # The first is found at once, the second in third place.
+    rows = np.array([[1.0, *np.linspace(0, 0.8, 9)], [0.5, 0.9, 0.8, *np.linspace(0, 0.4, 7)]])
+    scores = evaluate_response_selection(SAMPLES, lambda contexts, candidates: rows)
+    assert (scores["r1"], scores["r2"], scores["r5"]) == pytest.approx((50, 50, 100))
+    assert scores["mrr"] == pytest.approx(100 * (1 + 1 / 3) / 2)
+    assert scores["tie_share"] == 0
+    assert scores["samples"] == 2
+
+
+def test_a_constant_scorer_has_exactly_chance():
+    scores = evaluate_response_selection(SAMPLES, lambda contexts, candidates: np.zeros((2, 10)))
+    assert (scores["r1"], scores["r2"], scores["r5"]) == pytest.approx((10, 20, 50))
+    assert scores["mrr"] == pytest.approx(10 * sum(1 / place for place in range(1, 11)))
+    for name in ("r1", "r2", "r5", "mrr"):
+        assert scores[f"chance_{name}"] == pytest.approx(scores[name])
+    assert scores["tie_share"] == 100
+
+
+def test_recall_at_all_candidates_is_left_out():
+    samples = [Sample(["a"], ["b", "c"])]
+    scores = evaluate_response_selection(samples, lambda *_: np.array([[1.0, 0.0]]))
+    assert {name for name in scores if name.startswith("r")} == {"r1"}
+
+
+VECTORS = {"a": [1, 0], "b": [0, 2], "c": [3, 3], "d": [-1, 0], "e": [0, 0]}
+
+
+def test_cosine_score_by_hand():
+    calls = []
+
+    def encode(*args):
+        calls.append(args)
+        return np.array([VECTORS[text] for text in args[0]], np.float32)
+
+    scores = cosine_score(encode)([["a", "b"], ["c"]], [["a", "c", "d"], ["d", "e", "b"]])
+    # The first context's mean is [0.5, 1], of length sqrt(1.25).
+    first = [0.5 / np.sqrt(1.25), 1.5 / np.sqrt(2 * 1.25), -0.5 / np.sqrt(1.25)]
+    np.testing.assert_allclose(scores, [first, [-np.sqrt(0.5), 0, np.sqrt(0.5)]], rtol=1e-6)
+    ((texts,),) = calls
+    assert type(texts) is list
+    assert sorted(texts) == sorted(VECTORS)  # each once
+    assert all(type(text) is str for text in texts)
+
+
+def test_a_perfect_encoder_scores_100():
+    sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(4)]) for n in range(12)]
+    samples = _make(sessions, candidates=10)
+
+    def encode(texts):
+        return np.eye(12)[[int(text.split()[0]) for text in texts]]
+
+    scores = evaluate_response_selection(samples, cosine_score(encode))
+    assert (scores["r1"], scores["mrr"]) == (100, 100)

@@ -1,0 +1,42 @@
+import pytest
+
+from dcse_tf.jobs.saturation import describe_saturation
+
+
+def _describe(positive: float, negative: float) -> str | None:
+    return describe_saturation(
+        {"loss": 2.303, "positive_similarity": positive, "negative_similarity": negative}
+    )
+
+
+@pytest.mark.parametrize(("positive", "negative"), [(1.0, 1.0), (0.9999, 0.9998), (0.984, 0.983)])
+def test_similarities_that_are_all_one_are_reported_with_a_remedy(positive, negative):
+    message = _describe(positive, negative)
+    assert "saturated" in message
+    assert f"{positive:.4f} for true responses and {negative:.4f} for negatives" in message
+    for remedy in ("pre-trained --encoder", "--task=mlm", "--learning_rate"):
+        assert remedy in message
+
+
+def test_negatives_above_the_positive_are_no_better():
+    assert _describe(0.990, 0.999) is not None
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative"),
+    [
+        (0.99, 0.90),  # told apart
+        (0.60, 0.60),  # alike, but not saturated: the gradient is alive
+        (0.50, 0.10),
+        (0.995, 0.985),  # both high, and still apart
+        (-1.0, -1.0),
+    ],
+)
+def test_similarities_that_differ_or_are_low_are_not_reported(positive, negative):
+    assert _describe(positive, negative) is None
+
+
+@pytest.mark.parametrize("name", ["positive_similarity", "negative_similarity"])
+def test_without_similarities_there_is_nothing_to_say(name):
+    assert describe_saturation({"loss": 2.3, "accuracy": 0.1}) is None
+    assert describe_saturation({"loss": 2.3, name: 1.0}) is None

@@ -1,0 +1,62 @@
+"""A small random BERT, and how utterances of unequal length become its table."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.data.tokenization import Vocabulary
+from dcse_tf.models import bert_encoder
+
+LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
+
+_WORDS = "where is my parcel it left today i want a refund for the blue cup thanks 好 的 发 货 ok ."
+# Entries without a use fill the vocabulary up to its size.
+VOCABULARY = Vocabulary(
+    tuple(
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split(" ")]
+         + [f"[unused{i}]" for i in range(VOCABULARY_SIZE)])[:VOCABULARY_SIZE]
+    ),
+    lowercase=True,
+)  # fmt: skip
+
+
+def build_backbone(seed: int = 3, dropout: float = 0.0, stddev: float = 0.05):
+    """Random weights, biases too, under which similarities differ.
+
+    What tokens share is kept small (their segment, and the average that attention makes): where
+    token embeddings point one way, every similarity is 1.
+    """
+    config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    backbone = bert_encoder.build_backbone(config, dropout)
+    bert_encoder.initialize_weights(backbone.trainable_variables, seed, stddev)
+    rng = np.random.default_rng(seed)
+    for variable in backbone.trainable_variables:
+        if "bias" in variable.name or variable.name in ("gamma", "beta"):
+            variable.assign_add(rng.normal(scale=0.1, size=variable.shape))
+    segments = backbone.get_layer("segment_embedding").weights[0]
+    segments.assign(0.1 * segments)
+    return backbone
+
+
+def draw_utterances(count: int, seed: int = 0, longest: int = 7) -> list[list[int]]:
+    """Distinct lists of token ids without padding, of 2 to `longest` tokens."""
+    rng = np.random.default_rng(seed)
+    lengths = [2 + i % (longest - 1) for i in range(count)]
+    return [rng.integers(5, VOCABULARY_SIZE, size=length).tolist() for length in lengths]
+
+
+def make_table(utterances: Sequence[list[int]], extra: int = 0, fill: int = 0):
+    """Token ids `[utterances, tokens]` and the mask, padded `extra` beyond need with `fill`."""
+    tokens = max(len(ids) for ids in utterances) + extra
+    token_ids = np.full((len(utterances), tokens), fill, np.int32)
+    for row, ids in zip(token_ids, utterances, strict=True):
+        row[: len(ids)] = ids
+    lengths = [len(ids) for ids in utterances]
+    return {"token_ids": tf.constant(token_ids), "padding_mask": tf.sequence_mask(lengths, tokens)}
+
+
+def encode_alone(encoder: keras.Model, ids: list[int]) -> np.ndarray:
+    """Token embeddings `[tokens, dim]` of one utterance, nothing padded."""
+    return encoder(make_table([ids]))[0].numpy()
