@@ -4,12 +4,15 @@ import glob
 import gzip
 import importlib.util
 import pathlib
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
 
 from absl import logging
 
 from dcse_tf.errors import InputError
+
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class BadLines:
@@ -54,7 +57,8 @@ def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib
             name, _, file = pattern.removeprefix("package:").partition("/")
             found = [str(find_package(name) / file)]
         else:
-            found = sorted(glob.glob(pattern))
+            # A name may have brackets of its own.
+            found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
             raise InputError(f"--{flag}={pattern}: no such file")
@@ -83,9 +87,9 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
     Raises:
         InputError: the file cannot be read, or there are too many bad lines.
     """
-    with _open(path) as file:
-        number = 0
-        try:
+    number = 0
+    try:
+        with _open(path) as file:
             for number, raw in enumerate(file, start=1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -95,8 +99,8 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
                 line = line.rstrip("\r\n")
                 if line.strip():
                     yield number, line
-        except (OSError, EOFError) as error:
-            raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
+    except _UNREADABLE as error:
+        raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
 
 def read_bare_lines(path: pathlib.Path) -> list[str]:
@@ -111,7 +115,7 @@ def read_bare_lines(path: pathlib.Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not UTF-8: {error.reason}") from error
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     lines = text.split("\n")
     if lines[-1] == "":

@@ -105,7 +105,7 @@ class TrainConfig(Options):
         0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
     )
     temperature: float = option(
-        0.1, "dialogue_cse: temperature of the contrastive loss (equation 8).", minimum=1e-3
+        0.1, "dialogue_cse: temperature of the contrastive loss (equation 8).", minimum=1e-4
     )
     negatives: int = option(
         9, "dialogue_cse: negatives a positive, from other sessions of the batch.", minimum=1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Iterable
 
 _WHITESPACE = re.compile(r"\s+")
@@ -23,10 +24,15 @@ class Session:
     turns: tuple[Utterance, ...]
 
 
+def is_silent(text: str) -> bool:
+    """Whether a text has nothing to read: white space and control characters alone."""
+    return all(unicodedata.category(char)[0] in "CZ" for char in text)
+
+
 def make_session(session_id: str, turns: Iterable[tuple[str, str]], join: bool = True) -> Session:
     """Builds a session from (role, text) pairs in order.
 
-    White space is folded, so that a session survives being written as lines; empty texts are
+    White space is folded, so that a session survives being written as lines; silent texts are
     dropped, before joining, so that silence does not part two utterances of one speaker.
 
     Args:
@@ -36,9 +42,9 @@ def make_session(session_id: str, turns: Iterable[tuple[str, str]], join: bool =
     """
     utterances: list[Utterance] = []
     for role, text in turns:
-        text = _WHITESPACE.sub(" ", text).strip()
-        if not text:
+        if is_silent(text):
             continue
+        text = _WHITESPACE.sub(" ", text).strip()
         if join and utterances and utterances[-1].role == role:
             utterances[-1] = Utterance(role, f"{utterances[-1].text} {text}")
         else:

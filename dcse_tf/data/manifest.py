@@ -52,7 +52,8 @@ class Manifest:
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
-    (folder / FILE_NAME).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / FILE_NAME).write_text(text, encoding="utf-8")
 
 
 def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None) -> Manifest:
@@ -72,15 +73,14 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
         raise InputError(f"{path}: no such file; expected a folder that prepare_data wrote")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        version = content.pop("format_version")
-        if version != FORMAT_VERSION:
-            raise InputError(
-                f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
-            )
-        splits = {name: _parse_split(value) for name, value in content.pop("splits").items()}
-        manifest = Manifest(splits=splits, **content)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        version = int(content.pop("format_version"))
+        manifest = _parse(content) if version == FORMAT_VERSION else None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
+    if manifest is None:
+        raise InputError(
+            f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
+        )
     _check_shards(folder, manifest)
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         raise InputError(
@@ -90,9 +90,12 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     return manifest
 
 
-def _parse_split(value: dict[str, Any]) -> Split:
-    shards = tuple(Shard(**shard) for shard in value["shards"])
-    return Split(**{**value, "shards": shards})
+def _parse(content: dict[str, Any]) -> Manifest:
+    splits = {
+        name: Split(**{**value, "shards": tuple(Shard(**shard) for shard in value["shards"])})
+        for name, value in content["splits"].items()
+    }
+    return Manifest(**{**content, "splits": splits})
 
 
 def _check_shards(folder: pathlib.Path, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -16,7 +17,7 @@ from absl import logging
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.config import PrepareConfig
 from dcse_tf.data.corpora import READERS
-from dcse_tf.data.dialogue import Session, make_session, session_to_dict
+from dcse_tf.data.dialogue import Session, is_silent, make_session, session_to_dict
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.tfrecords import SplitWriter, TokenizedSession
 from dcse_tf.data.tokenization import (
@@ -48,7 +49,7 @@ def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Ma
     output = pathlib.Path(config.output_dir)
     with atomic_directory(output, config.overwrite) as folder:
         if vocabulary_folder is None:
-            vocabulary = train_vocabulary(_train_texts(config), config.vocab_size, config.lowercase)
+            vocabulary = train_vocabulary(_TrainTexts(config), config.vocab_size, config.lowercase)
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))
         else:
             vocabulary = read_vocabulary(vocabulary_folder)
@@ -70,21 +71,30 @@ def assign_split(session_id: str, config: PrepareConfig) -> str:
     return "train"
 
 
-def read_sessions(config: PrepareConfig, bad_lines: BadLines) -> Iterator[Session]:
-    """All sessions of the input, joined, not yet filtered."""
+def read_sessions(
+    config: PrepareConfig, bad_lines: BadLines, dropped: collections.Counter[str]
+) -> Iterator[Session]:
+    """All sessions of the input, joined, not yet filtered; silent utterances are counted."""
     reader = READERS[config.format]
     paths = resolve_inputs(config.input)
     raw = itertools.chain.from_iterable(reader(path, bad_lines) for path in paths)
     for session_id, turns in itertools.islice(raw, config.max_sessions or None):
+        dropped["empty_utterances"] += sum(is_silent(text) for _, text in turns)
         yield make_session(session_id, turns, join=config.join_consecutive)
 
 
-def _train_texts(config: PrepareConfig) -> Iterator[str]:
-    # The second pass over the input counts and names the bad lines; this one keeps the limit.
-    bad_lines = BadLines(config.max_bad_lines)
-    for session in read_sessions(config, bad_lines):
-        if assign_split(session.session_id, config) == "train":
-            yield from (turn.text for turn in session.turns)
+@dataclasses.dataclass(frozen=True)
+class _TrainTexts:
+    """The texts of the train split, read anew at every iteration."""
+
+    config: PrepareConfig
+
+    def __iter__(self) -> Iterator[str]:
+        # What is left out is counted when the records are written; this keeps the limit alone.
+        bad_lines = BadLines(self.config.max_bad_lines)
+        for session in read_sessions(self.config, bad_lines, collections.Counter()):
+            if assign_split(session.session_id, self.config) == "train":
+                yield from (turn.text for turn in session.turns)
 
 
 def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
@@ -99,7 +109,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
             )
             for name in SPLITS
         }
-        sessions = progress.watch(read_sessions(config, bad_lines))
+        sessions = progress.watch(read_sessions(config, bad_lines, dropped))
         for tokenized in _tokenize(sessions, Tokenizer(vocabulary), config, dropped):
             session = tokenized.session
             fingerprint.update(json.dumps(session_to_dict(session)).encode())

@@ -7,6 +7,7 @@ becomes "ss"), which BERT's own tokenizer does not; and it cuts words at control
 BERT's removes. The tests compare the result with the HuggingFace tokenizer token for token.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -15,6 +16,11 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 import tensorflow_text as tf_text
+import tokenizers
+import tokenizers.models
+import tokenizers.normalizers
+import tokenizers.pre_tokenizers
+import tokenizers.trainers
 
 from dcse_tf.errors import InputError
 
@@ -23,6 +29,15 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Everything of Unicode's category C ("other": control, format, private use) but the white space
 # among it, and the replacement character.
 _REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
+
+# A word of more than 100 characters is unknown to BERT; FastBertTokenizer counts bytes. A word ends
+# at white space, at punctuation (ASCII's symbols are that too) and at an ideograph.
+_LONG_WORD = (
+    r"[^ \p{P}$+<=>^`|~\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
+    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}]{101,}"
+)
+# For private use, and removed from every text: no vocabulary can find it in one.
+_UNKNOWN_WORD = "\ue000"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +74,10 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     settings = {}
     config_path = folder / "tokenizer_config.json"
     if config_path.is_file():
-        settings = json.loads(config_path.read_text(encoding="utf-8"))
+        try:
+            settings = json.loads(config_path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{config_path}: not JSON: {error}") from error
     lowercase = bool(settings.get("do_lower_case", True))
     strip_accents = settings.get("strip_accents")
     if strip_accents is not None and bool(strip_accents) != lowercase:
@@ -94,7 +112,7 @@ class Tokenizer(tf.Module):
         self._wordpiece = tf_text.FastBertTokenizer(
             vocab=list(vocabulary.tokens),
             suffix_indicator="##",
-            max_bytes_per_word=100,
+            max_bytes_per_word=400,  # of a character at most four
             token_out_type=tf.int32,
             unknown_token="[UNK]",
             lower_case_nfd_strip_accents=False,
@@ -117,26 +135,44 @@ class Tokenizer(tf.Module):
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         texts = tf.strings.regex_replace(texts, _REMOVED, "")
-        if not self._lowercase:
-            return texts
-        texts = tf_text.normalize_utf8(texts, "NFD")
-        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
-        return tf.strings.lower(texts, encoding="utf-8")
+        texts = tf.strings.regex_replace(texts, r"[\p{Z}\t\n\r]", " ")
+        if self._lowercase:
+            texts = tf_text.normalize_utf8(texts, "NFD")
+            texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        return tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN_WORD)
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> Vocabulary:
     """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
 
+    The letters are counted first and given to the trainer in a fixed order: by itself it keeps
+    1,000 of them, too few for Chinese, in an order that differs from run to run.
+
     Args:
-        texts: the corpus.
+        texts: the corpus; read twice.
         size: most entries, the five special ones included.
         lowercase: whether text is lower-cased and stripped of accents.
     """
-    from tokenizers import BertWordPieceTokenizer
+    normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    letters: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+            letters.update(word)
+            letters.update(f"##{letter}" for letter in word[1:])
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    kept = kept[: size - len(SPECIAL_TOKENS)]
 
-    trainer = BertWordPieceTokenizer(lowercase=lowercase)
-    trainer.train_from_iterator(
-        texts, vocab_size=size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    model.normalizer = normalizer
+    model.pre_tokenizer = splitter
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size,
+        limit_alphabet=0,
+        special_tokens=[*SPECIAL_TOKENS, *kept],
+        show_progress=False,
     )
-    entries = trainer.get_vocab()
-    return Vocabulary(tuple(sorted(entries, key=entries.__getitem__)), lowercase)
+    model.train_from_iterator(texts, trainer)
+    entries = model.get_vocab()
+    return Vocabulary(tuple(sorted(entries, key=entries.__getitem__))[:size], lowercase)

@@ -3,9 +3,10 @@
 import json
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines
+from dcse_tf.input_files import BadLines, read_bare_lines
 
 
 def read_sessions(
@@ -21,19 +22,23 @@ def read_sessions(
         InputError: the file is not one JSON object.
     """
     try:
-        conversations = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        conversations = json.loads("\n".join(read_bare_lines(path)))
+    except json.JSONDecodeError as error:
         raise InputError(f"{path}: expected one JSON object: {error}") from error
     if not isinstance(conversations, dict):
         raise InputError(f"{path}: expected one JSON object of conversations")
     for number, (session_id, conversation) in enumerate(conversations.items(), start=1):
         try:
-            turns = [
-                (str(message["sender"]), str(message["text"]))
-                for turn in conversation["messages"]
-                for message in turn
-            ]
-        except (KeyError, TypeError) as error:
+            turns = [_parse(message) for turn in conversation["messages"] for message in turn]
+        except (KeyError, TypeError, UnicodeEncodeError) as error:
             bad_lines.report(path, number, f"conversation {session_id}: unexpected form: {error!r}")
             continue
         yield session_id, turns
+
+
+def _parse(message: dict[str, Any]) -> tuple[str, str]:
+    sender, text = message["sender"], message["text"]
+    if not isinstance(sender, str) or not isinstance(text, str):
+        raise TypeError("sender and text must be texts")
+    text.encode()  # JSON can spell characters that UTF-8 cannot hold
+    return sender, text

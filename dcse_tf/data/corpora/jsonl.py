@@ -16,6 +16,10 @@ def read_sessions(
             yield _parse(json.loads(line))
         except json.JSONDecodeError as error:
             bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        except RecursionError:
+            bad_lines.report(path, number, "not a session: nested too deeply")
+        except UnicodeEncodeError as error:
+            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
         except ValueError as error:
             bad_lines.report(path, number, str(error))
 
@@ -24,8 +28,9 @@ def _parse(value: object) -> tuple[str, list[tuple[str, str]]]:
     if not isinstance(value, dict) or not isinstance(value.get("turns"), list):
         raise ValueError('expected {"session_id": text, "turns": [...]}')
     session_id = value.get("session_id")
-    if not isinstance(session_id, str | int) or session_id == "":
+    if isinstance(session_id, bool) or not isinstance(session_id, str | int) or session_id == "":
         raise ValueError('expected "session_id" to be a text')
+    str(session_id).encode()  # JSON can spell characters that UTF-8 cannot hold
     turns = []
     for index, turn in enumerate(value["turns"]):
         if not isinstance(turn, dict):
@@ -33,5 +38,6 @@ def _parse(value: object) -> tuple[str, list[tuple[str, str]]]:
         role, text = turn.get("role"), turn.get("text")
         if not isinstance(role, str) or not isinstance(text, str):
             raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
+        f"{role}{text}".encode()
         turns.append((role, text))
     return str(session_id), turns

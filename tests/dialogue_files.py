@@ -1,0 +1,69 @@
+"""Small dialogues in the form of every input, prepared with the vocabulary of lettered_corpus."""
+
+import json
+
+import tensorflow as tf
+from lettered_corpus import write_vocabulary_folder
+
+from dcse_tf.config import PrepareConfig
+from dcse_tf.data.corpora import jsonl
+from dcse_tf.data.prepare import prepare
+from dcse_tf.data.tfrecords import parse_session, shard_paths
+from dcse_tf.input_files import BadLines
+
+DIALOGUES = {
+    "a": [("x", "s0 t0"), ("y", "s0 t1"), ("x", "s0 t2")],
+    "b": [("x", "s1 t0"), ("x", "w0 w1"), ("y", "s1 t1")],
+    "c": [("x", "s2 t0"), ("y", "s2 t1")],
+}
+
+
+def tsv(dialogues):
+    return "".join(f"{k}\t{r}\t{t}\n" for k, turns in dialogues.items() for r, t in turns)
+
+
+def json_lines(dialogues):
+    return "".join(
+        json.dumps({"session_id": k, "turns": [{"role": r, "text": t} for r, t in turns]}) + "\n"
+        for k, turns in dialogues.items()
+    )
+
+
+def conversations(dialogues):
+    return json.dumps(
+        {
+            k: {"messages": [[{"sender": r, "text": t}] for r, t in turns]}
+            for k, turns in dialogues.items()
+        }
+    )
+
+
+FORMATS = {"session_tsv": tsv, "jsonl": json_lines, "chitchat": conversations}
+
+
+def run(folder, content, name="corpus", **settings):
+    """Prepares a file of this content into folder / "data", all for training if not told."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    values = {
+        "format": "session_tsv",
+        "input": (str(path),),
+        "output_dir": str(folder / "data"),
+        "vocab": "./vocab",
+        "dev_fraction": 0.0,
+        "test_fraction": 0.0,
+        **settings,
+    }
+    return prepare(PrepareConfig(**values), write_vocabulary_folder(folder / "vocab"))
+
+
+def read_tokens(folder, manifest, split="train"):
+    """Sessions as lists of turns as lists of ids, whatever their order."""
+    paths = shard_paths(folder / "data", manifest.splits[split])
+    records = tf.data.TFRecordDataset(list(paths))
+    return sorted(parse_session(record)["token_ids"].to_list() for record in records)
+
+
+def read_ids(folder, split):
+    sessions = jsonl.read_sessions(folder / f"data/{split}.jsonl", BadLines(0))
+    return {session_id for session_id, _ in sessions}

@@ -1,0 +1,194 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from dcse_tf.config import (
+    ConfigError,
+    EmbedConfig,
+    EvaluateConfig,
+    ExportConfig,
+    PrepareConfig,
+    TrainConfig,
+)
+
+# The least that each job needs, with a value or two that are not the default.
+CONFIGS = {
+    PrepareConfig: {"input": ("a.tsv", "b.tsv"), "output_dir": "out", "vocab_size": 100},
+    TrainConfig: {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", "steps": 7},
+    EvaluateConfig: {"model": "run", "sts": ("对话.txt",), "seed": 3},
+    EmbedConfig: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
+    ExportConfig: {"run_dir": "run", "output_dir": "out", "overwrite": True},
+}
+each_config = pytest.mark.parametrize(
+    ("config", "values"), CONFIGS.items(), ids=lambda value: getattr(value, "__name__", "")
+)
+
+
+def train_config(**changes):
+    return TrainConfig(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes})
+
+
+@each_config
+def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
+    with pytest.raises(ConfigError, match=f"unknown setting tempo, zoo; {config.__name__} knows"):
+        config.from_dict({**values, "zoo": 1, "tempo": 2})
+    with pytest.raises(ConfigError, match="unknown setting tempo"):
+        config(**values).replace(tempo=1)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, "tempo": 1}))
+    with pytest.raises(ConfigError, match=f"{path}.*unknown setting tempo"):
+        config.read_json(path)
+
+
+@each_config
+def test_a_configuration_survives_json(config, values, tmp_path):
+    before = config(**values)
+    before.write_json(tmp_path / "config.json")
+    after = config.read_json(tmp_path / "config.json")
+    assert after == before
+    assert hash(after) == hash(before)  # lists became tuples again
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert list(written) == sorted(field.name for field in dataclasses.fields(config))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@each_config
+def test_a_configuration_cannot_be_changed_but_copied(config, values):
+    before = config(**values)
+    name = next(iter(values))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(before, name, "other")
+    changed = before.replace(**{name: ("other",) if isinstance(values[name], tuple) else "other"})
+    assert getattr(before, name) == values[name]
+    assert getattr(changed, name) != values[name]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1, 2]", '{"model": "m", "sts": ["a"], "seed": "x"}']
+)
+def test_a_broken_file_is_named(tmp_path, content):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=f"{path}: not a EvaluateConfig"):
+        EvaluateConfig.read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (PrepareConfig, {"format": "csv"}, "--format=csv: expected one of 'session_tsv', 'jsonl'"),
+        (PrepareConfig, {"shards": 0}, "--shards=0: expected at least 1"),
+        (PrepareConfig, {"dev_fraction": 0.6}, "--dev_fraction=0.6: expected at most 0.5"),
+        (PrepareConfig, {"max_sequence_length": 2}, "--max_sequence_length=2: expected at least 3"),
+        (PrepareConfig, {"input": ()}, "--input is required: Files of dialogues"),
+        (PrepareConfig, {"output_dir": ""}, "--output_dir is required: Folder to write"),
+        (TrainConfig, {"task": "gpt"}, "--task=gpt: expected one of 'dialogue_cse', 'mlm'"),
+        (TrainConfig, {"encoder_size": "huge"}, "--encoder_size=huge: expected one of"),
+        (TrainConfig, {"temperature": 0.0}, "--temperature=0.0: expected at least 0.0001"),
+        (TrainConfig, {"temperature": math.nan}, "--temperature=nan: expected at least"),
+        (TrainConfig, {"dropout": 0.95}, "--dropout=0.95: expected at most 0.9"),
+        (TrainConfig, {"freeze_layers": -2}, "--freeze_layers=-2: expected at least -1"),
+        (TrainConfig, {"data_dir": ""}, "--data_dir is required: Folder that prepare_data wrote"),
+        (TrainConfig, {"run_dir": ""}, "--run_dir is required"),
+        (EvaluateConfig, {"model": ""}, "--model is required"),
+        (EvaluateConfig, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
+        (EvaluateConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
+        (EmbedConfig, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
+        (ExportConfig, {"format": "onnx"}, "--format=onnx: expected one of 'saved_model'"),
+    ],
+)
+def test_an_error_names_the_flag(config, changes, message):
+    with pytest.raises(ConfigError) as caught:
+        config(**{**CONFIGS[config], **changes})
+    assert message in str(caught.value)
+    with pytest.raises(ConfigError):
+        config(**CONFIGS[config]).replace(**changes)
+
+
+@pytest.mark.parametrize("encoder", ["", "./bert"])
+def test_exactly_one_of_encoder_and_encoder_size(encoder):
+    size = "tiny" if encoder else ""
+    with pytest.raises(ConfigError, match=r"either --encoder .* or --encoder_size"):
+        train_config(encoder=encoder, encoder_size=size)
+    assert train_config(encoder=encoder, encoder_size="" if encoder else "tiny")
+
+
+@pytest.mark.parametrize("vocab", ["", "./bert"])
+def test_exactly_one_of_vocab_and_vocab_size(vocab):
+    values = {"input": ("a.tsv",), "output_dir": "out", "vocab": vocab}
+    with pytest.raises(ConfigError, match=r"either --vocab .* or --vocab_size"):
+        PrepareConfig(**values, vocab_size=100 if vocab else 0)
+    assert PrepareConfig(**values, vocab_size=0 if vocab else 100)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        # The paper's batch and learning rate; 10 epochs of 1,000 / 20 = 50 steps; a tenth warm-up.
+        (
+            "dialogue_cse",
+            {
+                "global_batch_size": 20,
+                "learning_rate": 5e-5,
+                "freeze_layers": -1,
+                "freeze_embeddings": True,
+                "steps": 500,
+                "warmup_steps": 50,
+            },
+        ),
+        # Half an epoch of 1,000 / 50 = 20 steps.
+        (
+            "mlm",
+            {
+                "global_batch_size": 50,
+                "learning_rate": 2e-5,
+                "freeze_layers": 0,
+                "freeze_embeddings": False,
+                "steps": 10,
+                "warmup_steps": 1,
+            },
+        ),
+    ],
+)
+def test_the_task_fills_what_was_not_given(task, expected):
+    filled = train_config(task=task).with_defaults(1000).to_dict()
+    assert {name: filled[name] for name in expected} == expected
+    assert None not in filled.values()
+
+
+def test_what_was_given_stays():
+    given = {
+        "global_batch_size": 30,
+        "learning_rate": 1e-3,
+        "steps": 77,
+        "warmup_steps": 0,
+        "freeze_layers": 2,
+        "freeze_embeddings": False,
+    }
+    filled = train_config(**given).with_defaults(1000).to_dict()
+    assert {name: filled[name] for name in given} == given
+    # 3 epochs of 100 sessions in batches of 30: 300 / 30 = 10 steps.
+    assert train_config(global_batch_size=30, epochs=3.0).with_defaults(100).steps == 10
+    assert train_config(epochs=0.0).with_defaults(100).steps == 1
+
+
+def test_filling_in_twice_changes_nothing():
+    once = train_config(task="mlm").with_defaults(1000)
+    assert once.with_defaults(1000) == once
+
+
+def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
+    with pytest.raises(ConfigError, match=r"--negatives=20: .* at most .* = 19"):
+        train_config(negatives=20).with_defaults(1000)
+    assert train_config(negatives=19).with_defaults(1000).negatives == 19
+    assert train_config(task="mlm", negatives=60).with_defaults(1000)
+
+
+@pytest.mark.parametrize(("task", "batch"), [("dialogue_cse", 20), ("mlm", 50)])
+def test_a_batch_must_fit_into_an_epoch(task, batch):
+    message = f"--global_batch_size={batch}: the train split of data has only {batch - 1} samples"
+    with pytest.raises(ConfigError, match=message):
+        train_config(task=task).with_defaults(batch - 1)
+    assert train_config(task=task).with_defaults(batch).global_batch_size == batch

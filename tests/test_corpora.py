@@ -1,0 +1,199 @@
+import gzip
+import json
+
+import pytest
+
+from dcse_tf.data.corpora import READERS, chitchat, jsonl, session_tsv
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import BadLines, find_package
+
+TURNS = [{"role": "a", "text": "您好"}, {"role": "b", "text": "hi\tthere"}]
+
+
+def read(reader, path, limit=0):
+    bad_lines = BadLines(limit)
+    return list(reader.read_sessions(path, bad_lines)), bad_lines.count
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_every_format_has_its_reader():
+    readers = {"session_tsv": session_tsv, "jsonl": jsonl, "chitchat": chitchat}
+    assert {name: module.read_sessions for name, module in readers.items()} == READERS
+
+
+def test_lines_of_one_id_are_a_session(tmp_path):
+    path = write(
+        tmp_path / "a.tsv", "1\tuser\t在吗", "1\tagent\t在的", "", "2\tuser\t", "2\tb\tok ok"
+    )
+    sessions, bad = read(session_tsv, path)
+    assert sessions == [
+        ("1", [("user", "在吗"), ("agent", "在的")]),
+        ("2", [("user", ""), ("b", "ok ok")]),
+    ]
+    assert bad == 0
+
+
+def test_spaces_around_fields_do_not_matter(tmp_path):
+    path = write(tmp_path / "a.tsv", " 1 \t user\thi ", "1\tuser \t there")
+    assert read(session_tsv, path)[0] == [("1", [("user", "hi"), ("user", "there")])]
+
+
+@pytest.mark.parametrize("line", ["1", "1\tuser", "1\tuser\thi\tmore", "\tuser\thi", " \tuser\thi"])
+def test_a_line_with_another_number_of_fields_is_bad(tmp_path, line):
+    path = write(tmp_path / "a.tsv", "1\tuser\thi", line, "1\tagent\tho")
+    assert read(session_tsv, path, limit=1) == ([("1", [("user", "hi"), ("agent", "ho")])], 1)
+    with pytest.raises(InputError, match=f"{path}:2: expected session_id<TAB>role<TAB>text"):
+        read(session_tsv, path)
+
+
+def test_a_session_that_comes_back_is_bad(tmp_path):
+    """Its pieces could otherwise be negatives of each other."""
+    lines = ["1\tu\ta", "2\tu\tb", "1\tu\tc", "2\tu\td", "3\tu\te"]
+    path = write(tmp_path / "a.tsv", *lines)
+    sessions, bad = read(session_tsv, path, limit=1)
+    assert sessions == [("1", [("u", "a")]), ("2", [("u", "b"), ("u", "d")]), ("3", [("u", "e")])]
+    assert bad == 1
+    with pytest.raises(InputError, match=f"{path}:3: session '1' ended before this line"):
+        read(session_tsv, path)
+
+
+def test_an_empty_file_has_no_sessions(tmp_path):
+    for reader in (session_tsv, jsonl):
+        assert read(reader, write(tmp_path / "a")) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("reader", "first", "second"),
+    [
+        (session_tsv, "1\tu\ta\n2\tu\tb", "1"),
+        (jsonl, json.dumps({"session_id": "1", "turns": [{"role": "u", "text": "a"}]}), "{"),
+    ],
+)
+def test_a_session_is_yielded_before_the_rest_is_read(tmp_path, reader, first, second):
+    """A fault further on does not keep the first session back: memory holds one, not the file."""
+    sessions = reader.read_sessions(write(tmp_path / "a", first, second), BadLines(0))
+    assert next(sessions) == ("1", [("u", "a")])
+    with pytest.raises(InputError):
+        list(sessions)
+
+
+def test_a_session_a_line(tmp_path):
+    lines = [
+        json.dumps({"session_id": "1", "turns": TURNS, "source": "web"}, ensure_ascii=False),
+        json.dumps({"session_id": 2, "turns": []}),
+    ]
+    path = write(tmp_path / "a.jsonl", *lines)
+    assert read(jsonl, path) == ([("1", [("a", "您好"), ("b", "hi\tthere")]), ("2", [])], 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "not JSON: .* at column 2"),
+        ("你好", "not JSON"),
+        ('{"session_id": "1", "turns": []} x', "not JSON"),
+        ("[]", 'expected {"session_id": text, "turns": '),
+        ("null", 'expected {"session_id"'),
+        ('{"session_id": "1"}', 'expected {"session_id"'),
+        ('{"session_id": "1", "turns": {}}', 'expected {"session_id"'),
+        ('{"turns": []}', 'expected "session_id" to be a text'),
+        ('{"session_id": "", "turns": []}', 'expected "session_id"'),
+        ('{"session_id": null, "turns": []}', 'expected "session_id"'),
+        ('{"session_id": 1.5, "turns": []}', 'expected "session_id"'),
+        ('{"session_id": ["1"], "turns": []}', 'expected "session_id"'),
+        ('{"session_id": "1", "turns": ["hi"]}', "turn 0: expected"),
+        ('{"session_id": "1", "turns": [{"role": "a"}]}', 'turn 0: expected "role" and "text"'),
+        ('{"session_id": "1", "turns": [{"text": "a"}]}', "turn 0: expected"),
+        (
+            '{"session_id": "1", "turns": [{"role": "a", "text": "x"}, {"role": 1, "text": "x"}]}',
+            "turn 1: expected",
+        ),
+        ('{"session_id": "1", "turns": [{"role": "a", "text": null}]}', "turn 0: expected"),
+    ],
+)
+def test_a_line_without_a_session_is_bad(tmp_path, line, problem):
+    good = json.dumps({"session_id": "2", "turns": TURNS})
+    path = write(tmp_path / "a.jsonl", good, line, good.replace('"2"', '"3"'))
+    sessions, bad = read(jsonl, path, limit=1)
+    assert [session_id for session_id, _ in sessions] == ["2", "3"]
+    assert bad == 1
+    with pytest.raises(InputError, match=f"{path}:2: {problem}"):
+        read(jsonl, path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"session_id": "1", "turns": [{"role": "a", "text": "half an emoji \\ud83d"}]}',
+        '{"session_id": "\\udc00", "turns": [{"role": "a", "text": "x"}]}',
+        '{"session_id": true, "turns": []}',
+        "[" * 100_000,
+    ],
+    ids=["lone surrogate in a text", "in an id", "id is true", "nested without end"],
+)
+def test_a_line_that_json_allows_but_no_record_can_hold_is_bad(tmp_path, line):
+    with pytest.raises(InputError, match=r"a\.jsonl:1: "):
+        read(jsonl, write(tmp_path / "a.jsonl", line))
+
+
+def conversation(*turns):
+    return {"messages": [[{"sender": who, "text": text} for who, text in turn] for turn in turns]}
+
+
+def test_a_conversation_is_a_session(tmp_path):
+    content = {
+        "c1": conversation([("x", "hi"), ("x", "there")], [("y", "你好")]),
+        "c2": conversation(),
+    }
+    path = write(tmp_path / "dataset.json", json.dumps(content))
+    expected = [("c1", [("x", "hi"), ("x", "there"), ("y", "你好")]), ("c2", [])]
+    assert read(chitchat, path) == (expected, 0)
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {},
+        [],
+        "text",
+        None,
+        {"messages": None},
+        {"messages": [1]},
+        {"messages": [["hi"]]},
+        {"messages": [[{"sender": "x"}]]},
+        {"messages": [[{"sender": "x", "text": None}]]},
+    ],
+)
+def test_a_malformed_conversation_is_bad_and_the_others_are_read(tmp_path, malformed):
+    content = {"c1": conversation([("x", "a")]), "c2": malformed, "c3": conversation([("y", "b")])}
+    path = write(tmp_path / "dataset.json", json.dumps(content))
+    assert read(chitchat, path, limit=1) == ([("c1", [("x", "a")]), ("c3", [("y", "b")])], 1)
+    with pytest.raises(InputError, match=f"{path}:2: conversation c2"):
+        read(chitchat, path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"a": "\xff"}'])
+def test_a_file_that_is_not_one_object_is_refused(tmp_path, content):
+    path = tmp_path / "dataset.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{path}:.*(expected one JSON object|not UTF-8)"):
+        read(chitchat, path, limit=100)
+
+
+def test_conversations_may_be_compressed_like_any_input(tmp_path):
+    path = tmp_path / "dataset.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"c1": conversation([("x", "a")])}).encode()))
+    assert read(chitchat, path) == ([("c1", [("x", "a")])], 0)
+
+
+def test_the_installed_conversations_are_all_read():
+    sessions, bad = read(chitchat, find_package("chitchat_dataset") / "dataset.json")
+    assert (len(sessions), bad) == (7168, 0)
+    assert len({session_id for session_id, _ in sessions}) == 7168
+    assert all(role and isinstance(text, str) for _, turns in sessions for role, text in turns)
+    # Every turn has one or more messages, and there are 138,737 turns.
+    assert sum(len(turns) for _, turns in sessions) >= 138_737

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from dcse_tf.data.dialogue import Session, Utterance, make_session, session_to_dict
+
+
+def pairs(session):
+    return [(turn.role, turn.text) for turn in session.turns]
+
+
+def test_consecutive_utterances_of_one_speaker_become_one_turn():
+    turns = [("a", "hi"), ("a", "there"), ("b", "hello"), ("b", "你好"), ("b", "!"), ("a", "bye")]
+    expected = [("a", "hi there"), ("b", "hello 你好 !"), ("a", "bye")]
+    assert pairs(make_session("s", turns)) == expected
+    assert pairs(make_session("s", turns, join=False)) == turns
+
+
+def test_empty_texts_do_not_part_two_utterances_of_one_speaker():
+    turns = [("a", "hi"), ("b", ""), ("a", " \t "), ("b", "\u3000"), ("a", "there"), ("b", "ok")]
+    assert pairs(make_session("s", turns)) == [("a", "hi there"), ("b", "ok")]
+    assert pairs(make_session("s", turns, join=False)) == [("a", "hi"), ("a", "there"), ("b", "ok")]
+
+
+@pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "  ", "\u2028", "\u3000", "\x85", "\u00a0"])
+def test_white_space_is_folded(space):
+    session = make_session("s", [("a", f"{space}one{space}two{space}")])
+    assert pairs(session) == [("a", "one two")]
+
+
+@pytest.mark.parametrize("turns", [[], [("a", "")], [("a", " "), ("b", "\n")]])
+def test_a_session_of_silence_has_no_turns(turns):
+    assert make_session("s", turns) == Session("s", ())
+
+
+def test_roles_are_told_apart_by_their_exact_name():
+    turns = [("Agent", "hi"), ("agent", "there")]
+    assert pairs(make_session("s", turns)) == turns
+
+
+def test_making_a_session_of_its_own_turns_changes_nothing():
+    once = make_session("s", [("a", "x  y"), ("a", "z"), ("b", ""), ("b", "w")])
+    assert make_session("s", pairs(once)) == once
+
+
+def test_the_json_form_holds_everything():
+    session = Session("单 1", (Utterance("客服", "您好“亲”"), Utterance("user", 'a "b" \\ c')))
+    value = json.loads(json.dumps(session_to_dict(session)))
+    assert value == {
+        "session_id": "单 1",
+        "turns": [{"role": "客服", "text": "您好“亲”"}, {"role": "user", "text": 'a "b" \\ c'}],
+    }
+    turns = [(turn["role"], turn["text"]) for turn in value["turns"]]
+    assert make_session(value["session_id"], turns) == session

@@ -1,0 +1,122 @@
+"""The command lines as a shell sees them, up to the point where the job would begin."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dcse_tf import config
+
+ROOT = pathlib.Path(__file__).parent.parent
+JOBS = {
+    "prepare_data": config.PrepareConfig,
+    "train": config.TrainConfig,
+    "evaluate": config.EvaluateConfig,
+    "embed": config.EmbedConfig,
+    "export": config.ExportConfig,
+}
+# Settings that cannot be left out, and flags that name the others.
+REQUIRED = [
+    ("prepare_data", "input", ["--output_dir=out", "--vocab_size=100"]),
+    ("prepare_data", "output_dir", ["--input=a.tsv", "--vocab_size=100"]),
+    ("train", "data_dir", ["--run_dir=run", "--encoder_size=tiny"]),
+    ("evaluate", "model", ["--sts=sts.txt"]),
+    ("embed", "output", ["--model=run", "--input=in.txt"]),
+    ("export", "run_dir", ["--output_dir=out"]),
+]
+IMPORTS = """
+import sys
+import dcse_tf, dcse_tf.config, dcse_tf.cli.train, dcse_tf.cli.prepare_data
+import dcse_tf.cli.evaluate, dcse_tf.cli.embed, dcse_tf.cli.export
+heavy = {"tensorflow", "tensorflow_text", "keras", "keras_hub", "transformers"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def no_tensorflow(tmp_path_factory):
+    """An environment in which importing TensorFlow ends the process."""
+    folder = tmp_path_factory.mktemp("stub")
+    for name in ("tensorflow", "keras", "keras_hub"):
+        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run(environment, *arguments):
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def read_help(printed):
+    """Flag -> its help without white space, for lines are broken anywhere."""
+    parts = re.split(r"^  --(?:\[no\])?(\w+):", printed, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", "", text) for name, text in zip(parts[1::2], parts[2::2])}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
+    done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", "--help")
+    assert "TensorFlow was started" not in done.stdout + done.stderr
+    flags = read_help(done.stdout)
+    for field in dataclasses.fields(JOBS[job]):
+        help_text = field.metadata["help"]
+        assert len(help_text) > 20, field.name
+        assert re.sub(r"\s+", "", help_text) in flags[field.name]
+        assert ("Required." in flags[field.name]) == field.metadata["required"]
+
+
+def test_the_job_itself_starts_tensorflow(no_tensorflow):
+    """Holds the stand-in that the other tests rely on."""
+    flags = ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"]
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.prepare_data", *flags)
+    assert "TensorFlow was started" in done.stderr
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_an_unknown_flag_fails(job, no_tensorflow):
+    done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", "--tempo=1")
+    assert done.returncode != 0
+    assert "Unknown command line flag 'tempo'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("job", "missing", "others"), REQUIRED)
+def test_a_missing_required_flag_is_one_line(job, missing, others, no_tensorflow):
+    done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", *others)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: --{missing} is required: ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--shards=0", "error: --shards=0: expected at least 1"),
+        ("--vocab=./bert", "error: give either --vocab (a checkpoint) or --vocab_size (train one)"),
+    ],
+)
+def test_a_setting_out_of_range_is_one_line(flag, message, no_tensorflow):
+    flags = ["--input=a.tsv", "--output_dir=out", "--vocab_size=100", flag]
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.prepare_data", *flags)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [message]
+
+
+@pytest.mark.parametrize("flag", ["--shards=many", "--format=csv", "--overwrite=perhaps"])
+def test_a_flag_of_another_type_fails(flag, no_tensorflow):
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.prepare_data", flag)
+    assert done.returncode != 0
+    assert flag.split("=")[0].removeprefix("--") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_importing_the_package_starts_no_tensorflow():
+    done = run({**os.environ}, "-c", IMPORTS)
+    assert done.stdout == "[]\n", done.stderr

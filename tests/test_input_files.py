@@ -1,0 +1,170 @@
+import gzip
+import pathlib
+
+import pytest
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import (
+    BadLines,
+    find_package,
+    read_bare_lines,
+    read_lines,
+    resolve_inputs,
+)
+
+LINES = ["one", "二二 二", "three"]
+CONTENT = "one\n二二 二\nthree\n".encode()
+
+
+def write(path: pathlib.Path, content: bytes) -> pathlib.Path:
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def read(path: pathlib.Path, limit: int = 0) -> list[tuple[int, str]]:
+    return list(read_lines(path, BadLines(limit)))
+
+
+@pytest.mark.parametrize("name", ["plain.txt", "packed.txt.gz"])
+def test_lines_come_with_their_numbers(tmp_path, name):
+    assert read(write(tmp_path / name, CONTENT)) == [(1, "one"), (2, "二二 二"), (3, "three")]
+    assert read_bare_lines(tmp_path / name) == LINES
+
+
+@pytest.mark.parametrize("content", [CONTENT, CONTENT[:-1], CONTENT.replace(b"\n", b"\r\n")])
+def test_the_ends_of_lines_do_not_matter(tmp_path, content):
+    path = write(tmp_path / "a.txt", content)
+    assert [line for _, line in read(path)] == LINES
+    assert read_bare_lines(path) == LINES
+
+
+def test_white_space_inside_a_line_stays(tmp_path):
+    path = write(tmp_path / "a.txt", " one\ttwo \t\n\u3000two\u3000\n".encode())
+    assert [line for _, line in read(path)] == [" one\ttwo \t", "\u3000two\u3000"]
+    assert read_bare_lines(path) == [" one\ttwo \t", "\u3000two\u3000"]
+
+
+def test_blank_lines_are_skipped_and_counted(tmp_path):
+    path = write(tmp_path / "a.txt", b"one\n\n \t\n\r\ntwo\n")
+    assert read(path) == [(1, "one"), (5, "two")]
+    assert read_bare_lines(path) == ["one", "", " \t", "", "two"]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x0c", "\r"])
+def test_other_separators_do_not_break_a_line(tmp_path, separator):
+    text = f"one{separator}two"
+    path = write(tmp_path / "a.txt", f"{text}\n".encode())
+    assert read(path) == [(1, text)]
+    assert read_bare_lines(path) == [text]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_byte_order_mark_is_removed(tmp_path, name):
+    path = write(tmp_path / name, b"\xef\xbb\xbf" + CONTENT)
+    assert [line for _, line in read(path)] == LINES
+    assert read_bare_lines(path) == LINES
+
+
+def test_a_line_that_is_not_utf8_is_counted(tmp_path):
+    path = write(tmp_path / "a.txt", b"one\n\xd6\xd0\xce\xc4\ntwo\n\xff\n")
+    bad_lines = BadLines(2)
+    assert list(read_lines(path, bad_lines)) == [(1, "one"), (3, "two")]
+    assert bad_lines.count == 2
+    with pytest.raises(InputError, match=f"{path}:2: not UTF-8"):
+        read_bare_lines(path)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_one_bad_line_more_than_the_limit_stops(tmp_path, limit):
+    path = write(tmp_path / "a.txt", b"ok\n" + b"\xff\n" * 3)
+    lines = read_lines(path, BadLines(limit))
+    assert next(lines) == (1, "ok")
+    # Line 1 is good, so bad line number limit + 1 stands on line limit + 2.
+    with pytest.raises(InputError) as caught:
+        list(lines)
+    assert f"{path}:{limit + 2}: not UTF-8" in str(caught.value)
+    assert f"--max_bad_lines={limit}" in str(caught.value)
+
+
+def test_bad_lines_are_counted_over_all_files(tmp_path):
+    bad_lines = BadLines(1)
+    first, second = (write(tmp_path / name, b"\xff\nok\n") for name in ("a", "b"))
+    assert list(read_lines(first, bad_lines)) == [(2, "ok")]
+    with pytest.raises(InputError, match=f"{second}:1"):
+        list(read_lines(second, bad_lines))
+
+
+def test_a_file_cut_off_is_named(tmp_path):
+    path = tmp_path / "cut.txt.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 5000)[:-12])
+    for reader in (read, read_bare_lines):
+        with pytest.raises(InputError, match=f"{path}.*cannot be read"):
+            reader(path)
+
+
+def test_a_file_that_is_not_compressed_is_named(tmp_path):
+    path = tmp_path / "not.txt.gz"
+    path.write_bytes(CONTENT)
+    for reader in (read, read_bare_lines):
+        with pytest.raises(InputError, match=f"{path}.*cannot be read"):
+            reader(path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "damaged.txt.gz"
+    content = bytearray(gzip.compress(bytes(range(256)) * 200))
+    content[40:60] = b"\xff" * 20  # inside the compressed stream
+    path.write_bytes(content)
+    for reader in (lambda path: read(path, limit=10**6), read_bare_lines):
+        with pytest.raises(InputError, match=f"{path}.*cannot be read"):
+            reader(path)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    for reader in (read, read_bare_lines):
+        with pytest.raises(InputError, match=f"{tmp_path}/nowhere"):
+            reader(tmp_path / "nowhere")
+
+
+def test_inputs_come_in_the_order_given_and_globs_sorted(tmp_path):
+    for name in ("b.tsv", "d.tsv", "a.tsv", "c.txt", "e.tsv", "c.tsv"):
+        write(tmp_path / name, CONTENT)
+    (tmp_path / "folder.tsv").mkdir()
+    patterns = [f"{tmp_path}/c.txt", f"{tmp_path}/*.tsv"]
+    expected = ["c.txt", *(f"{letter}.tsv" for letter in "abcde")]
+    assert [path.name for path in resolve_inputs(patterns)] == expected
+
+
+def test_a_file_is_found_whose_name_looks_like_a_glob(tmp_path):
+    path = write(tmp_path / "chat[1].tsv", CONTENT)
+    assert resolve_inputs([str(path)]) == [path]
+
+
+@pytest.mark.parametrize("name", ["nowhere.tsv", "*.tsv", "."])
+def test_an_input_that_names_no_file_is_refused(tmp_path, name):
+    write(tmp_path / "a.txt", CONTENT)
+    pattern = f"{tmp_path}/{name}"
+    with pytest.raises(InputError) as caught:
+        resolve_inputs([f"{tmp_path}/a.txt", pattern])
+    assert f"--input={pattern}: no such file" in str(caught.value)
+
+
+def test_a_file_inside_an_installed_package():
+    (path,) = resolve_inputs(["package:chitchat_dataset/dataset.json"])
+    assert path.is_file()
+    assert path == find_package("chitchat_dataset") / "dataset.json"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "package:no_such_package/a.tsv",
+        "package:chitchat_dataset/no.json",
+        "package:../a",
+        "package:",
+    ],
+)
+def test_a_package_or_its_file_that_is_missing_is_named(pattern):
+    with pytest.raises(InputError) as caught:
+        resolve_inputs([pattern])
+    assert pattern.split("/")[0] in str(caught.value)

@@ -1,0 +1,228 @@
+import dataclasses
+import gzip
+import json
+
+import pytest
+from dialogue_files import DIALOGUES, FORMATS, json_lines, read_ids, read_tokens, run, tsv
+from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
+
+from dcse_tf.config import PrepareConfig
+from dcse_tf.data.corpora import jsonl
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.prepare import assign_split, prepare
+from dcse_tf.data.tokenization import read_vocabulary
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import BadLines
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_gives_the_same_records(tmp_path, form):
+    manifest = run(tmp_path, FORMATS[form](DIALOGUES), format=form, shards=2)
+    expected = [
+        [turn_ids(0, 0), turn_ids(0, 1), turn_ids(0, 2)],
+        # Two utterances of one speaker are one turn.
+        [turn_ids(1, 0, words=2), turn_ids(1, 1)],
+        [turn_ids(2, 0), turn_ids(2, 1)],
+    ]
+    assert read_tokens(tmp_path, manifest) == expected
+    # 7 turns of [CLS], two words and [SEP], one of them with two words more.
+    train = manifest.splits["train"]
+    assert (train.sessions, train.utterances, train.tokens) == (3, 7, 30)
+    assert manifest.dropped == {"short_sessions": 0, "empty_utterances": 0, "bad_lines": 0}
+    assert read_manifest(tmp_path / "data") == dataclasses.replace(
+        manifest, settings=json.loads(json.dumps(manifest.settings))
+    )
+
+
+def test_formats_are_told_apart_by_nothing_but_their_form(tmp_path):
+    fingerprints = set()
+    for form, write in FORMATS.items():
+        (tmp_path / form).mkdir()
+        manifest = run(tmp_path / form, write(DIALOGUES), format=form)
+        fingerprints.add((manifest.corpus_fingerprint, manifest.tokenizer_fingerprint))
+    (tmp_path / "packed").mkdir()
+    packed = gzip.compress(tsv(DIALOGUES).encode())
+    manifest = run(tmp_path / "packed", packed, name="corpus.gz")
+    fingerprints.add((manifest.corpus_fingerprint, manifest.tokenizer_fingerprint))
+    assert len(fingerprints) == 1
+    (tmp_path / "other").mkdir()
+    other = run(tmp_path / "other", tsv(DIALOGUES).replace("t2", "t3"))
+    assert other.corpus_fingerprint not in {corpus for corpus, _ in fingerprints}
+
+
+def test_joining_can_be_left_out(tmp_path):
+    manifest = run(tmp_path, tsv(DIALOGUES), join_consecutive=False)
+    assert manifest.splits["train"].utterances == 8
+
+
+def test_the_split_of_a_session_depends_on_its_id_and_the_seed_alone(tmp_path):
+    ids = [f"id {number}" for number in range(200)]
+    fractions = {"dev_fraction": 0.2, "test_fraction": 0.1}
+    found = []
+    for name, chosen in (("all", ids), ("half", ids[::-2]), ("seed", ids)):
+        (tmp_path / name).mkdir()
+        content = tsv(dict.fromkeys(chosen, DIALOGUES["a"]))
+        manifest = run(tmp_path / name, content, **fractions, seed=int(name == "seed"))
+        dev, test = (read_ids(tmp_path / name, split) for split in ("dev", "test"))
+        assert not dev & test
+        assert manifest.splits["dev"].sessions == len(dev)
+        assert manifest.splits["train"].sessions == len(chosen) - len(dev) - len(test)
+        found.append((dev, test))
+    # 200 x 0.2 = 40 and 200 x 0.1 = 20; three standard deviations are 17 and 13.
+    assert abs(len(found[0][0]) - 40) < 17
+    assert abs(len(found[0][1]) - 20) < 13
+    half = set(ids[::-2])
+    assert (found[0][0] & half, found[0][1] & half) == found[1]
+    assert found[0] != found[2]
+
+
+def test_shares_of_the_splits_are_held():
+    config = PrepareConfig(
+        input=("a",), output_dir="b", vocab="c", dev_fraction=0.3, test_fraction=0.2
+    )
+    splits = [assign_split(str(number), config) for number in range(4000)]
+    # Three standard deviations: 3 x sqrt(0.25 / 4000) = 0.024.
+    for name, share in (("train", 0.5), ("dev", 0.3), ("test", 0.2)):
+        assert abs(splits.count(name) / 4000 - share) < 0.024
+
+
+def test_dev_and_test_are_files_of_sessions_again(tmp_path):
+    dialogues = {f"对话 {number}": DIALOGUES["b"] for number in range(60)}
+    manifest = run(tmp_path, tsv(dialogues), dev_fraction=0.3, test_fraction=0.3)
+    for split in ("dev", "test"):
+        path = tmp_path / f"data/{split}.jsonl"
+        sessions = list(jsonl.read_sessions(path, BadLines(0)))
+        assert len(sessions) == manifest.splits[split].sessions > 0
+        for session_id, turns in sessions:
+            assert session_id in dialogues
+            assert turns == [("x", "s1 t0 w0 w1"), ("y", "s1 t1")]
+        expected = [[turn_ids(1, 0, words=2), turn_ids(1, 1)]] * len(sessions)
+        assert read_tokens(tmp_path, manifest, split) == expected
+    assert not (tmp_path / "data/train.jsonl").exists()
+
+
+def test_short_sessions_are_dropped_and_counted(tmp_path):
+    dialogues = {**DIALOGUES, "d": [("x", "s3 t0")], "e": [("x", "s4 t0"), ("x", "s4 t1")]}
+    manifest = run(tmp_path, tsv(dialogues), min_turns=3)
+    assert read_tokens(tmp_path, manifest) == [[turn_ids(0, 0), turn_ids(0, 1), turn_ids(0, 2)]]
+    assert manifest.dropped["short_sessions"] == 4
+
+
+@pytest.mark.parametrize("silence", ["", "  ", "\u200b", "\ufeff\x07"])
+def test_utterances_without_a_token_are_dropped_and_counted(tmp_path, silence):
+    dialogues = {**DIALOGUES, "d": [("x", "s3 t0"), ("y", silence)], "e": [("x", silence)]}
+    dialogues["c"] = [("x", "s2 t0"), ("y", "s2 t1"), ("x", silence)]
+    manifest = run(tmp_path, json_lines(dialogues), format="jsonl")
+    assert read_tokens(tmp_path, manifest)[2] == [turn_ids(2, 0), turn_ids(2, 1)]
+    assert manifest.splits["train"].sessions == 3
+    assert manifest.dropped == {"short_sessions": 2, "empty_utterances": 3, "bad_lines": 0}
+
+
+@pytest.mark.parametrize("silence", ["", "\u200b"])
+def test_silence_does_not_part_two_utterances_of_one_speaker(tmp_path, silence):
+    dialogues = {"a": [("x", "s0 t0"), ("y", silence), ("x", "w0"), ("y", "s0 t1")]}
+    manifest = run(tmp_path, json_lines(dialogues), format="jsonl")
+    assert read_tokens(tmp_path, manifest) == [[turn_ids(0, 0, words=1), turn_ids(0, 1)]]
+
+
+def test_long_utterances_are_cut_and_counted(tmp_path):
+    """With [CLS] and [SEP], 5 tokens hold 3 words: the turns of 3 stay, those of 4 are cut."""
+    dialogues = {"a": [("x", "s0 t0 w0"), ("y", "s0 t1 w0 w1")], "b": [("x", "s1 t0 w0 w1 w2 w3")]}
+    dialogues["b"].append(("y", "nonsense"))
+    manifest = run(tmp_path, tsv(dialogues), max_sequence_length=5)
+    expected = [[turn_ids(0, 0, words=1), turn_ids(0, 1, words=1)]]
+    expected += [[turn_ids(1, 0, words=1), [CLS, UNK, SEP]]]
+    assert read_tokens(tmp_path, manifest) == expected
+    train = manifest.splits["train"]
+    assert (train.truncated_utterances, train.tokens) == (2, 18)
+    assert manifest.max_sequence_length == 5
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_output_appears_complete_or_not_at_all(tmp_path, overwrite):
+    """A bad last line stops the job; what was there before stays."""
+    if overwrite:
+        run(tmp_path, tsv(DIALOGUES))
+        before = {path.name for path in (tmp_path / "data").iterdir()}
+    with pytest.raises(InputError, match=r"corpus:9: expected session_id"):
+        run(tmp_path, tsv(DIALOGUES) + "broken\n", overwrite=overwrite)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"corpus", "vocab", *(["data"] if overwrite else [])}
+    if overwrite:
+        assert {path.name for path in (tmp_path / "data").iterdir()} == before
+        assert read_manifest(tmp_path / "data").splits["train"].sessions == 3
+
+
+def test_bad_lines_within_the_limit_are_counted(tmp_path):
+    manifest = run(tmp_path, tsv(DIALOGUES).encode() + b"broken\n\xff\n", max_bad_lines=2)
+    assert manifest.dropped["bad_lines"] == 2
+    assert manifest.splits["train"].sessions == 3
+
+
+def test_an_existing_folder_is_replaced_only_if_asked(tmp_path):
+    run(tmp_path, tsv(DIALOGUES))
+    (tmp_path / "data/old").touch()
+    with pytest.raises(FileExistsError, match=f"{tmp_path}/data exists already.*--overwrite"):
+        run(tmp_path, tsv({"a": DIALOGUES["a"]}))
+    assert (tmp_path / "data/old").exists()
+    run(tmp_path, tsv({"a": DIALOGUES["a"]}), overwrite=True)
+    assert read_manifest(tmp_path / "data").splits["train"].sessions == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "vocab", "data"}
+    assert not (tmp_path / "data/old").exists()
+
+
+def test_reading_stops_after_so_many_sessions(tmp_path):
+    content = tsv(DIALOGUES) + "broken\n"
+    manifest = run(tmp_path, content, max_sessions=2)
+    assert manifest.splits["train"].sessions == 2
+    assert manifest.dropped["bad_lines"] == 0
+
+
+@pytest.mark.parametrize("content", ["", json_lines({"a": [], "b": [("x", "s0 t0")]})])
+def test_a_corpus_without_a_session_to_train_on_is_refused(tmp_path, content):
+    with pytest.raises(InputError, match="no session of at least 2 turns for training"):
+        run(tmp_path, content, format="jsonl")
+    assert not (tmp_path / "data").exists()
+
+
+def test_more_sessions_than_are_tokenised_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("dcse_tf.data.prepare._CHUNK", 2)
+    manifest = prepare_sessions(tmp_path, [2, 0, 3, 0, 0, 1, 4])
+    expected = [[turn_ids(s, t) for t in range(n)] for s, n in ((0, 2), (2, 3), (6, 4))]
+    assert read_tokens(tmp_path, manifest) == expected
+    assert manifest.dropped["short_sessions"] == 4
+
+
+def test_what_was_prepared_is_held_against_the_encoder(tmp_path):
+    manifest = prepare_sessions(tmp_path, [2, 3])
+    data = tmp_path / "data"
+    vocabulary = read_vocabulary(data / "vocabulary")
+    assert vocabulary == read_vocabulary(tmp_path / "vocab")
+    assert manifest.tokenizer_fingerprint == vocabulary.fingerprint()
+    assert read_manifest(data, vocabulary.fingerprint()).splits == manifest.splits
+    cased = dataclasses.replace(vocabulary, lowercase=False)
+    with pytest.raises(InputError, match="another vocabulary or casing"):
+        read_manifest(data, cased.fingerprint())
+    shard = data / "train-00001-of-00003.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(InputError, match=str(shard)):
+        read_manifest(data, vocabulary.fingerprint())
+
+
+def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
+    words = ("alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "lambda")
+    dialogues = {w: [("x", f"{w} {w} {w}"), ("y", f"{w} {w}")] for w in words}
+    (tmp_path / "corpus").write_text(tsv(dialogues))
+    config = PrepareConfig(
+        input=(str(tmp_path / "corpus"),),
+        output_dir=str(tmp_path / "data"),
+        vocab_size=200,
+        dev_fraction=0.3,
+        test_fraction=0.3,
+    )
+    manifest = prepare(config, None)
+    tokens = read_vocabulary(tmp_path / "data/vocabulary").tokens
+    held_out = read_ids(tmp_path, "dev") | read_ids(tmp_path, "test")
+    assert 0 < len(held_out) < len(words)
+    assert {word for word in words if word in tokens} == set(words) - held_out
+    assert manifest.settings["vocab_size"] == 200

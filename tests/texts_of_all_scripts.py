@@ -1,0 +1,36 @@
+"""Texts that tell a tokenizer from one that is nearly the same."""
+
+TEXTS = [
+    "",
+    "   ",
+    "Hello, how are you? I'm fine -- it's $5.00!",
+    "unaffable hypothyroidism supercalifragilistic xyzzyqwv",
+    "<sep> !@@! #tag @user http://a.b/c?d=e&f=1~g `x` ^y^ |z|",
+    "今天明天不发的吗 abc中文def，。！？【数字x】",
+    "naïve café Ångström ÅÉÎ ÉCOLE e\u0301cole crème brûlée",
+    "emoji 😀👍🏽 👨‍👩‍👧 ❤️ a😂b",
+    "ctrl\x00a\x07b\tc\nd\re\x1bf\x7fg\x80h\x9fi",
+    "zero\u200bwidth\u200c \u200d join\u2060er \ufeff soft\u00adhyphen \ufffd bidi\u202ea\u202c",
+    "ＡＢＣ１２３，！？（）　ﾊﾝｶｸ",
+    "ﬁ ﬂ ﬃ ⅷ ½ ² ™ ℃ Ǆ ǅ ㈱ ㍿",
+    "İstanbul ı I i ISPARTA",
+    "Straße ẞ ß GROSS",
+    "한국어 텍스트 안녕하세요",
+    "العربية مُحَمَّد",
+    "हिन्दी में पाठ",
+    "ภาษาไทย tiếng Việt Ünïcödé Ελληνικά ΑΘΗΝΑ Ёлка ЙОД",
+    "𠮷野家 㐀 豈 丽 々 〆",
+    "\ue000private\uf8ff use\U000f0000",
+    "tag\U000e0001\U000e0041s",
+    "£€¥ a\u00a0nbsp\u3000ideo\u2009thin\u205fmath\u1680ogham",
+    "ひらがな カタカナ ｶﾞ が か\u3099",
+    "𝒜𝓑 𝟙 ①②③ 🅰",
+    "‘quotes’ “double” – dash — … ‹a› «b» ‡",
+    *("a" * n for n in (99, 100, 101, 250)),
+    *("é" * n for n in (50, 100, 101)),
+    *("中" * n for n in (100, 101, 250)),
+    "中" * 60 + "a" * 101 + "文" * 60,
+    "x" * 101 + " after",
+]
+# Scripts whose characters are of several bytes, in words of at most 100 characters.
+LONG_WORDS = ["д" * 60, "ø" * 100, "カ" * 50, "한국어" * 8, "ไทย" * 20, "س" * 70, "😂" * 40]
