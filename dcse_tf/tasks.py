@@ -57,7 +57,7 @@ class Task:
         metric_names: the sums besides loss, weight and counts.
         epoch_size: samples of a split.
         best_metric: the dev score by which the best encoder is kept.
-        evaluate: dev scores of the task's own, besides those of the encoder.
+        make_evaluation: makes what gives dev scores of the task's own, besides the encoder's.
         scores_responses: whether response selection on dev sessions means something for it.
     """
 
@@ -67,7 +67,7 @@ class Task:
     metric_names: tuple[str, ...]
     epoch_size: Callable[[Split], int]
     best_metric: str
-    evaluate: Callable[[Setup, keras.Model], Scores]
+    make_evaluation: Callable[[Setup, keras.Model], Callable[[], Scores]]
     scores_responses: bool
 
 
@@ -164,16 +164,16 @@ def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = 
     }
 
 
-def _no_scores(setup: Setup, model: keras.Model) -> Scores:
-    return {}
+def _no_scores(setup: Setup, model: keras.Model) -> Callable[[], Scores]:
+    return lambda: {}
 
 
-def _evaluate_masked_lm(setup: Setup, model: keras.Model) -> Scores:
+def _make_masked_lm_evaluation(setup: Setup, model: keras.Model) -> Callable[[], Scores]:
     """Loss and accuracy on dev utterances under masks that are the same every time."""
     split = setup.manifest.splits["dev"]
     utterances = min(20 * setup.config.dev_samples, split.utterances)
     if not utterances:
-        return {}
+        return lambda: {}
     batch_size = min(64, utterances)
     dataset = make_masked_lm_dataset(
         setup.data_dir,
@@ -182,16 +182,20 @@ def _evaluate_masked_lm(setup: Setup, model: keras.Model) -> Scores:
         batch_size=batch_size,
         rule=_masking_rule(setup),
         seed=setup.config.seed,
-    )
+    ).take(utterances // batch_size)
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )
-    totals = {"loss": 0.0, "accuracy": 0.0, "weight": 0.0}
-    for batch in dataset.take(utterances // batch_size):
-        sums = compute(batch)
-        totals = {name: total + float(sums[name]) for name, total in totals.items()}
-    weight = totals.pop("weight")
-    return {f"dev/{name}": total / max(weight, 1.0) for name, total in totals.items()}
+
+    def evaluate() -> Scores:
+        totals = {"loss": 0.0, "accuracy": 0.0, "weight": 0.0}
+        for batch in dataset:
+            sums = compute(batch)
+            totals = {name: total + float(sums[name]) for name, total in totals.items()}
+        weight = totals.pop("weight")
+        return {f"dev/{name}": total / max(weight, 1.0) for name, total in totals.items()}
+
+    return evaluate
 
 
 TASKS: dict[str, Task] = {
@@ -202,7 +206,7 @@ TASKS: dict[str, Task] = {
         metric_names=("accuracy", "positive_similarity", "negative_similarity"),
         epoch_size=lambda split: split.sessions,
         best_metric="dev/response_r1",
-        evaluate=_no_scores,
+        make_evaluation=_no_scores,
         scores_responses=True,
     ),
     "mlm": Task(
@@ -212,7 +216,7 @@ TASKS: dict[str, Task] = {
         metric_names=("accuracy",),
         epoch_size=lambda split: split.utterances,
         best_metric="dev/accuracy",
-        evaluate=_evaluate_masked_lm,
+        make_evaluation=_make_masked_lm_evaluation,
         scores_responses=False,
     ),
 }

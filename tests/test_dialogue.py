@@ -33,6 +33,18 @@ def test_a_session_of_silence_has_no_turns(turns):
     assert make_session("s", turns) == Session("s", ())
 
 
+@pytest.mark.parametrize("silence", ["\u200b", "\ufeff \x07", "\ue000", "\u00ad\t"])
+def test_what_cannot_be_seen_is_silence(silence):
+    turns = [("a", "hi"), ("b", silence), ("a", "there")]
+    assert pairs(make_session("s", turns)) == [("a", "hi there")]
+
+
+@pytest.mark.parametrize("text", ["?", "…", "👍", "\U0001fae8", "a\u200b"])
+def test_what_can_be_seen_is_not_silence(text):
+    """U+1FAE8, a shaking face, is younger than the Unicode of some Pythons."""
+    assert pairs(make_session("s", [("a", text), ("b", "ok")])) == [("a", text), ("b", "ok")]
+
+
 def test_roles_are_told_apart_by_their_exact_name():
     turns = [("Agent", "hi"), ("agent", "there")]
     assert pairs(make_session("s", turns)) == turns

@@ -110,7 +110,7 @@ def test_what_is_not_json_is_refused(folder, content):
         read_manifest(folder)
 
 
-def test_the_language_of_the_machine_does_not_matter(tmp_path):
+def test_the_locale_does_not_matter(tmp_path):
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
     done = subprocess.run(

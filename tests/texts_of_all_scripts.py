@@ -33,4 +33,4 @@ TEXTS = [
     "x" * 101 + " after",
 ]
 # Scripts whose characters are of several bytes, in words of at most 100 characters.
-LONG_WORDS = ["д" * 60, "ø" * 100, "カ" * 50, "한국어" * 8, "ไทย" * 20, "س" * 70, "😂" * 40]
+LONG_WORDS = ["д" * 60, "ø" * 100, "カ" * 100, "한국어" * 8, "ไทย" * 20, "س" * 70, "😂" * 100]

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 
 _WHITESPACE = re.compile(r"\s+")
+_SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,11 @@ class Session:
 
 
 def is_silent(text: str) -> bool:
-    """Whether a text has nothing to read: white space and control characters alone."""
-    return all(unicodedata.category(char)[0] in "CZ" for char in text)
+    """Whether a text has nothing to read: white space and control characters alone.
+
+    A character that is younger than this Python's Unicode (category Cn) can be read.
+    """
+    return all(unicodedata.category(char) in _SILENT for char in text)
 
 
 def make_session(session_id: str, turns: Iterable[tuple[str, str]], join: bool = True) -> Session:

@@ -39,7 +39,7 @@ def make_dev_evaluation(setup: Setup, model: keras.Model) -> Callable[[], Scores
     encoder = SentenceEncoder(
         setup.encoder, setup.vocabulary, setup.manifest.max_sequence_length, pooling="mean"
     )
-    parts: list[Callable[[], Scores]] = [lambda: task.evaluate(setup, model)]
+    parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
     samples = _dev_samples(setup) if task.scores_responses else []
     if samples:
         scorer = ResponseScorer(encoder)
