@@ -63,7 +63,7 @@ def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib
         if not files:
             raise InputError(f"--{flag}={pattern}: no such file")
         paths.extend(files)
-    return paths
+    return list(dict.fromkeys(paths))  # a file that two patterns name is one file
 
 
 def find_package(name: str) -> pathlib.Path:

@@ -173,10 +173,11 @@ class TrainConfig(Options):
             ConfigError: the batch does not fit the data.
         """
         filled = {k: v for k, v in TASK_DEFAULTS[self.task].items() if getattr(self, k) is None}
+        if self.steps is not None:
+            filled.pop("epochs", None)  # the run's length is said once
         config = self.replace(**filled)
         batch = config.global_batch_size
         assert batch is not None
-        assert config.epochs is not None
         if batch > epoch_size:
             raise ConfigError(
                 f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
@@ -188,6 +189,7 @@ class TrainConfig(Options):
                 f"so at most --global_batch_size - 1 = {batch - 1}"
             )
         if config.steps is None:
+            assert config.epochs is not None
             config = config.replace(steps=max(1, round(config.epochs * epoch_size / batch)))
         assert config.steps is not None
         if config.warmup_steps is None:

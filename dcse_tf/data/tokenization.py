@@ -177,4 +177,4 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> Vocabu
     )
     model.train_from_iterator(texts, trainer)
     entries = model.get_vocab()
-    return Vocabulary(tuple(sorted(entries, key=entries.__getitem__))[:size], lowercase)
+    return Vocabulary(tuple(sorted(entries, key=entries.__getitem__)), lowercase)
