@@ -2,20 +2,14 @@
 
 import dataclasses
 
-from dcse_tf.config.base import ConfigError, Options, option
-
-POOLING_HELP = "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token."
+from dcse_tf.config.base import ConfigError, option
+from dcse_tf.config.encoder import ModelOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig(Options):
+class EvaluateConfig(ModelOptions):
     """Scores an encoder on evaluation sets."""
 
-    model: str = option(
-        "",
-        "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
-        required=True,
-    )
     retrieval: tuple[str, ...] = option(
         (), "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR."
     )
@@ -45,13 +39,6 @@ class EvaluateConfig(Options):
         minimum=0,
     )
     seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
-    pooling: str = option("mean", POOLING_HELP, choices=("mean", "cls"))
-    max_sequence_length: int = option(
-        0,
-        "Longest sentence, in tokens. 0: what the encoder was trained with, or else 128.",
-        minimum=0,
-    )
-    batch_size: int = option(64, "Sentences encoded at a time.", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
