@@ -20,7 +20,7 @@ from dcse_tf.jobs.dev_scores import make_dev_evaluation
 from dcse_tf.jobs.saturation import describe_saturation
 from dcse_tf.models import bert_encoder, bert_weights, checkpoints
 from dcse_tf.tasks import TASKS, Setup
-from dcse_tf.training.controller import Controller, Schedule
+from dcse_tf.training.controller import Controller, Schedule, has_checkpoint
 from dcse_tf.training.devices import make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
 from dcse_tf.training.trainer import Trainer
@@ -93,9 +93,12 @@ def train(config: TrainConfig) -> dict[str, float]:
 
 
 def _begin_run(run_dir: pathlib.Path, config: TrainConfig) -> None:
-    """Writes the configuration, or holds it against the one the run was begun with."""
+    """Writes the configuration, or holds it against the one the run was begun with.
+
+    A run without a checkpoint has not begun: what it stumbled over may be put right.
+    """
     path = run_dir / CONFIG_FILE
-    if path.is_file():
+    if path.is_file() and has_checkpoint(run_dir):
         before, now = TrainConfig.read_json(path).to_dict(), config.to_dict()
         changed = [
             f"--{name}={now[name]} (begun with {before[name]})"

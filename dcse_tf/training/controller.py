@@ -31,6 +31,14 @@ class Schedule:
     keep_checkpoints: int
 
 
+_CHECKPOINTS = "checkpoints"
+
+
+def has_checkpoint(run_dir: pathlib.Path) -> bool:
+    """Whether a run has come to its first checkpoint."""
+    return tf.train.latest_checkpoint(str(run_dir / _CHECKPOINTS)) is not None
+
+
 class Controller:
     """Drives a trainer through a run that may be cut off at any time.
 
@@ -72,7 +80,7 @@ class Controller:
             model=trainer.model, optimizer=trainer.optimizer, best=self._best
         )
         self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(run_dir / "checkpoints"), schedule.keep_checkpoints
+            self._checkpoint, str(run_dir / _CHECKPOINTS), schedule.keep_checkpoints
         )
 
     @property
