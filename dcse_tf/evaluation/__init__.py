@@ -1,1 +1,8 @@
-"""Evaluation in NumPy. An encoder is a function `encode(list[str]) -> float [n, dim]`."""
+"""Evaluation in NumPy. Of a model it knows a function from sentences to embeddings."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+# list[str] to float [n, dim].
+Encode = Callable[[list[str]], np.ndarray]

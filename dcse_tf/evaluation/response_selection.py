@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dcse_tf.evaluation import metrics
+from dcse_tf.evaluation import Encode, metrics
 
-Encode = Callable[[list[str]], np.ndarray]
 # (contexts, candidates) -> float [samples, candidates], higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 RECALLS = (1, 2, 5)

@@ -2,15 +2,12 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
 
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import metrics
+from dcse_tf.evaluation import Encode, metrics
 from dcse_tf.input_files import BadLines, read_lines
-
-Encode = Callable[[list[str]], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
