@@ -1,9 +1,11 @@
 """Input files: names to paths, plain or compressed lines, bad lines counted."""
 
+import contextlib
 import glob
 import gzip
 import importlib.util
 import pathlib
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
@@ -12,17 +14,20 @@ from absl import logging
 
 from dcse_tf.errors import InputError
 
-_UNREADABLE = (OSError, EOFError, zlib.error)
+# What reading a file can raise, compressed or not.
+UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 
 
 class BadLines:
     """Counts and names the lines that had to be skipped, and stops the job over a limit."""
 
-    _NAMED = 20
-
-    def __init__(self, limit: int):
-        """Args: limit: bad lines that are skipped; one more raises InputError."""
+    def __init__(self, limit: int, named: int = 20):
+        """Args:
+        limit: bad lines that are skipped; one more raises InputError.
+        named: how many of them are logged by name; 0 for a second reading of the same lines.
+        """
         self.limit = limit
+        self._named = named
         self.count = 0
 
     def report(self, path: pathlib.Path, line: int, problem: str) -> None:
@@ -35,9 +40,9 @@ class BadLines:
         message = f"{path}:{line}: {problem}"
         if self.count > self.limit:
             raise InputError(f"{message} (bad line {self.count}; --max_bad_lines={self.limit})")
-        if self.count <= self._NAMED:
+        if self.count <= self._named:
             logging.warning("skipped %s", message)
-        if self.count == self._NAMED:
+        if self.count == self._named:
             logging.warning("further bad lines are counted but not named")
 
 
@@ -89,7 +94,7 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
     """
     number = 0
     try:
-        with _open(path) as file:
+        with open_input(path) as file:
             for number, raw in enumerate(file, start=1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -99,7 +104,7 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
                 line = line.rstrip("\r\n")
                 if line.strip():
                     yield number, line
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
 
@@ -110,12 +115,12 @@ def read_bare_lines(path: pathlib.Path) -> list[str]:
         InputError: the file cannot be read or is not UTF-8.
     """
     try:
-        with _open(path) as file:
+        with open_input(path) as file:
             text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not UTF-8: {error.reason}") from error
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     lines = text.split("\n")
     if lines[-1] == "":
@@ -123,5 +128,23 @@ def read_bare_lines(path: pathlib.Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _open(path: pathlib.Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore
+@contextlib.contextmanager
+def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Opens a file to read bytes: plain, .gz, or .zip with one file inside.
+
+    Raises:
+        one of UNREADABLE: as it is read, too.
+    """
+    if path.suffix == ".gz":
+        with gzip.open(path, "rb") as file:
+            yield file  # type: ignore[misc]
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
+            if len(names) != 1:
+                raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
+            with archive.open(names[0]) as file:
+                yield file
+    else:
+        with path.open("rb") as file:
+            yield file

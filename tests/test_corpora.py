@@ -3,7 +3,9 @@ import json
 
 import pytest
 
+from dcse_tf.config.corpus import CORPUS_FORMATS
 from dcse_tf.data.corpora import READERS, chitchat, jsonl, session_tsv
+from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, find_package
 
@@ -12,7 +14,11 @@ TURNS = [{"role": "a", "text": "您好"}, {"role": "b", "text": "hi\tthere"}]
 
 def read(reader, path, limit=0):
     bad_lines = BadLines(limit)
-    return list(reader.read_sessions(path, bad_lines)), bad_lines.count
+    sessions = [
+        (session_id, [(turn.role, turn.text) for turn in turns])
+        for session_id, turns in reader.read_sessions(path, bad_lines)
+    ]
+    return sessions, bad_lines.count
 
 
 def write(path, *lines):
@@ -21,8 +27,8 @@ def write(path, *lines):
 
 
 def test_every_format_has_its_reader():
-    readers = {"session_tsv": session_tsv, "jsonl": jsonl, "chitchat": chitchat}
-    assert {name: module.read_sessions for name, module in readers.items()} == READERS
+    assert tuple(READERS) == CORPUS_FORMATS
+    assert len(set(READERS.values())) == len(READERS)
 
 
 def test_lines_of_one_id_are_a_session(tmp_path):
@@ -76,7 +82,7 @@ def test_an_empty_file_has_no_sessions(tmp_path):
 def test_a_session_is_yielded_before_the_rest_is_read(tmp_path, reader, first, second):
     """A fault further on does not keep the first session back: memory holds one, not the file."""
     sessions = reader.read_sessions(write(tmp_path / "a", first, second), BadLines(0))
-    assert next(sessions) == ("1", [("u", "a")])
+    assert next(sessions) == ("1", [Utterance("u", "a")])
     with pytest.raises(InputError):
         list(sessions)
 

@@ -5,6 +5,10 @@ import pytest
 from dcse_tf.data.dialogue import Session, Utterance, make_session, session_to_dict
 
 
+def make(session_id, turns, join=True):
+    return make_session(session_id, [Utterance(*turn) for turn in turns], join)
+
+
 def pairs(session):
     return [(turn.role, turn.text) for turn in session.turns]
 
@@ -12,47 +16,47 @@ def pairs(session):
 def test_consecutive_utterances_of_one_speaker_become_one_turn():
     turns = [("a", "hi"), ("a", "there"), ("b", "hello"), ("b", "你好"), ("b", "!"), ("a", "bye")]
     expected = [("a", "hi there"), ("b", "hello 你好 !"), ("a", "bye")]
-    assert pairs(make_session("s", turns)) == expected
-    assert pairs(make_session("s", turns, join=False)) == turns
+    assert pairs(make("s", turns)) == expected
+    assert pairs(make("s", turns, join=False)) == turns
 
 
 def test_empty_texts_do_not_part_two_utterances_of_one_speaker():
     turns = [("a", "hi"), ("b", ""), ("a", " \t "), ("b", "\u3000"), ("a", "there"), ("b", "ok")]
-    assert pairs(make_session("s", turns)) == [("a", "hi there"), ("b", "ok")]
-    assert pairs(make_session("s", turns, join=False)) == [("a", "hi"), ("a", "there"), ("b", "ok")]
+    assert pairs(make("s", turns)) == [("a", "hi there"), ("b", "ok")]
+    assert pairs(make("s", turns, join=False)) == [("a", "hi"), ("a", "there"), ("b", "ok")]
 
 
 @pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "  ", "\u2028", "\u3000", "\x85", "\u00a0"])
 def test_white_space_is_folded(space):
-    session = make_session("s", [("a", f"{space}one{space}two{space}")])
+    session = make("s", [("a", f"{space}one{space}two{space}")])
     assert pairs(session) == [("a", "one two")]
 
 
 @pytest.mark.parametrize("turns", [[], [("a", "")], [("a", " "), ("b", "\n")]])
 def test_a_session_of_silence_has_no_turns(turns):
-    assert make_session("s", turns) == Session("s", ())
+    assert make("s", turns) == Session("s", ())
 
 
 @pytest.mark.parametrize("silence", ["\u200b", "\ufeff \x07", "\ue000", "\u00ad\t"])
 def test_what_cannot_be_seen_is_silence(silence):
     turns = [("a", "hi"), ("b", silence), ("a", "there")]
-    assert pairs(make_session("s", turns)) == [("a", "hi there")]
+    assert pairs(make("s", turns)) == [("a", "hi there")]
 
 
 @pytest.mark.parametrize("text", ["?", "…", "👍", "\U0001fae8", "a\u200b"])
 def test_what_can_be_seen_is_not_silence(text):
     """U+1FAE8, a shaking face, is younger than the Unicode of some Pythons."""
-    assert pairs(make_session("s", [("a", text), ("b", "ok")])) == [("a", text), ("b", "ok")]
+    assert pairs(make("s", [("a", text), ("b", "ok")])) == [("a", text), ("b", "ok")]
 
 
 def test_roles_are_told_apart_by_their_exact_name():
     turns = [("Agent", "hi"), ("agent", "there")]
-    assert pairs(make_session("s", turns)) == turns
+    assert pairs(make("s", turns)) == turns
 
 
 def test_making_a_session_of_its_own_turns_changes_nothing():
-    once = make_session("s", [("a", "x  y"), ("a", "z"), ("b", ""), ("b", "w")])
-    assert make_session("s", pairs(once)) == once
+    once = make("s", [("a", "x  y"), ("a", "z"), ("b", ""), ("b", "w")])
+    assert make("s", pairs(once)) == once
 
 
 def test_the_json_form_holds_everything():
@@ -63,4 +67,24 @@ def test_the_json_form_holds_everything():
         "turns": [{"role": "客服", "text": "您好“亲”"}, {"role": "user", "text": 'a "b" \\ c'}],
     }
     turns = [(turn["role"], turn["text"]) for turn in value["turns"]]
-    assert make_session(value["session_id"], turns) == session
+    assert make(value["session_id"], turns) == session
+
+
+def test_a_joined_turn_has_the_intents_of_all():
+    turns = [("a", "hi", ("greet",)), ("a", "book", ("ask", "greet")), ("b", "ok"), ("a", "no", ())]
+    session = make("s", turns)
+    assert [turn.intents for turn in session.turns] == [("greet", "ask"), (), ()]
+    assert [turn.intents for turn in make("s", turns, join=False).turns] == [
+        ("greet",),
+        ("ask", "greet"),
+        (),
+        (),
+    ]
+
+
+def test_the_json_form_names_intents_where_there_are_any():
+    session = Session("1", (Utterance("a", "hi", ("greet",)), Utterance("b", "ok")))
+    assert session_to_dict(session)["turns"] == [
+        {"role": "a", "text": "hi", "intents": ["greet"]},
+        {"role": "b", "text": "ok"},
+    ]

@@ -95,7 +95,10 @@ def test_dev_and_test_are_files_of_sessions_again(tmp_path):
         assert len(sessions) == manifest.splits[split].sessions > 0
         for session_id, turns in sessions:
             assert session_id in dialogues
-            assert turns == [("x", "s1 t0 w0 w1"), ("y", "s1 t1")]
+            assert [(turn.role, turn.text) for turn in turns] == [
+                ("x", "s1 t0 w0 w1"),
+                ("y", "s1 t1"),
+            ]
         expected = [[turn_ids(1, 0, words=2), turn_ids(1, 1)]] * len(sessions)
         assert read_tokens(tmp_path, manifest, split) == expected
     assert not (tmp_path / "data/train.jsonl").exists()

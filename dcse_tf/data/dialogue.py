@@ -4,17 +4,18 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import NamedTuple
 
 _WHITESPACE = re.compile(r"\s+")
 _SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Utterance:
-    """What one speaker said in one turn."""
+class Utterance(NamedTuple):
+    """What one speaker said in one turn, and its intents where the corpus has labels."""
 
     role: str
     text: str
+    intents: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,30 +34,37 @@ def is_silent(text: str) -> bool:
     return all(unicodedata.category(char) in _SILENT for char in text)
 
 
-def make_session(session_id: str, turns: Iterable[tuple[str, str]], join: bool = True) -> Session:
-    """Builds a session from (role, text) pairs in order.
+def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True) -> Session:
+    """Builds a session from utterances in order.
 
     White space is folded, so that a session survives being written as lines; silent texts are
     dropped, before joining, so that silence does not part two utterances of one speaker.
 
     Args:
         session_id: the session's name.
-        turns: (role, text) pairs.
-        join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1).
+        turns: the utterances.
+        join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1),
+            which then has the intents of all.
     """
     utterances: list[Utterance] = []
-    for role, text in turns:
+    for role, text, intents in turns:
         if is_silent(text):
             continue
         text = _WHITESPACE.sub(" ", text).strip()
         if join and utterances and utterances[-1].role == role:
-            utterances[-1] = Utterance(role, f"{utterances[-1].text} {text}")
+            last = utterances[-1]
+            together = tuple(dict.fromkeys(last.intents + intents))
+            utterances[-1] = Utterance(role, f"{last.text} {text}", together)
         else:
-            utterances.append(Utterance(role, text))
+            utterances.append(Utterance(role, text, intents))
     return Session(session_id, tuple(utterances))
 
 
 def session_to_dict(session: Session) -> dict:
     """The JSON Lines form of a session, which the `jsonl` format reads."""
-    turns = [{"role": turn.role, "text": turn.text} for turn in session.turns]
+    turns: list[dict] = []
+    for turn in session.turns:
+        turns.append({"role": turn.role, "text": turn.text})
+        if turn.intents:
+            turns[-1]["intents"] = list(turn.intents)
     return {"session_id": session.session_id, "turns": turns}

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import pathlib
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -16,8 +15,8 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.config import PrepareConfig
-from dcse_tf.data.corpora import READERS
-from dcse_tf.data.dialogue import Session, is_silent, make_session, session_to_dict
+from dcse_tf.data.corpus import Progress, read_sessions
+from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.tfrecords import SplitWriter, TokenizedSession
 from dcse_tf.data.tokenization import (
@@ -28,11 +27,10 @@ from dcse_tf.data.tokenization import (
     write_vocabulary,
 )
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.input_files import BadLines
 
 VOCABULARY_FOLDER = "vocabulary"
 _CHUNK = 1024  # sessions tokenised at a time
-_REPORT_SECONDS = 10.0
 
 
 def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -71,18 +69,6 @@ def assign_split(session_id: str, config: PrepareConfig) -> str:
     return "train"
 
 
-def read_sessions(
-    config: PrepareConfig, bad_lines: BadLines, dropped: collections.Counter[str]
-) -> Iterator[Session]:
-    """All sessions of the input, joined, not yet filtered; silent utterances are counted."""
-    reader = READERS[config.format]
-    paths = resolve_inputs(config.input)
-    raw = itertools.chain.from_iterable(reader(path, bad_lines) for path in paths)
-    for session_id, turns in itertools.islice(raw, config.max_sessions or None):
-        dropped["empty_utterances"] += sum(is_silent(text) for _, text in turns)
-        yield make_session(session_id, turns, join=config.join_consecutive)
-
-
 @dataclasses.dataclass(frozen=True)
 class _TrainTexts:
     """The texts of the train split, read anew at every iteration."""
@@ -91,7 +77,7 @@ class _TrainTexts:
 
     def __iter__(self) -> Iterator[str]:
         # What is left out is counted when the records are written; this keeps the limit alone.
-        bad_lines = BadLines(self.config.max_bad_lines)
+        bad_lines = BadLines(self.config.max_bad_lines, named=0)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
             if assign_split(session.session_id, self.config) == "train":
                 yield from (turn.text for turn in session.turns)
@@ -101,7 +87,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
     bad_lines = BadLines(config.max_bad_lines)
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
     fingerprint = hashlib.sha256()
-    progress = _Progress()
+    progress = Progress()
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
@@ -161,21 +147,3 @@ def _truncate(session_id: str, kept: Sequence[tuple], limit: int) -> TokenizedSe
     truncated = sum(len(row) > limit for _, row in kept)
     session = Session(session_id, tuple(turn for turn, _ in kept))
     return TokenizedSession(session, tuple(token_ids), truncated)
-
-
-class _Progress:
-    """Counts sessions as they pass and says how far the job is."""
-
-    def __init__(self) -> None:
-        self.sessions = 0
-        self._started = self._reported = time.monotonic()
-
-    def watch(self, sessions: Iterable[Session]) -> Iterator[Session]:
-        for session in sessions:
-            self.sessions += 1
-            yield session
-            now = time.monotonic()
-            if now - self._reported > _REPORT_SECONDS:
-                self._reported = now
-                rate = self.sessions / (now - self._started)
-                logging.info("%d sessions read, %.0f a second", self.sessions, rate)

@@ -29,7 +29,7 @@ def main() -> None:
     folder = resolve_checkpoint(encoder, "vocab", weights=False)
     ours, theirs = Tokenizer(read_vocabulary(folder)), AutoTokenizer.from_pretrained(folder)
     sessions = (s for p in resolve_inputs([file]) for s in READERS[form](p, BadLines(0)))
-    texts = [text for _, turns in sessions for _, text in turns]
+    texts = [turn.text for _, turns in sessions for turn in turns]
 
     def tokenize_ours() -> list[list[int]]:
         return ours.tokenize(tf.constant(texts), LENGTH).to_list()

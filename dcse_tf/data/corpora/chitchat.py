@@ -1,17 +1,15 @@
 """The conversations of the PyPI package `chitchat-dataset` (MIT), one JSON object in one file."""
 
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines, read_bare_lines
+from dcse_tf.data.corpora.json_items import read_members
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.input_files import BadLines
 
 
-def read_sessions(
-    path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields a session a conversation, with the senders as roles.
 
     The file maps conversation ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`, an
@@ -21,13 +19,7 @@ def read_sessions(
     Raises:
         InputError: the file is not one JSON object.
     """
-    try:
-        conversations = json.loads("\n".join(read_bare_lines(path)))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: expected one JSON object: {error}") from error
-    if not isinstance(conversations, dict):
-        raise InputError(f"{path}: expected one JSON object of conversations")
-    for number, (session_id, conversation) in enumerate(conversations.items(), start=1):
+    for number, session_id, conversation in read_members(path):
         try:
             turns = [_parse(message) for turn in conversation["messages"] for message in turn]
         except (KeyError, TypeError, UnicodeEncodeError) as error:
@@ -36,9 +28,9 @@ def read_sessions(
         yield session_id, turns
 
 
-def _parse(message: dict[str, Any]) -> tuple[str, str]:
+def _parse(message: dict[str, Any]) -> Utterance:
     sender, text = message["sender"], message["text"]
     if not isinstance(sender, str) or not isinstance(text, str):
         raise TypeError("sender and text must be texts")
     text.encode()  # JSON can spell characters that UTF-8 cannot hold
-    return sender, text
+    return Utterance(sender, text)

@@ -1,15 +1,17 @@
-"""JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` a line."""
+"""JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` a line.
+
+A turn may have "intents", a list of labels.
+"""
 
 import json
 import pathlib
 from collections.abc import Iterator
 
+from dcse_tf.data.dialogue import Utterance
 from dcse_tf.input_files import BadLines, read_lines
 
 
-def read_sessions(
-    path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the session of each line; a line that does not hold one is bad as a whole."""
     for number, line in read_lines(path, bad_lines):
         try:
@@ -24,7 +26,7 @@ def read_sessions(
             bad_lines.report(path, number, str(error))
 
 
-def _parse(value: object) -> tuple[str, list[tuple[str, str]]]:
+def _parse(value: object) -> tuple[str, list[Utterance]]:
     if not isinstance(value, dict) or not isinstance(value.get("turns"), list):
         raise ValueError('expected {"session_id": text, "turns": [...]}')
     session_id = value.get("session_id")
@@ -39,5 +41,12 @@ def _parse(value: object) -> tuple[str, list[tuple[str, str]]]:
         if not isinstance(role, str) or not isinstance(text, str):
             raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
         f"{role}{text}".encode()
-        turns.append((role, text))
+        turns.append(Utterance(role, text, _parse_intents(turn.get("intents", []), index)))
     return str(session_id), turns
+
+
+def _parse_intents(intents: object, index: int) -> tuple[str, ...]:
+    if not isinstance(intents, list) or not all(isinstance(i, str) for i in intents):
+        raise ValueError(f'turn {index}: expected "intents" to be a list of texts')
+    "".join(intents).encode()
+    return tuple(intents)
