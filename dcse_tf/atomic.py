@@ -33,3 +33,26 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
         path.rename(previous)
     partial.rename(path)
     shutil.rmtree(previous, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.Path]:
+    """Yields a path to write to; the file takes the name `path` when the block ends well.
+
+    Args:
+        path: the file to make; its folders are made too.
+        overwrite: whether an existing file is replaced.
+
+    Raises:
+        FileExistsError: `path` exists and may not be replaced.
+    """
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists already; give another file, or --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    partial.replace(path)

@@ -22,7 +22,7 @@ ALLOWED = {
     "evaluation": {"evaluation"},
     "config": {"config"},
 }
-BASE = {"atomic", "errors", "input_files"}
+BASE = {"atomic", "errors", "input_files", "progress"}
 
 
 def _imports(path: pathlib.Path) -> set[str]:

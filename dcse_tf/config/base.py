@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Self
 
+from dcse_tf.atomic import atomic_file
+
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the message names the flag and what was expected."""
@@ -65,9 +67,8 @@ class Options:
 
     def write_json(self, path: pathlib.Path) -> None:
         """Writes the configuration, atomically."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n")
-        partial.replace(path)
+        with atomic_file(path) as partial:
+            partial.write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def read_json(cls, path: pathlib.Path) -> Self:

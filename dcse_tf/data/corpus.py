@@ -2,17 +2,13 @@
 
 import collections
 import itertools
-import time
-from collections.abc import Iterable, Iterator
-
-from absl import logging
+from collections.abc import Iterator
 
 from dcse_tf.config.corpus import CorpusOptions
 from dcse_tf.data.corpora import READERS
 from dcse_tf.data.dialogue import Session, is_silent, make_session
 from dcse_tf.input_files import BadLines, resolve_inputs
-
-_REPORT_SECONDS = 10.0
+from dcse_tf.progress import Progress
 
 
 def read_sessions(
@@ -31,24 +27,9 @@ def read_sessions(
     reader = READERS[config.format]
     paths = resolve_inputs(config.input)
     raw = itertools.chain.from_iterable(reader(path, bad_lines) for path in paths)
-    for session_id, turns in itertools.islice(raw, config.max_sessions or None):
+    progress = Progress("sessions read")
+    limited = itertools.islice(raw, config.max_sessions or None)
+    for number, (session_id, turns) in enumerate(limited, start=1):
         dropped["empty_utterances"] += sum(is_silent(turn.text) for turn in turns)
         yield make_session(session_id, turns, join=config.join_consecutive)
-
-
-class Progress:
-    """Counts sessions as they pass and says how far the job is."""
-
-    def __init__(self) -> None:
-        self.sessions = 0
-        self._started = self._reported = time.monotonic()
-
-    def watch(self, sessions: Iterable[Session]) -> Iterator[Session]:
-        for session in sessions:
-            self.sessions += 1
-            yield session
-            now = time.monotonic()
-            if now - self._reported > _REPORT_SECONDS:
-                self._reported = now
-                rate = self.sessions / (now - self._started)
-                logging.info("%d sessions read, %.0f a second", self.sessions, rate)
+        progress.update(number)

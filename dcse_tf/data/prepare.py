@@ -15,7 +15,7 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.config import PrepareConfig
-from dcse_tf.data.corpus import Progress, read_sessions
+from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.tfrecords import SplitWriter, TokenizedSession
@@ -87,7 +87,6 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
     bad_lines = BadLines(config.max_bad_lines)
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
     fingerprint = hashlib.sha256()
-    progress = Progress()
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
@@ -95,7 +94,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
             )
             for name in SPLITS
         }
-        sessions = progress.watch(read_sessions(config, bad_lines, dropped))
+        sessions = read_sessions(config, bad_lines, dropped)
         for tokenized in _tokenize(sessions, Tokenizer(vocabulary), config, dropped):
             session = tokenized.session
             fingerprint.update(json.dumps(session_to_dict(session)).encode())
@@ -104,7 +103,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
     if not splits["train"].sessions:
         raise InputError(
             f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"for training ({progress.sessions} read, {dropped['short_sessions']} too short, "
+            f"for training ({dropped['short_sessions']} sessions too short, "
             f"{bad_lines.count} bad lines)"
         )
     return Manifest(

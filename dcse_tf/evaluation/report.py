@@ -5,6 +5,8 @@ import json
 import pathlib
 from typing import Any
 
+from dcse_tf.atomic import atomic_file
+
 TIE_WARNING = 1.0  # percent
 _NOT_SCORES = ("tie_share", "queries", "pairs", "samples")
 
@@ -69,7 +71,5 @@ def write_json(
             {**dataclasses.asdict(result), "warning": result.warning()} for result in results
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    with atomic_file(path) as partial:
+        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import Encode, metrics
 from dcse_tf.input_files import BadLines, read_lines
+
+_NOTHING = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +25,11 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
-    """The sentences of a select.txt, and the queries among them."""
+    """The sentences of a select.txt, the queries among them, and every sentence's intent or ""."""
 
     sentences: list[str]
     queries: list[Query]
+    intents: list[str]
 
 
 def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
@@ -38,6 +42,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
         InputError: a line is not of this form, or an index names no line.
     """
     sentences: list[str] = []
+    intents: list[str] = []
     rows: list[tuple[int, str, str]] = []
     for number, line in read_lines(path, BadLines(0)):
         fields = line.split("\t")
@@ -47,6 +52,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
                 f"negatives, tab-separated; found {len(fields)} field(s) from {fields[0][:20]!r}"
             )
         sentences.append(fields[1])
+        intents.append(fields[2])
         rows.append((number, fields[3], fields[4]))
     queries = []
     for index, (number, *lists) in enumerate(rows):
@@ -55,7 +61,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
             queries.append(Query(index, positives, negatives))
     if not queries:
         raise InputError(f"{path}: no query with a positive and a negative")
-    return RetrievalSet(sentences, queries)
+    return RetrievalSet(sentences, queries, intents)
 
 
 def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.ndarray:
@@ -66,6 +72,28 @@ def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.nda
     if len(indices) and not 0 <= indices.min() <= indices.max() < sentences:
         raise InputError(f"{path}:{number}: an index is not between 0 and {sentences - 1}")
     return indices
+
+
+def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
+    """Writes what `read_retrieval_set` reads, atomically, indices ascending like the authors'.
+
+    Raises:
+        ValueError: a sentence or an intent holds a tab or a line's end.
+    """
+    lists = {query.sentence: query for query in retrieval_set.queries}
+    lines = []
+    for index, (sentence, intent) in enumerate(
+        zip(retrieval_set.sentences, retrieval_set.intents, strict=True)
+    ):
+        query = lists.get(index)
+        columns = (query.positives, query.negatives) if query else (_NOTHING, _NOTHING)
+        indices = [",".join(map(str, sorted(column.tolist()))) for column in columns]
+        line = "\t".join([str(index), sentence, intent, *indices])
+        if line.count("\t") != 4 or "\n" in line or "\r" in line:
+            raise ValueError(f"sentence {index} holds a tab or a line's end: {sentence[:40]!r}")
+        lines.append(line)
+    with atomic_file(path) as partial:
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> dict[str, float]:

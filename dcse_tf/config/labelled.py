@@ -1,0 +1,69 @@
+"""Settings of the jobs that build evaluation sets from sentences, with intents or without."""
+
+import dataclasses
+
+from dcse_tf.config.base import ConfigError, option
+from dcse_tf.config.corpus import CORPUS_FORMATS, CorpusOptions
+
+TABLE_FORMATS = ("csv", "tsv")
+WORD_KINDS = ("auto", "words", "jieba", "characters")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledOptions(CorpusOptions):
+    """Which sentences, and which labels they have."""
+
+    format: str = option(
+        "csv",
+        "Format of the input: csv or tsv, tables of sentences with a header line, or a format of "
+        "dialogues that has intents: mdc, sgd, crosswoz, or jsonl with "
+        '{"role", "text", "intents"} a turn (prepare_data explains them).',
+        choices=(*TABLE_FORMATS, *CORPUS_FORMATS),
+    )
+    text_column: str = option("text", "csv and tsv: the column of the sentences.")
+    intent_column: str = option("intent", "csv and tsv: the column of the intents.")
+    roles: tuple[str, ...] = option(
+        (), "Dialogues: only what these speakers say, comma-separated. Default: all."
+    )
+    min_words: int = option(
+        1, "Sentences with fewer words are left out: 'yes' has no intent of its own.", minimum=1
+    )
+    words: str = option(
+        "auto",
+        "What a word is: words (runs of letters and digits), jieba (Chinese words), characters, "
+        "or auto (jieba for sentences with Chinese characters, words for others).",
+        choices=WORD_KINDS,
+    )
+    seed: int = option(0, "Seed of everything that is drawn.", minimum=0)
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildRetrievalConfig(LabelledOptions):
+    """Builds a semantic retrieval set (select.txt) from sentences with intents."""
+
+    output: str = option("", "The select.txt to write.", required=True)
+    sentences: int = option(
+        10000,
+        "Sentences drawn, as evenly over the intents as can be. The paper: about 7,000 for MDC "
+        "and JDDC, 4,000 for ECD. 0: all.",
+        minimum=0,
+    )
+    selection: str = option(
+        "top",
+        "Candidates of a query: top, as the paper has it (of BM25's first --candidates, those of "
+        "the query's intent are positives), or hard, as the authors' published files are (the "
+        "--max_positives of the intent that BM25 ranks lowest, the --max_negatives of other "
+        "intents that it ranks highest).",
+        choices=("top", "hard"),
+    )
+    candidates: int = option(100, "Sentences that BM25 retrieves for a query (top).", minimum=2)
+    max_positives: int = option(30, "Most positives of a query.", minimum=1)
+    max_negatives: int = option(
+        0, "Most negatives of a query. 0: all for top, 40 for hard.", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.selection == "hard" and self.candidates != 100:
+            raise ConfigError("--candidates has no meaning with --selection=hard")

@@ -1,0 +1,38 @@
+"""Says now and then how far a long job is."""
+
+import time
+
+from absl import logging
+
+_SECONDS = 10.0
+
+
+class Progress:
+    """Logs a count, its rate and, where the end is known, the time that remains."""
+
+    def __init__(self, things: str):
+        """Args: things: what is counted, for the message."""
+        self.done = 0
+        self._things = things
+        self._started = self._reported = time.monotonic()
+
+    def update(self, done: int, total: int = 0) -> None:
+        """Takes note of how many are done (of how many, if known); logs every ten seconds."""
+        self.done = done
+        now = time.monotonic()
+        if now - self._reported < _SECONDS:
+            return
+        self._reported = now
+        rate = done / (now - self._started)
+        if total:
+            left = (total - done) / max(rate, 1e-9)
+            logging.info(
+                "%d of %d %s, %.0f a second, %.0f s left",
+                done,
+                total,
+                self._things,
+                rate,
+                left,
+            )
+        else:
+            logging.info("%d %s, %.0f a second", done, self._things, rate)
