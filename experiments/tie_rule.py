@@ -31,8 +31,8 @@ def random(seed: int):
 def main() -> None:
     for name in sys.argv[1:]:
         retrieval = read_retrieval_set(pathlib.Path(name))
-        tied = evaluate_retrieval(retrieval, constant)
-        drawn = [evaluate_retrieval(retrieval, random(seed)) for seed in range(RANKINGS)]
+        tied = evaluate_retrieval(retrieval, constant).scores
+        drawn = [evaluate_retrieval(retrieval, random(seed)).scores for seed in range(RANKINGS)]
         print(f"{name}: {tied['queries']:.0f} queries, {tied['tie_share']:.1f}% of scores tied")
         for metric in ("map", "mrr"):
             values = [scores[metric] for scores in drawn]

@@ -109,7 +109,7 @@ def test_an_encoder_is_called_with_a_list_of_strings_alone(retrieval_set):
 
 
 def test_a_perfect_encoder_scores_100(retrieval_set):
-    scores = evaluate_retrieval(retrieval_set, _by_intent)
+    scores = evaluate_retrieval(retrieval_set, _by_intent).scores
     assert scores["map"] == pytest.approx(100)
     assert scores["mrr"] == pytest.approx(100)
     assert scores["queries"] == 6
@@ -119,7 +119,9 @@ def test_a_perfect_encoder_scores_100(retrieval_set):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_constant_encoder_scores_exactly_chance_whatever_the_order(tmp_path, reverse):
     retrieval_set = read_retrieval_set(_write(tmp_path, _lines(reverse)))
-    scores = evaluate_retrieval(retrieval_set, lambda sentences: np.ones((len(sentences), 3)))
+    scores = evaluate_retrieval(
+        retrieval_set, lambda sentences: np.ones((len(sentences), 3))
+    ).scores
     # Two of five are relevant. Reciprocal rank: 4/10 at once, 3/10 second, 2/10 third, 1/10 fourth.
     mrr = 4 / 10 + 3 / 10 / 2 + 2 / 10 / 3 + 1 / 10 / 4
     # Average precision: q = 1/4, and q + (1 - q) (1 + 1/2 + 1/3 + 1/4 + 1/5) / 5
@@ -142,7 +144,7 @@ def test_scores_by_hand(tmp_path):
         unit = np.stack([np.cos(degrees), np.sin(degrees)], axis=1)
         return unit * [[lengths[s]] for s in sentences]
 
-    scores = evaluate_retrieval(retrieval_set, encode)
+    scores = evaluate_retrieval(retrieval_set, encode).scores
     assert scores["map"] == pytest.approx(100 * (1 + 2 / 3) / 2)
     assert scores["mrr"] == pytest.approx(100)
     assert scores["tie_share"] == 0
@@ -159,10 +161,14 @@ def test_on_the_authors_dev_set_a_constant_encoder_scores_as_random_rankings(cor
     if not path.is_file():
         pytest.skip(f"the authors' dev set of {corpus} is not here: $DCSE_SHARED_DATA")
     retrieval_set = read_retrieval_set(path)
-    constant = evaluate_retrieval(retrieval_set, lambda sentences: np.ones((len(sentences), 4)))
+    constant = evaluate_retrieval(
+        retrieval_set, lambda sentences: np.ones((len(sentences), 4))
+    ).scores
     rng = np.random.default_rng(0)
     draws = [
-        evaluate_retrieval(retrieval_set, lambda sentences: rng.normal(size=(len(sentences), 16)))
+        evaluate_retrieval(
+            retrieval_set, lambda sentences: rng.normal(size=(len(sentences), 16))
+        ).scores
         for _ in range(3)
     ]
     for name in ("map", "mrr"):

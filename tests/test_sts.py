@@ -106,7 +106,7 @@ def test_an_encoder_is_called_with_a_list_of_strings_alone(sts_set):
     ],
 )
 def test_scores_by_hand(sts_set, cosines, expected):
-    scores = evaluate_sts(sts_set, _encoder(cosines))
+    scores = evaluate_sts(sts_set, _encoder(cosines)).scores
     assert scores["spearman"] == pytest.approx(expected)
     assert scores["pairs"] == 5
     assert scores["tie_share"] == pytest.approx(40 if cosines[3] == cosines[4] else 0)
@@ -116,13 +116,15 @@ def test_scores_by_hand(sts_set, cosines, expected):
 def test_scores_equal_the_reference(sts_set, seed):
     cosines = np.random.default_rng(seed).choice([-0.5, 0.0, 0.3, 0.8], 5).tolist()
     expected = 100 * reference.spearman([5, 1, 3.5, 2, 2], cosines)
-    assert evaluate_sts(sts_set, _encoder(cosines))["spearman"] == pytest.approx(expected)
+    assert evaluate_sts(sts_set, _encoder(cosines)).scores["spearman"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_constant_encoder_scores_exactly_chance_whatever_the_order(tmp_path, order):
     sts_set = read_sts_set(_write(tmp_path, sorted(LINES)[::order]))
-    scores = evaluate_sts(sts_set, lambda sentences: np.full((len(sentences), 3), 0.1, np.float32))
+    scores = evaluate_sts(
+        sts_set, lambda sentences: np.full((len(sentences), 3), 0.1, np.float32)
+    ).scores
     assert scores["spearman"] == scores["chance_spearman"] == 0
     assert scores["tie_share"] == 100
 
@@ -139,8 +141,8 @@ def test_the_authors_dev_set_is_read_whole(corpus, pairs):
         pytest.skip(f"the authors' dev set of {corpus} is not here: $DCSE_SHARED_DATA")
     sts_set = read_sts_set(path)
     rng = np.random.default_rng(0)
-    random = evaluate_sts(sts_set, lambda sentences: rng.normal(size=(len(sentences), 16)))
+    random = evaluate_sts(sts_set, lambda sentences: rng.normal(size=(len(sentences), 16))).scores
     assert random["pairs"] == pairs
     assert abs(random["spearman"]) < 15  # about three standard deviations with 500 pairs
-    constant = evaluate_sts(sts_set, lambda sentences: np.ones((len(sentences), 16)))
+    constant = evaluate_sts(sts_set, lambda sentences: np.ones((len(sentences), 16))).scores
     assert constant["spearman"] == 0

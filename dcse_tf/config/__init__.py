@@ -1,7 +1,7 @@
 """The frozen configurations of the jobs: a field is a flag, a flag is a key of the JSON."""
 
 from dcse_tf.config.base import ConfigError, Options, option
-from dcse_tf.config.evaluate import EvaluateConfig
+from dcse_tf.config.evaluate import CompareConfig, EvaluateConfig
 from dcse_tf.config.labelled import BuildRetrievalConfig
 from dcse_tf.config.prepare import PrepareConfig
 from dcse_tf.config.serve import EmbedConfig, ExportConfig
@@ -9,6 +9,7 @@ from dcse_tf.config.train import TrainConfig
 
 __all__ = [
     "BuildRetrievalConfig",
+    "CompareConfig",
     "ConfigError",
     "EmbedConfig",
     "EvaluateConfig",

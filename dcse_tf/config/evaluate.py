@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dcse_tf.config.base import ConfigError, option
+from dcse_tf.config.base import ConfigError, Options, option
 from dcse_tf.config.encoder import ModelOptions
 
 
@@ -46,3 +46,20 @@ class EvaluateConfig(ModelOptions):
             raise ConfigError(
                 "nothing to evaluate: give --retrieval, --sts or --response_selection"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareConfig(Options):
+    """Compares models by what evaluate wrote of them (paired bootstrap)."""
+
+    results: tuple[str, ...] = option(
+        (),
+        "Two or more files that evaluate --output wrote, comma-separated; each is compared with "
+        "the first.",
+        required=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.results) < 2:
+            raise ConfigError("--results: expected two files or more, comma-separated")

@@ -97,12 +97,17 @@ def recall_at(k: int, scores: np.ndarray) -> float:
     return min(1.0, max(0.0, (k - better) / tied))
 
 
-def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's correlation, equal values sharing their mean rank; 0 where one is constant."""
-    first, second = quantize(first), quantize(second)
-    if np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
-        return 0.0
-    return float(scipy.stats.spearmanr(first, second).statistic)
+def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Spearman's correlation, equal values sharing their mean rank; 0 where one is constant.
+
+    Args:
+        first, second: of equal shape.
+        axis: along which values are correlated.
+    """
+    ranks = [scipy.stats.rankdata(quantize(values), axis=axis) for values in (first, second)]
+    x, y = (rank - rank.mean(axis=axis, keepdims=True) for rank in ranks)
+    scale = np.sqrt((x**2).sum(axis=axis) * (y**2).sum(axis=axis))
+    return np.divide((x * y).sum(axis=axis), scale, where=scale > 0, out=np.zeros_like(scale))
 
 
 def tied_share(scores: np.ndarray) -> float:

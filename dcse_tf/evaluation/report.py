@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from dcse_tf.atomic import atomic_file
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import Evaluation
+from dcse_tf.evaluation.bootstrap import interval, score_names
 
 TIE_WARNING = 1.0  # percent
-_NOT_SCORES = ("tie_share", "queries", "pairs", "samples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +21,17 @@ class Result:
     Attributes:
         task: what was evaluated.
         source: the file.
-        scores: percentages; "chance_x" is what a random ranking has in place of "x".
+        fingerprint: of the set; equal fingerprints can be compared.
+        scores, items: as in `Evaluation`.
+        intervals: a score's 95% interval, where there are items enough.
     """
 
     task: str
     source: str
+    fingerprint: str
     scores: dict[str, float]
+    items: dict[str, list[float]]
+    intervals: dict[str, tuple[float, float]]
 
     def warning(self) -> str | None:
         share = self.scores["tie_share"]
@@ -35,28 +43,55 @@ class Result:
         )
 
 
+def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation) -> Result:
+    """A result with its intervals, drawn from the items."""
+    drawn = {name: interval(evaluation.items, name) for name in score_names(evaluation.items)}
+    return Result(
+        task,
+        source,
+        fingerprint,
+        evaluation.scores,
+        {name: values.round(6).tolist() for name, values in evaluation.items.items()},
+        {name: limits for name, limits in drawn.items() if limits},
+    )
+
+
 def format_table(results: list[Result]) -> str:
-    """A line a score, with the chance level beside it."""
-    rows = [("evaluation", "file", "score", "value", "chance")]
+    """A line a score, with its interval, the chance level and the share of ties beside it."""
+    rows = [("evaluation", "file", "score", "value", "95% interval", "chance", "tied %")]
     for result in results:
-        for name, value in result.scores.items():
-            if name in _NOT_SCORES or name.startswith("chance_"):
-                continue
-            chance = result.scores[f"chance_{name}"]
-            rows.append((result.task, _short(result.source), name, f"{value:.2f}", f"{chance:.2f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        for name in score_names(result.items):
+            limits = result.intervals.get(name)
+            rows.append(
+                (
+                    result.task,
+                    short_path(result.source),
+                    name,
+                    f"{result.scores[name]:.2f}",
+                    f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
+                    f"{result.scores[f'chance_{name}']:.2f}",
+                    f"{result.scores['tie_share']:.1f}",
+                )
+            )
+    warnings = [warning for result in results if (warning := result.warning())]
+    return "\n".join([align(rows, text_columns=3), *warnings])
+
+
+def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
+    """A table in text: the first row is its head, the first columns stand to the left."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
-            cell.rjust(width) if column > 2 else cell.ljust(width)
+            cell.ljust(width) if column < text_columns else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
-    warnings = [warning for result in results if (warning := result.warning())]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *warnings])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _short(source: str) -> str:
+def short_path(source: str) -> str:
+    """A file's name with its two folders, which tell one select.txt from another."""
     return "/".join(pathlib.Path(source).parts[-3:])
 
 
@@ -72,4 +107,23 @@ def write_json(
         ],
     }
     with atomic_file(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        partial.write_text(
+            json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+
+
+def read_json(path: pathlib.Path) -> tuple[str, list[Result]]:
+    """Reads what `write_json` wrote: the model, and its results.
+
+    Raises:
+        InputError: the file is not of this form.
+    """
+    fields = [field.name for field in dataclasses.fields(Result)]
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        results = [Result(**{name: entry[name] for name in fields}) for entry in content["results"]]
+        return str(content["model"]), results
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dcse_tf.evaluation import Encode, metrics
+from dcse_tf.evaluation import Encode, Evaluation, metrics
 
 # (contexts, candidates) -> float [samples, candidates], higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
@@ -84,19 +84,20 @@ def _draw_response(
     return context, texts[place]
 
 
-def evaluate_response_selection(samples: list[Sample], score: Score) -> dict[str, float]:
+def evaluate_response_selection(samples: list[Sample], score: Score) -> Evaluation:
     """R@k and MRR, in percent, ties in expectation.
 
     Returns:
-        r1, r2, r5, mrr, each with its chance_; tie_share: percent of the candidates whose score
-        another of the sample has; samples.
+        Scores r1, r2, r5, mrr, each with its chance_; tie_share: percent of the candidates whose
+        score another of the sample has; samples. Items by sample.
     """
     scores = score([s.context for s in samples], [s.candidates for s in samples])
     rows = [_score_sample(row) for row in scores]
     chance = _score_sample(np.zeros(scores.shape[1]))
-    means = {name: 100.0 * float(np.mean([row[name] for row in rows])) for name in chance}
+    items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
+    means = {name: float(np.mean(values)) for name, values in items.items()}
     chances = {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
-    return {**means, **chances, "samples": float(len(samples))}
+    return Evaluation({**means, **chances, "samples": float(len(samples))}, items)
 
 
 def _score_sample(scores: np.ndarray) -> dict[str, float]:

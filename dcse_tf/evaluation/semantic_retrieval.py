@@ -8,7 +8,7 @@ import numpy as np
 
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import Encode, metrics
+from dcse_tf.evaluation import Encode, Evaluation, metrics
 from dcse_tf.input_files import BadLines, read_lines
 
 _NOTHING = np.zeros(0, np.int64)
@@ -96,18 +96,19 @@ def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> dict[str, float]:
+def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluation:
     """MAP and MRR of cosine rankings, in percent.
 
     Returns:
-        map, mrr; chance_map, chance_mrr: what a random ranking scores; tie_share: percent of the
-        candidates whose score another candidate of the query has; queries.
+        Scores map, mrr; chance_map, chance_mrr: what a random ranking scores; tie_share: percent
+        of the candidates whose score another candidate of the query has; queries. Items by query.
     """
     embeddings = metrics.normalize(encode(retrieval_set.sentences))
-    rows = [_score_query(query, embeddings) for query in retrieval_set.queries]
+    rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])
     names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
-    means = 100.0 * np.mean(rows, axis=0)
-    return {**dict(zip(names, means.tolist(), strict=True)), "queries": float(len(rows))}
+    items = dict(zip(names, 100.0 * rows.T, strict=True))
+    means = {name: float(np.mean(values)) for name, values in items.items()}
+    return Evaluation({**means, "queries": float(len(rows))}, items)
 
 
 def _score_query(query: Query, embeddings: np.ndarray) -> Sequence[float]:

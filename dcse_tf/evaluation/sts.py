@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import Encode, metrics
+from dcse_tf.evaluation import Encode, Evaluation, metrics
 from dcse_tf.input_files import BadLines, read_lines
 
 
@@ -45,19 +45,20 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
     return StsSet(np.array(degrees), first, second)
 
 
-def evaluate_sts(sts_set: StsSet, encode: Encode) -> dict[str, float]:
+def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
     """Spearman's correlation of degrees and cosines, in percent.
 
     Returns:
-        spearman; chance_spearman: 0; tie_share: percent of the pairs whose cosine another pair
-        has; pairs.
+        Scores spearman; chance_spearman: 0; tie_share: percent of the pairs whose cosine another
+        pair has; pairs. Items by pair: degree, cosine.
     """
     embeddings = metrics.normalize(encode(sts_set.first + sts_set.second))
     first, second = np.split(embeddings, 2)
-    cosines = np.sum(first * second, axis=-1)
-    return {
-        "spearman": 100.0 * metrics.spearman(sts_set.degrees, cosines),
+    cosines = metrics.quantize(np.sum(first * second, axis=-1))
+    scores = {
+        "spearman": 100.0 * float(metrics.spearman(sts_set.degrees, cosines)),
         "chance_spearman": 0.0,
         "tie_share": 100.0 * metrics.tied_share(cosines),
         "pairs": float(len(cosines)),
     }
+    return Evaluation(scores, {"degree": sts_set.degrees, "cosine": cosines})

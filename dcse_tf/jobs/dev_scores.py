@@ -8,7 +8,7 @@ from absl import logging
 
 from dcse_tf.data.corpora import jsonl
 from dcse_tf.data.dialogue import make_session
-from dcse_tf.evaluation import response_selection
+from dcse_tf.evaluation import Evaluation, response_selection
 from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.input_files import BadLines
@@ -65,7 +65,8 @@ def make_dev_evaluation(setup: Setup, model: keras.Model) -> Callable[[], Scores
     return evaluate
 
 
-def _prefix(prefix: str, scores: Scores, names: tuple[str, ...]) -> Scores:
+def _prefix(prefix: str, evaluation: Evaluation, names: tuple[str, ...]) -> Scores:
+    scores = evaluation.scores
     return {f"{prefix}{name}": scores[name] for name in names if name in scores}
 
 

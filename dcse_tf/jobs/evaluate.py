@@ -1,5 +1,6 @@
 """The evaluation job."""
 
+import hashlib
 import pathlib
 
 from absl import logging
@@ -7,7 +8,7 @@ from absl import logging
 from dcse_tf.config import EvaluateConfig
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
-from dcse_tf.evaluation.report import Result
+from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.export.load import LoadedEncoder, load_encoder
@@ -37,11 +38,12 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
     results = []
     for source, retrieval_set in retrieval.items():
         logging.info("semantic retrieval on %s", source)
-        scores = evaluate_retrieval(retrieval_set, encoder.encode)
-        results.append(Result("retrieval", source, scores))
+        found = evaluate_retrieval(retrieval_set, encoder.encode)
+        results.append(make_result("retrieval", source, _fingerprint(source), found))
     for source, sts_set in sts.items():
         logging.info("sts on %s", source)
-        results.append(Result("sts", source, evaluate_sts(sts_set, encoder.encode)))
+        found = evaluate_sts(sts_set, encoder.encode)
+        results.append(make_result("sts", source, _fingerprint(source), found))
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         results.extend(_select_responses(source, samples, encoder))
@@ -70,14 +72,20 @@ def _select_responses(
     source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
 ) -> list[Result]:
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
-    results = []
+    drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
+    scorers = {"response (cosine)": response_selection.cosine_score(encoder.encode)}
     if encoder.sentence_encoder:
-        scorer = ResponseScorer(encoder.sentence_encoder)
-        scores = response_selection.evaluate_response_selection(samples, scorer.score)
-        results.append(Result("response (matching)", source, scores))
+        matching = ResponseScorer(encoder.sentence_encoder).score
+        scorers = {"response (matching)": matching, **scorers}
     else:
         logging.warning("an export gives no token embeddings: response selection by cosine only")
-    cosine = response_selection.cosine_score(encoder.encode)
-    scores = response_selection.evaluate_response_selection(samples, cosine)
-    results.append(Result("response (cosine)", source, scores))
+    results = []
+    for task, score in scorers.items():
+        found = response_selection.evaluate_response_selection(samples, score)
+        results.append(make_result(task, source, drawn, found))
     return results
+
+
+def _fingerprint(source: str) -> str:
+    with pathlib.Path(source).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

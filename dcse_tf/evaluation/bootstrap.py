@@ -1,0 +1,110 @@
+"""How sure a score is: bootstrap over queries, pairs or samples (Efron and Tibshirani 1993).
+
+A score is a statistic of the items of a set. Drawn again with replacement, the items give the
+score's distribution; its 2.5th and 97.5th percentiles are the 95% interval. Two models are compared
+on the same draws (paired), which takes out what makes an item hard for both.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import scipy.stats
+
+from dcse_tf.evaluation import metrics
+
+CONFIDENCE = 0.95
+RESAMPLES = 5000
+_BATCH = 500  # resamples held at a time
+
+Items = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The second model's score less the first's, in points.
+
+    Attributes:
+        low, high: the 95% interval.
+        p_value: two-sided, of the hypothesis that the models are equal.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+def score_names(items: Iterable[str]) -> list[str]:
+    """The scores that items of these names give."""
+    if "cosine" in items:
+        return ["spearman"]
+    return [name for name in items if not name.startswith("chance_") and name != "tie_share"]
+
+
+def interval(items: Items, name: str, seed: int = 0) -> tuple[float, float] | None:
+    """The 95% interval of a score; None where there are fewer than two items."""
+    if name == "spearman":
+        return _bootstrap((items["degree"], items["cosine"]), _correlation, seed)[1]
+    return _bootstrap((items[name],), _mean, seed)[1]
+
+
+def difference(first: Items, second: Items, name: str, seed: int = 0) -> Difference:
+    """Paired bootstrap of two models' scores on the same items.
+
+    Raises:
+        ValueError: the items are not the same, or fewer than two.
+    """
+    data: tuple[np.ndarray, ...]
+    if name == "spearman":
+        if not np.array_equal(first["degree"], second["degree"]):
+            raise ValueError("the pairs of the two results are not the same")
+        data = (first["degree"], first["cosine"], second["cosine"])
+        draws, limits = _bootstrap(data, _correlation_difference, seed)
+        value = float(_correlation_difference(*data, axis=-1))
+    else:
+        if len(first[name]) != len(second[name]):
+            raise ValueError("the items of the two results are not the same")
+        data = (second[name] - first[name],)
+        draws, limits = _bootstrap(data, _mean, seed)
+        value = float(np.mean(data[0]))
+    if limits is None:
+        raise ValueError("two items at least are needed")
+    # One is added to each count, so that no finite number of draws gives a p-value of zero.
+    below, above = (1 + np.sum(draws <= 0)), (1 + np.sum(draws >= 0))
+    p_value = min(1.0, 2.0 * float(min(below, above)) / (len(draws) + 1))
+    return Difference(value, *limits, p_value)
+
+
+def _correlation(degree: np.ndarray, cosine: np.ndarray, axis: int = -1) -> np.ndarray:
+    return 100.0 * metrics.spearman(degree, cosine, axis)
+
+
+def _correlation_difference(
+    degree: np.ndarray, first: np.ndarray, second: np.ndarray, axis: int = -1
+) -> np.ndarray:
+    return _correlation(degree, second, axis) - _correlation(degree, first, axis)
+
+
+def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.mean(values, axis=axis)
+
+
+def _bootstrap(
+    data: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int
+) -> tuple[np.ndarray, tuple[float, float] | None]:
+    if len(data[0]) < 2:
+        return np.zeros(0), None
+    result = scipy.stats.bootstrap(
+        data,
+        statistic,
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=_BATCH,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    limits = result.confidence_interval
+    return result.bootstrap_distribution, (float(limits.low), float(limits.high))

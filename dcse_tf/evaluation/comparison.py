@@ -1,0 +1,70 @@
+"""Two models on the same sets: differences with their intervals."""
+
+import dataclasses
+
+import numpy as np
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.bootstrap import Difference, difference, score_names
+from dcse_tf.evaluation.report import Result, align, short_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One score of a set for two models."""
+
+    task: str
+    source: str
+    score: str
+    first: float
+    second: float
+    difference: Difference
+
+
+def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
+    """Compares every score that both models have on the same set.
+
+    Raises:
+        InputError: they have no set in common.
+    """
+    known = {(result.task, result.fingerprint): result for result in second}
+    comparisons = []
+    for result in first:
+        other = known.get((result.task, result.fingerprint))
+        if other is None:
+            continue
+        ours = {name: np.array(values) for name, values in result.items.items()}
+        theirs = {name: np.array(values) for name, values in other.items.items()}
+        comparisons += [
+            Comparison(
+                result.task,
+                result.source,
+                name,
+                result.scores[name],
+                other.scores[name],
+                difference(ours, theirs, name),
+            )
+            for name in score_names(result.items)
+        ]
+    if not comparisons:
+        raise InputError("the results have no evaluation set in common (the same file's content)")
+    return comparisons
+
+
+def format_comparisons(comparisons: list[Comparison]) -> str:
+    """A line a score."""
+    head = ("evaluation", "file", "score", "first", "second", "difference", "95% interval", "p")
+    rows = [
+        (
+            c.task,
+            short_path(c.source),
+            c.score,
+            f"{c.first:.2f}",
+            f"{c.second:.2f}",
+            f"{c.difference.value:+.2f}",
+            f"{c.difference.low:+.2f} to {c.difference.high:+.2f}",
+            f"{c.difference.p_value:.4f}",
+        )
+        for c in comparisons
+    ]
+    return align([head, *rows], text_columns=3)
