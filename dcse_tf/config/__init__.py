@@ -2,18 +2,20 @@
 
 from dcse_tf.config.base import ConfigError, Options, option
 from dcse_tf.config.evaluate import CompareConfig, EvaluateConfig
-from dcse_tf.config.labelled import BuildRetrievalConfig
+from dcse_tf.config.labelled import BuildRetrievalConfig, BuildStsConfig, MergeStsConfig
 from dcse_tf.config.prepare import PrepareConfig
 from dcse_tf.config.serve import EmbedConfig, ExportConfig
 from dcse_tf.config.train import TrainConfig
 
 __all__ = [
     "BuildRetrievalConfig",
+    "BuildStsConfig",
     "CompareConfig",
     "ConfigError",
     "EmbedConfig",
     "EvaluateConfig",
     "ExportConfig",
+    "MergeStsConfig",
     "Options",
     "PrepareConfig",
     "TrainConfig",

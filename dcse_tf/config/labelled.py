@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from dcse_tf.config.base import ConfigError, option
+from dcse_tf.config.base import ConfigError, Options, option
 from dcse_tf.config.corpus import CORPUS_FORMATS, CorpusOptions
 
 TABLE_FORMATS = ("csv", "tsv")
+STRATEGIES = ("unigram", "word2vec", "intent")
 WORD_KINDS = ("auto", "words", "jieba", "characters")
 
 
@@ -67,3 +68,45 @@ class BuildRetrievalConfig(LabelledOptions):
         super().__post_init__()
         if self.selection == "hard" and self.candidates != 100:
             raise ConfigError("--candidates has no meaning with --selection=hard")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildStsConfig(LabelledOptions):
+    """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
+
+    output_dir: str = option("", "Folder to write the sheets into.", required=True)
+    pairs: int = option(1000, "Pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2)
+    annotators: int = option(3, "Sheets, one an annotator. The paper: 7.", minimum=1)
+    strategies: tuple[str, ...] = option(
+        ("unigram", "word2vec", "intent"),
+        "Where pairs come from, an even share each: unigram (nearest by shared words), word2vec "
+        "(nearest by mean word vectors), intent (at random within an intent).",
+    )
+    word_vectors: str = option(
+        "",
+        "File of word vectors: word2vec text, .bin, or GloVe text. Default: trained on the input.",
+    )
+    vector_size: int = option(100, "Size of trained word vectors.", minimum=1)
+    sentences: int = option(10000, "Sentences drawn for pairs, at random. 0: all.", minimum=0)
+    max_uses: int = option(3, "Most pairs that a sentence is in.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = sorted(set(self.strategies) - set(STRATEGIES))
+        if unknown or not self.strategies:
+            given = ",".join(self.strategies)
+            raise ConfigError(f"--strategies={given}: expected some of {', '.join(STRATEGIES)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeStsConfig(Options):
+    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
+
+    sheets: tuple[str, ...] = option(
+        (), "The filled sheets, comma-separated, globs allowed.", required=True
+    )
+    output: str = option("", "The sts.txt to write.", required=True)
+    min_annotators: int = option(
+        1, "Pairs to which fewer annotators gave a degree are left out.", minimum=1
+    )
+    overwrite: bool = option(False, "Replace the output if it exists.")
