@@ -2,6 +2,7 @@
 
 from dcse_tf.config.base import ConfigError, Options, option
 from dcse_tf.config.evaluate import CompareConfig, EvaluateConfig
+from dcse_tf.config.inspect import InspectConfig
 from dcse_tf.config.labelled import BuildRetrievalConfig, BuildStsConfig, MergeStsConfig
 from dcse_tf.config.prepare import PrepareConfig
 from dcse_tf.config.serve import EmbedConfig, ExportConfig
@@ -15,6 +16,7 @@ __all__ = [
     "EmbedConfig",
     "EvaluateConfig",
     "ExportConfig",
+    "InspectConfig",
     "MergeStsConfig",
     "Options",
     "PrepareConfig",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,15 +80,20 @@ def format_table(results: list[Result]) -> str:
 
 def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
     """A table in text: the first row is its head, the first columns stand to the left."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < text_columns else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - _width(cell))
+            cells.append(cell + space if column < text_columns else space + cell)
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "-" * _width(lines[0]), *lines[1:]])
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes in a terminal: Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def short_path(source: str) -> str:

@@ -1,0 +1,222 @@
+"""The report on a corpus: as text for the terminal, as one HTML file with plots."""
+
+import dataclasses
+import html
+import io
+from collections.abc import Iterable, Sequence
+
+import matplotlib
+
+from dcse_tf.data.leaks import LONG, LeakReport
+from dcse_tf.data.statistics import Lengths, Statistics
+from dcse_tf.evaluation.report import align, short_path
+
+_BARS = 40  # of a plot by name
+_SHOWN = 12  # leaks of a set in the page; all are in leaks.tsv
+_LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
+_COLOR = "#3a6ea5"
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
+       overflow-wrap: anywhere; }
+table { border-collapse: collapse; margin: 1em 0; }
+th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid #ddd; }
+svg { max-width: 100%; height: auto; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataReport:
+    """What `inspect_data` found.
+
+    Attributes:
+        inputs: format and file of each input.
+        dropped: sessions, utterances and lines left out, and why.
+        max_sequence_length: the limit asked about, in tokens; None without a tokenizer.
+        near_duplicate: the share of common trigrams that makes a near-duplicate.
+    """
+
+    inputs: list[str]
+    dropped: dict[str, int]
+    max_sequence_length: int | None
+    near_duplicate: float
+    statistics: Statistics
+    leaks: list[LeakReport]
+
+
+def format_text(report: DataReport) -> str:
+    """The figures without the plots."""
+    parts = [align(_overview(report), text_columns=2)]
+    parts += [align(rows, text_columns=1) for rows in _tables(report)]
+    return "\n\n".join(parts)
+
+
+def render_html(report: DataReport) -> str:
+    """One self-contained page."""
+    statistics = report.statistics
+    length = statistics.tokens_an_utterance or statistics.words_an_utterance
+    unit = "tokens" if statistics.tokens_an_utterance else "words"
+    parts = [
+        f"<h1>Data report</h1><p>{html.escape('; '.join(report.inputs))}</p>",
+        _table(_overview(report)),
+        "<h2>Turns a session</h2>",
+        _histogram(statistics.turns_a_session, "turns", "sessions", None),
+        f"<h2>{unit.capitalize()} an utterance</h2>",
+        _histogram(length, unit, "utterances", report.max_sequence_length),
+        "<h2>Speakers</h2>",
+        _bars(statistics.speakers, "turns"),
+    ]
+    if statistics.intents:
+        parts += [f"<h2>Intents ({len(statistics.intents)})</h2>", _bars(statistics.intents)]
+    parts += [_table(rows) for rows in _tables(report)]
+    for leaks in report.leaks:
+        rows = [("similarity", "sentence of the set", "utterance of the corpus")]
+        rows += [(f"{k.similarity:.2f}", k.sentence, k.utterance) for k in leaks.leaks[:_SHOWN]]
+        if leaks.leaks:
+            parts += [f"<h2>Leaks: {html.escape(leaks.source)}</h2>", _table(rows)]
+    body = "\n".join(parts)
+    head = f'<meta charset="utf-8"><title>Data report</title><style>{_STYLE}</style>'
+    return f"<!doctype html><html><head>{head}</head><body>\n{body}\n</body></html>\n"
+
+
+def _overview(report: DataReport) -> list[tuple[str, str]]:
+    s = report.statistics
+    rows = [("what", "figure"), ("sessions", f"{s.sessions:,}"), ("turns", f"{s.turns:,}")]
+    rows += [(f"left out: {what}", f"{count:,}") for what, count in report.dropped.items()]
+    rows += [
+        ("turns a session", _describe(s.turns_a_session)),
+        ("words", f"{s.words_an_utterance.total:,}"),
+        ("words an utterance", _describe(s.words_an_utterance)),
+        ("characters an utterance", _describe(s.characters_an_utterance)),
+    ]
+    if s.tokens_an_utterance:
+        tokens = s.tokens_an_utterance.total
+        rows += [
+            ("tokens", f"{tokens:,}"),
+            ("tokens an utterance", _describe(s.tokens_an_utterance)),
+            ("unknown tokens", _percent(s.unknown_tokens / max(1, tokens))),
+            (
+                f"utterances cut at {report.max_sequence_length} tokens",
+                _percent(s.tokens_an_utterance.share_above(report.max_sequence_length or 0)),
+            ),
+        ]
+    rows += [(f"speaker {name}", f"{count:,} turns") for name, count in s.speakers.items()][:9]
+    rows += [
+        ("intents", f"{len(s.intents):,}"),
+        ("turns with an intent", f"{s.labelled_turns:,}"),
+        ("turns whose text another turn has", _percent(s.repeated_utterances)),
+        ("sessions whose texts another session has", _percent(s.repeated_sessions)),
+    ]
+    return rows
+
+
+def _tables(report: DataReport) -> Iterable[list[tuple[str, ...]]]:
+    s = report.statistics
+    if s.tokens_an_utterance:
+        rows: list[tuple[str, ...]] = [("maximum length in tokens", "utterances cut")]
+        limits = sorted({*_LIMITS, report.max_sequence_length or _LIMITS[0]})
+        rows += [(str(n), _percent(s.tokens_an_utterance.share_above(n))) for n in limits]
+        yield rows
+    if s.frequent_utterances:
+        rows = [("most frequent utterances", "turns")]
+        yield rows + [(text[:60], f"{count:,}") for text, count in s.frequent_utterances]
+    if s.intents:
+        rows = [("intents", "turns")]
+        yield rows + [(name, f"{n:,}") for name, n in list(s.intents.items())[:_BARS]]
+    if report.leaks:
+        rows = [
+            (
+                f"leaks (near: {report.near_duplicate:g} of the trigrams)",
+                "sentences",
+                "exact",
+                "near",
+                f"of {LONG}+ characters",
+                "exact",
+                "near",
+            )
+        ]
+        yield rows + [
+            (short_path(leak.source), *map(_with_share, *zip(*_leak_counts(leak), strict=True)))
+            for leak in report.leaks
+        ]
+
+
+def _leak_counts(leak: LeakReport) -> list[tuple[int, int]]:
+    """(count, of how many); a total is of none."""
+    return [
+        (leak.sentences, 0),
+        (leak.exact, leak.sentences),
+        (leak.near, leak.sentences),
+        (leak.long_sentences, 0),
+        (leak.long_exact, leak.long_sentences),
+        (leak.long_near, leak.long_sentences),
+    ]
+
+
+def _with_share(count: int, of: int) -> str:
+    return f"{count:,} ({_percent(count / of)})" if of else f"{count:,}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%"
+
+
+def _describe(lengths: Lengths) -> str:
+    quantiles = ", ".join(f"{100 * q:.0f}% <= {lengths.quantile(q)}" for q in (0.5, 0.95, 0.99))
+    return f"mean {lengths.mean():.2f}, {quantiles}, longest {max(lengths.counts, default=0)}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = []
+    for number, row in enumerate(rows):
+        tag = "td" if number else "th"
+        lines.append("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row))
+    return "<table>" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _histogram(lengths: Lengths, unit: str, things: str, limit: int | None) -> str:
+    """Bars of lengths up to the 99.5th percentile, and the limit as a line."""
+    end = max(lengths.quantile(0.995), limit or 0)
+    width = max(1, end // 60)
+    heights: dict[int, int] = {}
+    for length, count in lengths.counts.items():
+        place = min(length, end) // width * width
+        heights[place] = heights.get(place, 0) + count
+    figure, axes = _figure(3.2)
+    axes.bar(list(heights), list(heights.values()), width=0.9 * width, align="edge", color=_COLOR)
+    if limit:
+        axes.axvline(limit, color="#b03030", linewidth=1)
+    axes.set_xlabel(f"{unit} (the last bar: {end // width * width} and more)")
+    axes.set_ylabel(things)
+    return _to_svg(figure)
+
+
+def _bars(counts: dict[str, int], unit: str = "turns") -> str:
+    """A bar a name, the most frequent first."""
+    shown = list(counts.items())[:_BARS]
+    figure, axes = _figure(0.7 + 0.24 * len(shown))
+    axes.barh([name for name, _ in shown], [count for _, count in shown], color=_COLOR)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    return _to_svg(figure)
+
+
+def _figure(height: float) -> tuple:
+    # Without pyplot there is no global state and no display to look for.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _to_svg(figure: "matplotlib.figure.Figure") -> str:
+    """The drawing with its letters as text, which the browser has fonts for."""
+    import warnings
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    drawing = buffer.getvalue()
+    return drawing[drawing.index("<svg") :]
