@@ -50,9 +50,10 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
         raise FileExistsError(f"{path} exists already; give another file, or --overwrite")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # of a run that was killed
     try:
         yield partial
+        partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    partial.replace(path)

@@ -24,10 +24,10 @@ class Progress:
             return
         self._reported = now
         rate = done / (now - self._started)
-        if total:
-            left = (total - done) / max(rate, 1e-9)
+        if total and done:
+            left = (total - done) / rate
             logging.info(
-                "%d of %d %s, %.0f a second, %.0f s left",
+                "%d of %d %s, %.1f a second, %.0f s left",
                 done,
                 total,
                 self._things,
@@ -35,4 +35,4 @@ class Progress:
                 left,
             )
         else:
-            logging.info("%d %s, %.0f a second", done, self._things, rate)
+            logging.info("%d %s, %.1f a second", done, self._things, rate)

@@ -77,7 +77,7 @@ def run(config: type[T], job: Callable[[T], None]) -> None:
     def main(_: list[str]) -> None:
         try:
             job(read_flags(config))
-        except (ConfigError, InputError, FileExistsError) as error:
+        except (ConfigError, InputError, OSError) as error:
             sys.exit(f"error: {error}")
 
     app.run(main)

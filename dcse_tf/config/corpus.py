@@ -49,4 +49,6 @@ class CorpusOptions(Options):
     max_bad_lines: int = option(
         0, "Bad lines that are skipped, named and counted before the job stops.", minimum=0
     )
-    max_sessions: int = option(0, "Stop reading after this many sessions. 0: read all.", minimum=0)
+    max_sessions: int = option(
+        0, "Stop reading after this many sessions (of a table: rows). 0: all.", minimum=0
+    )

@@ -26,6 +26,9 @@ class LabelledOptions(CorpusOptions):
     roles: tuple[str, ...] = option(
         (), "Dialogues: only what these speakers say, comma-separated. Default: all."
     )
+    min_turns: int = option(
+        1, "Dialogues: sessions with fewer turns (after joining) are left out.", minimum=1
+    )
     min_words: int = option(
         1, "Sentences with fewer words are left out: 'yes' has no intent of its own.", minimum=1
     )

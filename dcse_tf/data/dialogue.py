@@ -37,8 +37,9 @@ def is_silent(text: str) -> bool:
 def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
-    White space is folded, so that a session survives being written as lines; silent texts are
-    dropped, before joining, so that silence does not part two utterances of one speaker.
+    White space is folded, in intents too, so that a session survives being written as lines;
+    silent texts are dropped, before joining, so that silence does not part two utterances of one
+    speaker.
 
     Args:
         session_id: the session's name.
@@ -47,9 +48,10 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
             which then has the intents of all.
     """
     utterances: list[Utterance] = []
-    for role, text, intents in turns:
+    for role, text, labels in turns:
         if is_silent(text):
             continue
+        intents = tuple(dict.fromkeys(_WHITESPACE.sub(" ", label).strip() for label in labels))
         text = _WHITESPACE.sub(" ", text).strip()
         if join and utterances and utterances[-1].role == role:
             last = utterances[-1]

@@ -3,6 +3,7 @@
 import collections
 import csv
 import io
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator
 
@@ -33,7 +34,8 @@ def read_sentences(
     found: Iterator[Utterance]
     if config.format in TABLE_FORMATS:
         paths = resolve_inputs(config.input)
-        found = (row for path in paths for row in _read_table(path, config, bad_lines))
+        rows = (row for path in paths for row in _read_table(path, config, bad_lines, left_out))
+        found = itertools.islice(rows, config.max_sessions or None)
     else:
         found = _read_dialogues(config, bad_lines, left_out)
     sentences = []
@@ -61,13 +63,19 @@ def _read_dialogues(
     config: LabelledOptions, bad_lines: BadLines, left_out: collections.Counter[str]
 ) -> Iterator[Utterance]:
     for session in read_sessions(config, bad_lines, left_out):
+        if len(session.turns) < config.min_turns:
+            left_out["short_sessions"] += 1
+            continue
         for turn in session.turns:
             if not config.roles or turn.role in config.roles:
                 yield turn
 
 
 def _read_table(
-    path: pathlib.Path, config: LabelledOptions, bad_lines: BadLines
+    path: pathlib.Path,
+    config: LabelledOptions,
+    bad_lines: BadLines,
+    left_out: collections.Counter[str],
 ) -> Iterator[Utterance]:
     style: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if config.format == "tsv" else {}
     try:
@@ -86,7 +94,9 @@ def _read_table(
                     bad_lines.report(
                         path, rows.line_num, f"expected {len(header)} field(s), found {len(row)}"
                     )
-                elif not is_silent(row[place]):
+                elif is_silent(row[place]):
+                    left_out["empty_utterances"] += 1
+                else:
                     intents = (row[label].strip(),) if row[label].strip() else ()
                     turn = Utterance("", row[place], intents)
                     yield from make_session("", [turn]).turns

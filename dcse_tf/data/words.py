@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
-_CHARACTER = re.compile(r"[0-9a-z]+|\S")
+_CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
 
 
 def make_splitter(kind: str) -> Callable[[str], list[str]]:

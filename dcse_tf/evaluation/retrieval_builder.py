@@ -32,6 +32,10 @@ class Selection:
     max_positives: int = 30
     max_negatives: int = 0
 
+    def __post_init__(self) -> None:
+        if self.kind not in SELECTIONS:
+            raise ValueError(f"selection {self.kind!r}: expected one of {', '.join(SELECTIONS)}")
+
     def choose(self, ranked: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positives and negatives, best first.
 
@@ -80,9 +84,12 @@ def sample_balanced(
         for intent, group in sorted(groups.items())
     }
     share = _even_share([len(group) for group in shuffled.values()], sentences)
-    drawn = [pair for group in shuffled.values() for pair in group[:share]]
-    # The even share may go over the number by less than there are intents.
-    places = rng.permutation(len(drawn))[: sentences or None]
+    drawn = [pair for group in shuffled.values() for pair in group[: max(0, share - 1)]]
+    # The last sentence of each share: of some intents, if it would be too many of all.
+    last = [group[share - 1] for group in shuffled.values() if len(group) >= share > 0]
+    wanted = (sentences or len(first)) - len(drawn)
+    drawn += [last[place] for place in rng.permutation(len(last))[:wanted]]
+    places = rng.permutation(len(drawn))
     ambiguous = sum(len(intents) > 1 for intents in intents_of.values())
     return [drawn[place] for place in places], {
         "repeated": len(labelled) - len(first),
@@ -142,7 +149,8 @@ def build_retrieval_set(
         progress(place + 1, len(split))
     if not queries:
         raise InputError(
-            f"none of {len(split)} sentences has both a positive and a negative candidate"
+            f"none of {len(split)} sentences has both a positive and a negative candidate; "
+            "each intent needs two sentences at least"
         )
     sentences = [sentence for sentence, _ in labelled]
     return RetrievalSet(sentences, queries, [intent for _, intent in labelled]), dropped

@@ -1,0 +1,102 @@
+import pytest
+
+from dcse_tf.atomic import atomic_file
+
+
+class Broken(Exception):
+    pass
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "new" / "deep" / "a.txt"
+    with atomic_file(path) as partial:
+        partial.write_text("half")
+        assert not path.exists()
+        assert partial.parent == path.parent  # a rename over file systems would not be atomic
+        partial.write_text("whole")
+    assert path.read_text() == "whole"
+    assert names(path.parent) == ["a.txt"]
+
+
+def test_an_old_file_stays_until_the_block_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with atomic_file(path) as partial:
+        partial.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("old", ["old", None])
+@pytest.mark.parametrize("written", ["half", None])
+def test_a_block_that_breaks_leaves_everything_as_it_was(tmp_path, error, old, written):
+    path = tmp_path / "a.txt"
+    if old:
+        path.write_text(old)
+    before = names(tmp_path)
+
+    def write():
+        with atomic_file(path) as partial:
+            if written:
+                partial.write_text(written)
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert names(tmp_path) == before
+    assert not old or path.read_text() == old
+
+
+def test_a_file_that_may_not_be_replaced_is_refused_before_the_block(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    entered = False
+    with (
+        pytest.raises(FileExistsError, match=f"{path} exists already"),
+        atomic_file(path, overwrite=False),
+    ):
+        entered = True
+    assert not entered
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_new_file_needs_no_permission_to_overwrite(tmp_path):
+    with atomic_file(tmp_path / "a.txt", overwrite=False) as partial:
+        partial.write_text("new")
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_a_block_that_writes_nothing_fails_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(FileNotFoundError), atomic_file(path):
+        pass
+    assert path.read_text() == "old"
+
+
+def test_what_a_killed_run_left_is_not_continued(tmp_path):
+    path = tmp_path / "a.txt"
+    with pytest.raises(Broken), atomic_file(path) as partial:
+        raise Broken
+    partial.write_text("left by a run that was killed, ")
+    with atomic_file(path) as partial, partial.open("a") as file:
+        file.write("new")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_in_the_place_stays_and_nothing_is_left(tmp_path):
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / "precious.txt").write_text("old")
+    with pytest.raises(OSError, match=str(path)), atomic_file(path) as partial:
+        partial.write_text("new")
+    assert (path / "precious.txt").read_text() == "old"
+    assert names(tmp_path) == ["a"]
