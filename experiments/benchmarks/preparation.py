@@ -75,7 +75,9 @@ def main() -> None:
     places = [int(share * (len(memory) - 1)) for share in (0.1, 0.25, 0.5, 0.75, 1.0)]
     print("memory at 10, 25, 50, 75, 100% of the time, GB:", end=" ")
     print(", ".join(f"{memory[place]:.2f}" for place in places), f"peak {max(memory):.2f}")
-    print("\n".join(line for line in log.splitlines() if "skipped" in line or "left out" in line))
+    named = [line for line in log.splitlines() if " skipped " in line]
+    print(f"{len(named)} broken lines named, such as {named[0].partition(' skipped ')[2]}")
+    print(next(line for line in log.splitlines() if line.startswith("left out")))
     code, seconds, _, log = prepare(folder, limit=broken - 1)
     print(f"limit {broken - 1}: exit status {code}, {seconds:.0f} s")
     print(log.splitlines()[-1])
