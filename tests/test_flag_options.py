@@ -18,6 +18,21 @@ JOBS = {
     "evaluate": config.EvaluateConfig,
     "embed": config.EmbedConfig,
     "export": config.ExportConfig,
+    "inspect_data": config.InspectConfig,
+    "build_retrieval": config.BuildRetrievalConfig,
+    "build_sts": config.BuildStsConfig,
+    "merge_sts": config.MergeStsConfig,
+    "compare": config.CompareConfig,
+}
+# The job that a flag file is for, by the file's name.
+FLAG_FILES = {
+    "prepare": "prepare_data",
+    "dialogue_cse": "train",
+    "mlm": "train",
+    "debug": "train",
+    "evaluate": "evaluate",
+    "retrieval": "build_retrieval",
+    "sts": "build_sts",
 }
 # Settings that cannot be left out, and flags that name the others.
 REQUIRED = [
@@ -27,11 +42,18 @@ REQUIRED = [
     ("evaluate", "model", ["--sts=sts.txt"]),
     ("embed", "output", ["--model=run", "--input=in.txt"]),
     ("export", "run_dir", ["--output_dir=out"]),
+    ("inspect_data", "output_dir", ["--input=a.tsv"]),
+    ("build_retrieval", "output", ["--input=a.csv"]),
+    ("build_sts", "output_dir", ["--input=a.csv"]),
+    ("merge_sts", "sheets", ["--output=sts.txt"]),
+    ("compare", "results", []),
 ]
 IMPORTS = """
 import sys
-import dcse_tf, dcse_tf.config, dcse_tf.cli.train, dcse_tf.cli.prepare_data
-import dcse_tf.cli.evaluate, dcse_tf.cli.embed, dcse_tf.cli.export
+import importlib, pathlib
+import dcse_tf
+for path in pathlib.Path(dcse_tf.__file__).parent.glob("cli/*.py"):
+    importlib.import_module(f"dcse_tf.cli.{path.stem}")
 heavy = {"tensorflow", "tensorflow_text", "keras", "keras_hub", "transformers"}
 print(sorted(heavy & set(sys.modules)))
 """
@@ -120,3 +142,34 @@ def test_a_flag_of_another_type_fails(flag, no_tensorflow):
 def test_importing_the_package_starts_no_tensorflow():
     done = run({**os.environ}, "-c", IMPORTS)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_every_command_line_is_tested_here():
+    found = {path.stem for path in (ROOT / "dcse_tf/cli").glob("*.py")}
+    assert found == {*JOBS, "__init__", "flag_options"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "flags").rglob("*.flags")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_a_flag_file_is_read_by_its_job(path, no_tensorflow):
+    job = f"dcse_tf.cli.{FLAG_FILES[path.stem]}"
+    done = run(no_tensorflow, "-m", job, f"--flagfile={path}")
+    # The settings that only the user can give are missing; all others were understood.
+    assert re.match(r"error: --\w+ is required: ", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "output"),
+    [
+        ("build_retrieval", "--output={}/select.txt"),
+        ("build_sts", "--output_dir={}/sheets"),
+    ],
+)
+def test_building_evaluation_sets_starts_no_tensorflow(job, output, no_tensorflow, tmp_path):
+    table = tmp_path / "queries.csv"
+    rows = [f"where is parcel {n},parcel\nthe refund for {n} please,refund" for n in range(9)]
+    table.write_text("text,intent\n" + "\n".join(rows) + "\n")
+    flags = [f"--input={table}", output.format(tmp_path)]
+    done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", *flags)
+    assert done.returncode == 0, done.stderr
