@@ -13,7 +13,7 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.input_files import BadLines, read_lines
 
 # The spaces of the word segmentation; one between two Latin words or numbers may be their own.
-_SEGMENTATION = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
+_SEGMENTATION = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
@@ -37,13 +37,13 @@ def _read_windows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Window]:
                 f"{len(texts) + 1} field(s), the first {label[:20]!r}",
             )
         elif label.strip() == "1":
-            last = len(texts) - 1
             yield (
                 number,
-                [
-                    Utterance(
-                        ("agent", "customer")[(last - place) % 2], _SEGMENTATION.sub("", text)
-                    )
-                    for place, text in enumerate(texts)
-                ],
+                [_parse_turn(text, len(texts) - place) for place, text in enumerate(texts)],
             )
+
+
+def _parse_turn(text: str, from_end: int) -> Utterance:
+    """A turn by its place from the end, which is 1 for the response."""
+    text = _SEGMENTATION.sub("", " ".join(text.split()))
+    return Utterance("agent" if from_end % 2 else "customer", text)

@@ -5,6 +5,7 @@ turns overlap come from one dialogue; as sessions of their own they would count 
 negatives of each other.
 """
 
+import array
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,6 +21,7 @@ Window = tuple[int, list[Utterance]]
 _JOINING_TURNS = 3
 _JOINING_CHARACTERS = 10
 _NONE = -1
+_BASE = 0x9E3779B97F4A7C15
 
 
 def merge_windows(
@@ -38,9 +40,9 @@ def merge_windows(
         read: reads the windows, (line number, turns), the same every time.
         bad_lines: where lines that cannot be used are counted, once.
     """
-    turns, starts = _fingerprint_turns(read(bad_lines))
-    inside = _find_contained(turns, starts)
-    follower, overlap = _find_followers(turns, starts, inside)
+    prints = _Fingerprints(read(bad_lines))
+    inside = _find_contained(prints)
+    follower, overlap = _find_followers(prints, inside)
     chain_of, length_of = _chains(follower)
     pending: dict[int, dict[int, Window]] = {}
     for index, window in enumerate(read(BadLines(bad_lines.limit, named=0))):
@@ -57,99 +59,88 @@ def merge_windows(
             del pending[head]
 
 
-def _fingerprint_turns(windows: Iterable[Window]) -> tuple[np.ndarray, np.ndarray]:
-    """uint64 `[turns]` and the windows' starts, `[windows + 1]`.
+class _Fingerprints:
+    """Fingerprints of all turns, from which any run of turns has one by one subtraction.
 
-    The lowest four bits say how many characters a turn has, up to 15.
+    Attributes:
+        lengths: turns of each window.
+        starts: where each window begins among all turns, and one more.
+        characters: of the turns before each place, up to _JOINING_CHARACTERS of each turn.
     """
-    chunks: list[np.ndarray] = []
-    lengths = []
-    for _, window in windows:
-        chunks.append(np.array([_fingerprint(turn) for turn in window], np.uint64))
-        lengths.append(len(window))
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    return np.concatenate([np.zeros(0, np.uint64), *chunks]), starts
+
+    def __init__(self, windows: Iterable[Window]):
+        turns, characters = array.array("Q"), array.array("B")
+        lengths = array.array("q")
+        for _, window in windows:
+            turns.extend(map(_fingerprint, window))
+            characters.extend(min(_JOINING_CHARACTERS, len(turn.text)) for turn in window)
+            lengths.append(len(window))
+        self.lengths = np.array(lengths, np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        self.characters = np.concatenate([[0], np.cumsum(np.array(characters, np.int64))])
+        # Sums of turn * base^place, modulo 2^64; base is odd, so it has an inverse.
+        self._powers = np.cumprod(np.full(len(turns), _BASE, np.uint64))
+        terms = np.array(turns, np.uint64) * self._powers
+        self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+        self._inverses = np.cumprod(np.full(len(turns) + 1, pow(_BASE, -1, 2**64), np.uint64))
+
+    def runs(self, places: np.ndarray, size: int) -> np.ndarray:
+        """Fingerprints of the runs of `size` turns that begin at places."""
+        return (self._sums[places + size] - self._sums[places]) * self._inverses[places]
 
 
 def _fingerprint(turn: Utterance) -> int:
     content = f"{turn.role}\t{turn.text}".encode()
-    digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-    return digest & ~15 | min(15, len(turn.text))
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _occurrences(
-    turns: np.ndarray, starts: np.ndarray, size: int, needles: np.ndarray
-) -> Iterator[tuple[int, int]]:
-    """(window, place) pairs: the first `size` turns of a window stand at the place, elsewhere.
-
-    Args:
-        turns: fingerprints.
-        starts: the windows' starts.
-        size: how many turns are compared here.
-        needles: the windows whose beginnings are looked for.
-    """
-    count = len(turns) - size + 1
-    if count <= 0 or not len(needles):
-        return
-    keys = np.zeros(count, np.uint64)
-    for place in range(size):
-        keys = keys * np.uint64(0x9E3779B97F4A7C15) + turns[place : place + count]
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    wanted = keys[starts[needles]]
-    left = np.searchsorted(ordered, wanted, "left")
-    right = np.searchsorted(ordered, wanted, "right")
-    for needle, low, high in zip(needles.tolist(), left.tolist(), right.tolist()):
-        for place in order[low:high].tolist():
-            if place != starts[needle]:
-                yield needle, place
-
-
-def _find_contained(turns: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """bool `[windows]`: which stand within another; of equal ones all but the first."""
-    lengths = np.diff(starts)
+def _find_contained(prints: _Fingerprints) -> np.ndarray:
+    """bool `[windows]`: which stand within a longer one; and of equal ones all but the first."""
+    starts, lengths = prints.starts, prints.lengths
     inside = np.zeros(len(lengths), bool)
-    for size in (1, 2, 3):
-        exact = lengths == size if size < 3 else lengths >= size
-        for window, place in _occurrences(turns, starts, size, np.flatnonzero(exact)):
-            other = int(np.searchsorted(starts, place, "right")) - 1
-            length = lengths[window]
-            if inside[window] or other == window or place + length > starts[other + 1]:
-                continue
-            if not np.array_equal(
-                turns[place : place + length], turns[starts[window] : starts[window + 1]]
-            ):
-                continue
-            inside[window] = lengths[other] > length or other < window
+    for size in np.unique(lengths).tolist():
+        windows = np.flatnonzero(lengths == size)
+        keys, first = np.unique(prints.runs(starts[windows], size), return_index=True)
+        inside[windows] = True
+        inside[windows[first]] = False
+        longer = np.flatnonzero(lengths > size)
+        if not len(longer):
+            continue
+        # Every place in a longer window from which as many turns remain.
+        room = lengths[longer] - size + 1
+        within = np.arange(room.sum()) - np.repeat(np.cumsum(room) - room, room)
+        runs = prints.runs(np.repeat(starts[longer], room) + within, size)
+        inside[windows[first[np.isin(keys, runs)]]] = True
     return inside
 
 
-def _find_followers(
-    turns: np.ndarray, starts: np.ndarray, inside: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each window the one that goes on from it, and by how many turns they overlap.
 
-    Each has at most one follower and goes on from at most one, the longest overlap first.
+    Each has at most one follower and goes on from at most one, the longest overlap first, and of
+    equal ones the first in the file.
     """
-    found = []
-    lengths = np.diff(starts)
-    candidates = np.flatnonzero(~inside & (lengths > _JOINING_TURNS))
-    for window, place in _occurrences(turns, starts, _JOINING_TURNS, candidates):
-        other = int(np.searchsorted(starts, place, "right")) - 1
-        shared = int(starts[other + 1] - place)
-        if inside[other] or other == window or not _JOINING_TURNS <= shared < lengths[window]:
-            continue
-        common = turns[starts[window] : starts[window] + shared]
-        if not np.array_equal(turns[place : place + shared], common):
-            continue
-        if int((common & np.uint64(15)).sum()) >= _JOINING_CHARACTERS:
-            found.append((-shared, other, window))
+    starts, lengths, characters = prints.starts, prints.lengths, prints.characters
     follower = np.full(len(lengths), _NONE)
     overlap = np.zeros(len(lengths), np.int64)
     taken = np.zeros(len(lengths), bool)
-    for negative_shared, window, after in sorted(found):
-        if follower[window] == _NONE and not taken[after] and not _leads(follower, after, window):
-            follower[window], overlap[window], taken[after] = after, -negative_shared, True
+    for size in range(int(lengths.max(initial=0)) - 1, _JOINING_TURNS - 1, -1):
+        able = ~inside & (lengths > size)
+        ends = starts[1:] - size
+        enough = characters[starts[1:]] - characters[ends] >= _JOINING_CHARACTERS
+        before = np.flatnonzero(able & enough & (follower == _NONE))
+        after = np.flatnonzero(able & ~taken)
+        endings, beginnings = prints.runs(ends[before], size), prints.runs(starts[after], size)
+        groups: dict[int, list[int]] = {}
+        found = np.isin(beginnings, endings)
+        for key, window in zip(beginnings[found].tolist(), after[found].tolist(), strict=True):
+            groups.setdefault(key, []).append(window)
+        found = np.isin(endings, beginnings)
+        for key, window in zip(endings[found].tolist(), before[found].tolist(), strict=True):
+            for choice in groups[key]:
+                if not taken[choice] and not _leads(follower, choice, window):
+                    follower[window], overlap[window], taken[choice] = choice, size, True
+                    break
     return follower, overlap
 
 
