@@ -4,6 +4,7 @@ import contextlib
 import glob
 import gzip
 import importlib.util
+import lzma
 import pathlib
 import zipfile
 import zlib
@@ -15,7 +16,7 @@ from absl import logging
 from dcse_tf.errors import InputError
 
 # What reading a file can raise, compressed or not.
-UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
 class BadLines:
@@ -143,7 +144,11 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
             names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
             if len(names) != 1:
                 raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
-            with archive.open(names[0]) as file:
+            try:
+                member = archive.open(names[0])
+            except RuntimeError as error:  # encrypted, or a method that Python does not know
+                raise zipfile.BadZipFile(str(error)) from error
+            with member as file:
                 yield file
     else:
         with path.open("rb") as file:

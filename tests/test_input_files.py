@@ -1,7 +1,10 @@
 import gzip
+import io
 import pathlib
+import zipfile
 
 import pytest
+from absl import logging
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import (
@@ -16,8 +19,20 @@ LINES = ["one", "二二 二", "three"]
 CONTENT = "one\n二二 二\nthree\n".encode()
 
 
+def zip_of(*names: str, content: bytes = CONTENT, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name in names:
+            archive.writestr(name, b"" if name.endswith("/") else content)
+    return buffer.getvalue()
+
+
 def write(path: pathlib.Path, content: bytes) -> pathlib.Path:
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    if path.suffix == ".zip":
+        content = zip_of("plain.txt", content=content)
+    path.write_bytes(content)
     return path
 
 
@@ -25,7 +40,7 @@ def read(path: pathlib.Path, limit: int = 0) -> list[tuple[int, str]]:
     return list(read_lines(path, BadLines(limit)))
 
 
-@pytest.mark.parametrize("name", ["plain.txt", "packed.txt.gz"])
+@pytest.mark.parametrize("name", ["plain.txt", "packed.txt.gz", "packed.txt.zip"])
 def test_lines_come_with_their_numbers(tmp_path, name):
     assert read(write(tmp_path / name, CONTENT)) == [(1, "one"), (2, "二二 二"), (3, "three")]
     assert read_bare_lines(tmp_path / name) == LINES
@@ -58,7 +73,7 @@ def test_other_separators_do_not_break_a_line(tmp_path, separator):
     assert read_bare_lines(path) == [text]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.zip"])
 def test_a_byte_order_mark_is_removed(tmp_path, name):
     path = write(tmp_path / name, b"\xef\xbb\xbf" + CONTENT)
     assert [line for _, line in read(path)] == LINES
@@ -118,6 +133,69 @@ def test_a_damaged_file_is_named(tmp_path):
     for reader in (lambda path: read(path, limit=10**6), read_bare_lines):
         with pytest.raises(InputError, match=f"{path}.*cannot be read"):
             reader(path)
+
+
+def test_of_a_zip_only_what_is_a_file_counts(tmp_path):
+    path = tmp_path / "a.zip"
+    path.write_bytes(zip_of("data/", "data/a.txt", "__MACOSX/", "__MACOSX/data/._a.txt"))
+    assert [line for _, line in read(path)] == LINES
+    assert read_bare_lines(path) == LINES
+
+
+def _encrypted(content: bytes) -> bytes:
+    """Sets the flag in the file's own header and in the directory."""
+    changed = bytearray(content)
+    for start, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        changed[changed.find(start) + flags] |= 1
+    return bytes(changed)
+
+
+def _of_unknown_method(content: bytes) -> bytes:
+    changed = bytearray(content)
+    for start, method in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        changed[changed.find(start) + method] = 99
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (CONTENT, "not a zip file"),
+        (b"", "not a zip file"),
+        (zip_of("a.txt")[:-30], "not a zip file"),
+        (zip_of(), "expected one file inside, found 0"),
+        (zip_of("data/"), "expected one file inside, found 0"),
+        (zip_of("a.txt", "b.txt"), "expected one file inside, found 2"),
+        (zip_of("a.txt", method=zipfile.ZIP_STORED).replace(b"one", b"One"), "CRC"),
+        (zip_of("a.txt")[:40] + b"\xff" * 5 + zip_of("a.txt")[45:], "(decompressing|CRC)"),
+        (_encrypted(zip_of("a.txt")), "encrypted"),
+        (_of_unknown_method(zip_of("a.txt")), "compression method"),
+    ],
+    ids=["no zip", "empty", "cut", "none", "folder", "two", "crc", "bits", "encrypted", "method"],
+)
+def test_a_zip_that_cannot_be_read_is_named(tmp_path, content, problem):
+    path = tmp_path / "a.zip"
+    path.write_bytes(content)
+    for reader in (read, read_bare_lines):
+        with pytest.raises(InputError, match=f"{path}.*cannot be read: .*{problem}"):
+            reader(path)
+
+
+@pytest.mark.parametrize(("named", "warnings"), [(0, 0), (1, 2), (3, 4), (5, 6), (9, 5)])
+def test_no_more_bad_lines_are_named_than_asked_for(monkeypatch, named, warnings):
+    """5 bad lines: those named, then that there may be more; all of them are counted."""
+    said: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
+    bad_lines = BadLines(5, named=named)
+    for number in range(1, 6):
+        bad_lines.report(pathlib.Path("a.tsv"), number, "odd")
+    assert bad_lines.count == 5
+    assert said[:named] == [
+        f"skipped a.tsv:{number}: odd" for number in range(1, min(named, 5) + 1)
+    ]
+    assert len(said) == warnings
+    with pytest.raises(InputError, match=r"a\.tsv:9: odd \(bad line 6; --max_bad_lines=5\)"):
+        bad_lines.report(pathlib.Path("a.tsv"), 9, "odd")
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):

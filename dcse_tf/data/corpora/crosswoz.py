@@ -33,5 +33,11 @@ def _parse(message: dict[str, Any]) -> Utterance:
     role, text = message["role"], message["content"]
     if role not in _ROLES or not isinstance(text, str):
         raise ValueError("role must be usr or sys, content a text")
-    intents = dict.fromkeys(f"{act}-{domain}" for act, domain, *_ in message["dialog_act"])
+    intents = dict.fromkeys(_parse_act(act) for act in message["dialog_act"])
     return Utterance(_ROLES[role], text, tuple(intents))
+
+
+def _parse_act(act: Any) -> str:
+    if not isinstance(act, list) or len(act) < 2 or not all(isinstance(a, str) for a in act[:2]):
+        raise ValueError(f"expected an act, its domain, slot and value, found {act!r:.60}")
+    return f"{act[0]}-{act[1]}"

@@ -18,7 +18,7 @@ _NOTHING = {"nan", "null", "none"}
 # "[数字x]" stands where the publisher took a number out. The brackets and the x are no language,
 # and five tokens to BERT; what remains is the word, as a person would name the thing.
 _PLACEHOLDER = re.compile(r"\[([^\[\]\s]{1,8}?)x\]")
-_EMOTICON = re.compile(r"#E-\w*(?:\[数字x\])?")
+_EMOTICON = re.compile(r"#E-[0-9A-Za-z]*(?:\[数字x\])?")
 _MESSAGE_BREAK = "!@@@!"
 
 # What the shop's programme writes in the customer's name before anybody has spoken: which button
@@ -30,7 +30,7 @@ _OPENING = re.compile(
     r"|请选择咨询订单|订单业务咨询"
     r"|顾客通过点击\S*?信息发送[:：]?"
     r"|咨询订单号[:：]\S*(?:\s+(?:订单金额|下单时间|商品ID)[:：]\S*(?:\s+\[时间x\]\S*)?)*"
-    r"|\[订单编号[:：].*?下单时间[:：][^\]]*?(?:\[[^\]]*\][^\]]*?)*\]"
+    r"|\[订单编号[:：](?:[^\[\]]|\[[^\[\]]*\])*\]"
     r"|\[链接x\]|\[商品快照\]"
     r")\s*)+"
 )

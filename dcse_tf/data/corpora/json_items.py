@@ -58,5 +58,8 @@ def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
 
 
 def _after(number: int, error: Exception) -> str:
-    reason = str(error).strip().splitlines()
+    text = error.args[0] if error.args else ""
+    if isinstance(text, bytes):  # as yajl words it
+        text = text.decode(errors="replace")
+    reason = str(text).strip().splitlines()
     return f"after {number} member(s): {reason[0] if reason else type(error).__name__}"

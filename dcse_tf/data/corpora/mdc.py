@@ -53,5 +53,7 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 def _unquote(field: str) -> str:
     field = field.strip()
     if len(field) > 1 and field[0] == field[-1] == '"':
-        field = field[1:-1].replace('""', '"').strip()
+        inside = field[1:-1].replace('""', "\0")
+        if '"' not in inside:  # or else the outer quotes belong to two quotations
+            return inside.replace("\0", '"').strip()
     return field

@@ -124,7 +124,11 @@ def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarr
     follower = np.full(len(lengths), _NONE)
     overlap = np.zeros(len(lengths), np.int64)
     taken = np.zeros(len(lengths), bool)
-    for size in range(int(lengths.max(initial=0)) - 1, _JOINING_TURNS - 1, -1):
+    # Of every chain, its last window by its first one, and the other way round.
+    first, last = np.arange(len(lengths)), np.arange(len(lengths))
+    # Both windows are longer than what they share.
+    longest = int(np.sort(lengths)[-2]) if len(lengths) > 1 else 0
+    for size in range(longest - 1, _JOINING_TURNS - 1, -1):
         able = ~inside & (lengths > size)
         ends = starts[1:] - size
         enough = characters[starts[1:]] - characters[ends] >= _JOINING_CHARACTERS
@@ -137,18 +141,14 @@ def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarr
             groups.setdefault(key, []).append(window)
         found = np.isin(endings, beginnings)
         for key, window in zip(endings[found].tolist(), before[found].tolist(), strict=True):
-            for choice in groups[key]:
-                if not taken[choice] and not _leads(follower, choice, window):
+            for place, choice in enumerate(groups[key]):
+                if choice != first[window]:  # else joining them would close a circle
                     follower[window], overlap[window], taken[choice] = choice, size, True
+                    head, tail = first[window], last[choice]
+                    last[head], first[tail] = tail, head
+                    del groups[key][place]
                     break
     return follower, overlap
-
-
-def _leads(follower: np.ndarray, start: int, end: int) -> bool:
-    """Whether following from `start` comes to `end`: joining them would close a circle."""
-    while start not in (_NONE, end):
-        start = int(follower[start])
-    return start == end
 
 
 def _chains(follower: np.ndarray) -> tuple[dict[int, int], dict[int, int]]:
