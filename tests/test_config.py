@@ -5,10 +5,15 @@ import math
 import pytest
 
 from dcse_tf.config import (
+    BuildRetrievalConfig,
+    BuildStsConfig,
+    CompareConfig,
     ConfigError,
     EmbedConfig,
     EvaluateConfig,
     ExportConfig,
+    InspectConfig,
+    MergeStsConfig,
     PrepareConfig,
     TrainConfig,
 )
@@ -20,6 +25,11 @@ CONFIGS = {
     EvaluateConfig: {"model": "run", "sts": ("对话.txt",), "seed": 3},
     EmbedConfig: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
     ExportConfig: {"run_dir": "run", "output_dir": "out", "overwrite": True},
+    BuildRetrievalConfig: {"input": ("a.csv",), "output": "select.txt", "roles": ("user", "我")},
+    InspectConfig: {"input": ("a.tsv",), "output_dir": "out", "sts": ("对话.txt", "b.txt")},
+    BuildStsConfig: {"input": ("a.csv",), "output_dir": "out", "strategies": ("unigram",)},
+    MergeStsConfig: {"sheets": ("a.csv", "b_*.csv"), "output": "sts.txt", "min_annotators": 2},
+    CompareConfig: {"results": ("a.json", "b.json")},
 }
 each_config = pytest.mark.parametrize(
     ("config", "values"), CONFIGS.items(), ids=lambda value: getattr(value, "__name__", "")
@@ -60,7 +70,8 @@ def test_a_configuration_cannot_be_changed_but_copied(config, values):
     name = next(iter(values))
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(before, name, "other")
-    changed = before.replace(**{name: ("other",) if isinstance(values[name], tuple) else "other"})
+    other = (*values[name], "other") if isinstance(values[name], tuple) else "other"
+    changed = before.replace(**{name: other})
     assert getattr(before, name) == values[name]
     assert getattr(changed, name) != values[name]
 
@@ -97,6 +108,50 @@ def test_a_broken_file_is_named(tmp_path, content):
         (EvaluateConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
         (EmbedConfig, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
         (ExportConfig, {"format": "onnx"}, "--format=onnx: expected one of 'saved_model'"),
+        (BuildRetrievalConfig, {"input": ()}, "--input is required"),
+        (BuildRetrievalConfig, {"output": ""}, "--output is required: The select.txt to write"),
+        (BuildRetrievalConfig, {"format": "xml"}, "--format=xml: expected one of 'csv', 'tsv', "),
+        (BuildRetrievalConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (
+            BuildRetrievalConfig,
+            {"selection": "no"},
+            "--selection=no: expected one of 'top', 'hard'",
+        ),
+        (BuildRetrievalConfig, {"sentences": -1}, "--sentences=-1: expected at least 0"),
+        (BuildRetrievalConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
+        (BuildRetrievalConfig, {"max_positives": 0}, "--max_positives=0: expected at least 1"),
+        (BuildRetrievalConfig, {"max_negatives": -1}, "--max_negatives=-1: expected at least 0"),
+        (BuildRetrievalConfig, {"min_words": 0}, "--min_words=0: expected at least 1"),
+        (
+            BuildRetrievalConfig,
+            {"selection": "hard", "candidates": 50},
+            "--candidates has no meaning with --selection=hard",
+        ),
+        (InspectConfig, {"input": ()}, "--input is required"),
+        (InspectConfig, {"output_dir": ""}, "--output_dir is required: Folder for report.html"),
+        (InspectConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', 'jieba', "),
+        (InspectConfig, {"near_duplicate": 0.0}, "--near_duplicate=0.0: expected at least 0.1"),
+        (InspectConfig, {"near_duplicate": 1.5}, "--near_duplicate=1.5: expected at most 1.0"),
+        (InspectConfig, {"max_sequence_length": 2}, "--max_sequence_length=2: expected at least 3"),
+        (BuildStsConfig, {"input": ()}, "--input is required"),
+        (BuildStsConfig, {"output_dir": ""}, "--output_dir is required: Folder to write the sheet"),
+        (BuildStsConfig, {"pairs": 1}, "--pairs=1: expected at least 2"),
+        (BuildStsConfig, {"annotators": 0}, "--annotators=0: expected at least 1"),
+        (BuildStsConfig, {"vector_size": 0}, "--vector_size=0: expected at least 1"),
+        (BuildStsConfig, {"sentences": -1}, "--sentences=-1: expected at least 0"),
+        (BuildStsConfig, {"max_uses": 0}, "--max_uses=0: expected at least 1"),
+        (BuildStsConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (
+            BuildStsConfig,
+            {"strategies": ("intent", "bigram", "Word2Vec")},
+            "--strategies=intent,bigram,Word2Vec: expected some of unigram, word2vec, intent",
+        ),
+        (BuildStsConfig, {"strategies": ()}, "--strategies=: expected some of unigram, word2vec"),
+        (MergeStsConfig, {"sheets": ()}, "--sheets is required: The filled sheets"),
+        (MergeStsConfig, {"output": ""}, "--output is required: The sts.txt to write"),
+        (MergeStsConfig, {"min_annotators": 0}, "--min_annotators=0: expected at least 1"),
+        (CompareConfig, {"results": ()}, "--results is required: Two or more files"),
+        (CompareConfig, {"results": ("a.json",)}, "--results: expected two files or more"),
     ],
 )
 def test_an_error_names_the_flag(config, changes, message):

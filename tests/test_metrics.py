@@ -114,6 +114,28 @@ def test_spearman_sees_the_order_alone_and_a_constant_has_none():
     assert metrics.spearman(np.ones(4), values) == 0.0
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_spearman_along_an_axis_equals_the_reference_of_every_row(axis):
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 3, (2, 4, 5, 6)) / 7
+    found = metrics.spearman(first, second, axis)
+    rows = [np.moveaxis(values, axis, -1) for values in (first, second)]
+    assert found.shape == rows[0].shape[:-1]
+    for place in np.ndindex(found.shape):
+        expected = reference.spearman(*(values[place].tolist() for values in rows))
+        assert found[place] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_constant_row_has_no_correlation_and_leaves_the_others_alone():
+    values = np.array([[1.0, 2, 3], [0.5, 0.5, 0.5], [3, 1, 2]])
+    other = np.array([[2.0, 4, 9], [1, 2, 3], [7, 7, 7]])
+    with np.errstate(all="raise"):
+        np.testing.assert_allclose(metrics.spearman(values, other), [1, 0, 0], atol=1e-12)
+        # Columns: (1, .5, 3) and (2, 1, 7) rise together; (2, .5, 1) and (4, 2, 7) have ranks
+        # 3, 1, 2 and 2, 1, 3: 1/2; (3, .5, 2) and (9, 3, 7) rise together.
+        np.testing.assert_allclose(metrics.spearman(values, other, axis=0), [1, 0.5, 1])
+
+
 def test_tied_share_counts_all_scores_that_have_an_equal():
     assert metrics.tied_share(np.array([1.0, 2, 2, 3, 3, 3, 4, 5])) == pytest.approx(5 / 8)
     assert metrics.tied_share(np.array([])) == 0.0

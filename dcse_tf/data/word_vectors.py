@@ -49,12 +49,14 @@ def read_word_vectors(path: pathlib.Path) -> WordVectors:
         vectors = KeyedVectors.load_word2vec_format(
             str(path), binary=binary, no_header=no_header, unicode_errors="replace"
         )
-    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
         raise InputError(
             f"{path}: expected word2vec's text or .bin form, or GloVe's text: {error}"
         ) from error
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    if not vectors.vectors.size:
+        raise InputError(f"{path}: no vectors in it; fields are parted by single spaces")
     return WordVectors(dict(vectors.key_to_index), vectors.vectors)
 
 

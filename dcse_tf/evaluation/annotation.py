@@ -34,7 +34,7 @@ class Merged:
         alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is not defined
             (one annotator, or all degrees equal).
         sheets: the annotators' files.
-        rated: pairs that each annotator gave a degree.
+        rated: of the pairs kept, those that each annotator gave a degree.
         agreement: each annotator's Spearman correlation with the median of the others, or NaN.
         left_out: pairs with too few degrees.
     """
@@ -73,7 +73,7 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
     rows: dict[str, tuple[str, str, float]] = {}
     try:
         with open_input(path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="").read()
+            text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason}; save it as CSV UTF-8") from error
     except UNREADABLE as error:
@@ -87,6 +87,8 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
             raise InputError(f"{path}:1: expected the columns {', '.join(COLUMNS)}")
         for row in reader:
             where = f"{path}:{reader.line_num}"
+            if not any(row.values()):  # as spreadsheets leave them at the end
+                continue
             pair = (row["pair"] or "").strip()
             if any(row[name] is None for name in COLUMNS) or not pair:
                 raise InputError(f"{where}: expected {', '.join(COLUMNS)}")
@@ -94,7 +96,8 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
                 raise InputError(f"{where}: pair {pair} is there twice")
             rows[pair] = (row["first"], row["second"], _parse_degree(where, row["degree"]))
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not CSV: {error}") from error
+        # DictReader counts a line when it has been read; the reader in it knows better.
+        raise InputError(f"{path}:{reader.reader.line_num}: not CSV: {error}") from error
     return rows
 
 

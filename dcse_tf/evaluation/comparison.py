@@ -25,7 +25,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     """Compares every score that both models have on the same set.
 
     Raises:
-        InputError: they have no set in common.
+        InputError: they have no set in common, or one of a single item.
     """
     known = {(result.task, result.fingerprint): result for result in second}
     comparisons = []
@@ -33,6 +33,8 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
         other = known.get((result.task, result.fingerprint))
         if other is None:
             continue
+        if min(map(len, result.items.values())) < 2:
+            raise InputError(f"{result.source}: one item only; nothing can be said of a difference")
         ours = {name: np.array(values) for name, values in result.items.items()}
         theirs = {name: np.array(values) for name, values in other.items.items()}
         comparisons += [

@@ -127,7 +127,10 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result]]:
     fields = [field.name for field in dataclasses.fields(Result)]
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        results = [Result(**{name: entry[name] for name in fields}) for entry in content["results"]]
+        results = []
+        for entry in content["results"]:
+            limits = {name: (low, high) for name, (low, high) in entry["intervals"].items()}
+            results.append(Result(**{**{k: entry[k] for k in fields}, "intervals": limits}))
         return str(content["model"]), results
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error

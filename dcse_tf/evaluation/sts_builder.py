@@ -143,7 +143,7 @@ def choose_pairs(
     max_uses: int,
     seed: int,
 ) -> list[Pair]:
-    """Pairs of all strategies, as many of each as there are, in random order.
+    """Pairs of all strategies, an even share of each as far as there are, in random order.
 
     Args:
         words: of each sentence.
@@ -155,20 +155,29 @@ def choose_pairs(
         seed: the seed.
     """
     unigrams = unigram_vectors(words)
+    candidates = {}
+    for strategy in strategies:
+        if strategy == "unigram":
+            candidates[strategy] = neighbour_pairs(unigrams, strategy)
+        elif strategy == "word2vec":
+            assert vectors is not None
+            candidates[strategy] = neighbour_pairs(metrics.normalize(vectors), strategy)
+        else:
+            candidates[strategy] = intent_pairs(intents, unigrams, 20 * count, seed)
     taken: set[tuple[int, int]] = set()
     uses: dict[int, int] = {}
     pairs: list[Pair] = []
-    for number, strategy in enumerate(strategies):
-        if strategy == "unigram":
-            candidates = neighbour_pairs(unigrams, strategy)
-        elif strategy == "word2vec":
-            assert vectors is not None
-            candidates = neighbour_pairs(metrics.normalize(vectors), strategy)
-        else:
-            candidates = intent_pairs(intents, unigrams, 20 * count, seed)
-        share = (count - len(pairs)) // (len(strategies) - number)
+    # What one strategy lacks, another may have: so each is asked once more for the rest.
+    turns = [*strategies, *strategies]
+    for number, strategy in enumerate(turns):
+        left = len(strategies) - number if number < len(strategies) else 1
         pairs += draw_evenly(
-            candidates, share, seed + number, taken=taken, uses=uses, max_uses=max_uses
+            candidates[strategy],
+            (count - len(pairs)) // left,
+            seed + number,
+            taken=taken,
+            uses=uses,
+            max_uses=max_uses,
         )
     rng = np.random.default_rng(seed)
     return [pairs[place] for place in rng.permutation(len(pairs))]

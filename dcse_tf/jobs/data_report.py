@@ -3,9 +3,11 @@
 import dataclasses
 import html
 import io
+import warnings
 from collections.abc import Iterable, Sequence
 
 import matplotlib
+import matplotlib.figure
 
 from dcse_tf.data.leaks import LONG, LeakReport
 from dcse_tf.data.statistics import Lengths, Statistics
@@ -15,6 +17,9 @@ _BARS = 40  # of a plot by name
 _SHOWN = 12  # leaks of a set in the page; all are in leaks.tsv
 _LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
 _COLOR = "#3a6ea5"
+# Letters stay text, for which the browser has fonts; "$" begins no formula; equal drawings have
+# equal names inside.
+_DRAWING = {"svg.fonttype": "none", "text.parse_math": False, "svg.hashsalt": "dcse_tf"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
        overflow-wrap: anywhere; }
@@ -202,20 +207,16 @@ def _bars(counts: dict[str, int], unit: str = "turns") -> str:
 
 def _figure(height: float) -> tuple:
     # Without pyplot there is no global state and no display to look for.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, height), layout="constrained")
-    axes = figure.add_subplot()
+    with matplotlib.rc_context(_DRAWING):
+        figure = matplotlib.figure.Figure(figsize=(8, height), layout="constrained")
+        axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _to_svg(figure: "matplotlib.figure.Figure") -> str:
-    """The drawing with its letters as text, which the browser has fonts for."""
-    import warnings
-
+def _to_svg(figure: matplotlib.figure.Figure) -> str:
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+    with matplotlib.rc_context(_DRAWING), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     drawing = buffer.getvalue()

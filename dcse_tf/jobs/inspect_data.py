@@ -103,9 +103,7 @@ def _make_token_counter(vocab: str) -> CountTokens:
 def _write_leaks(path: pathlib.Path, reports: list[LeakReport]) -> None:
     lines = ["set\tsimilarity\tsentence\tutterance\tsession"]
     for report in reports:
-        lines += [
-            f"{report.source}\t{leak.similarity:.3f}\t{leak.sentence}\t{leak.utterance}"
-            f"\t{leak.session_id}"
-            for leak in report.leaks
-        ]
+        for leak in report.leaks:
+            fields = (report.source, f"{leak.similarity:.3f}", leak.sentence, leak.utterance)
+            lines.append("\t".join(" ".join(f.split()) for f in (*fields, leak.session_id)))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
