@@ -80,7 +80,9 @@ def _make_contrastive_dataset(setup: Setup, first_step: int, replicas: int) -> t
     return make_contrastive_dataset(
         setup.data_dir,
         setup.manifest,
+        batch_form=config.batch_form,
         batch_size=config.global_batch_size or 0,
+        session_turns=config.session_turns,
         negatives=config.negatives,
         context_turns=config.context_turns,
         context_side=config.context_side,

@@ -8,7 +8,12 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import turn_ids
 
-from dcse_tf.data.batches import make_batches, sample_negatives
+from dcse_tf.data.batches import (
+    make_batches,
+    sample_negatives,
+    turns_of_samples,
+    turns_of_sessions,
+)
 
 MAX_TOKENS = 16
 NAMES = {
@@ -51,7 +56,9 @@ def make_samples(rows=ROWS):
 
 
 def make(rows=ROWS, negatives=3, seed=0, replicas=1):
-    batches = make_batches(make_samples(rows), negatives, tf.constant([1, seed]), replicas)
+    batches = make_batches(
+        turns_of_samples(make_samples(rows), replicas), negatives, tf.constant([1, seed]), replicas
+    )
     assert all(set(batch) == NAMES for batch in batches)
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
@@ -193,3 +200,91 @@ def test_negatives_are_drawn_alike():
     assert set(counts) == {1, 2, 3, 4, 5}
     # Four standard deviations: 4 x sqrt(400 x 0.4 x 0.6) = 39.
     assert all(abs(count - 160) < 39 for count in counts.values())
+
+
+def test_all_negatives_are_those_that_could_be_drawn():
+    (drawn,), (every,) = make(negatives=7), make(negatives=0)
+    assert every["candidate_mask"].shape == (8, 9)
+    assert list(map(sorted, candidates(every))) == list(map(sorted, candidates(drawn)))
+    assert [row[0] for row in candidates(every)] == [row[0] for row in candidates(drawn)]
+
+
+@seeds
+def test_the_plain_form_has_the_same_samples_and_an_entry_for_every_use(seed):
+    draw = tf.constant([1, seed])
+    turns = turns_of_samples(make_samples(), 1)
+    (unique,) = make_batches(turns, 3, draw, 1)
+    (plain,) = make_batches(turns, 3, draw, 1, distinct=False)
+    unique, plain = ({k: v.numpy() for k, v in batch.items()} for batch in (unique, plain))
+    for name in ("context_index", "candidate_index"):
+        assert gather(plain, plain[name]) == gather(unique, unique[name])
+    for name in ("turn_mask", "candidate_mask"):
+        np.testing.assert_array_equal(plain[name], unique[name])
+    # 8 rows of 3 turns and 4 candidates, padded to the longest of the corpus.
+    assert plain["token_ids"].shape == (8 * (3 + 4), MAX_TOKENS)
+    index = [*plain["context_index"].ravel(), *plain["candidate_index"].ravel()]
+    assert index == list(range(56))
+
+
+# Sessions as lists of turns for the dense form.
+SESSIONS = [[(1, 0, 0), (1, 1, 3), OK], [(2, 0, 1), (2, 1, 2)], [OK, (3, 1, 0), OK, (3, 3, 2)],
+            [(4, 0, 0), (4, 1, 0)]]  # fmt: skip
+
+
+def make_sessions(sessions=SESSIONS):
+    return {
+        "session": tf.constant([1000 + number for number in range(len(sessions))], tf.int64),
+        "token_ids": tf.ragged.constant([[turn_ids(*t) for t in s] for s in sessions], tf.int32),
+        "utterances": tf.ragged.constant([[fingerprint(t) for t in s] for s in sessions], tf.int64),
+    }
+
+
+def make_dense(side="both", negatives=0, replicas=1, sessions=SESSIONS):
+    turns = turns_of_sessions(make_sessions(sessions), 2, side, replicas)
+    batches = make_batches(turns, negatives, tf.constant([1, 2]), replicas)
+    return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
+
+
+@pytest.mark.parametrize("side", ["both", "before"])
+def test_every_turn_with_a_context_is_a_response_of_the_dense_form(side):
+    (batch,) = make_dense(side)
+    expected = []
+    for session in SESSIONS:
+        for place, response in enumerate(session):
+            around = [place - 2, place - 1] + ([place + 1, place + 2] if side == "both" else [])
+            context = [session[i] for i in around if 0 <= i < len(session)]
+            if context:
+                expected.append(
+                    (tuple(turn_ids(*response)), [tuple(turn_ids(*t)) for t in context])
+                )
+    contexts = [
+        [ids for ids, real in zip(row, mask) if real]
+        for row, mask in zip(gather(batch, batch["context_index"]), batch["turn_mask"])
+    ]
+    firsts = [row[0] for row in gather(batch, batch["candidate_index"])]
+    assert list(zip(firsts, contexts, strict=True)) == expected
+    table = [strip(row) for row in batch["token_ids"]]
+    assert len(set(table)) == len(table)
+
+
+def test_dense_negatives_are_no_texts_of_the_own_session():
+    (batch,) = make_dense()
+    rows = iter(candidates(batch))
+    everything = {tuple(turn_ids(*turn)) for session in SESSIONS for turn in session}
+    for session in SESSIONS:
+        own = {tuple(turn_ids(*turn)) for turn in session}
+        for _ in session:
+            assert set(next(rows)[1:]) == everything - own
+
+
+def test_replicas_of_the_dense_form_have_whole_sessions():
+    (whole,), parts = make_dense(negatives=3), make_dense(negatives=3, replicas=2)
+    assert [len(part["turn_mask"]) for part in parts] == [3 + 2, 4 + 2]
+    for name in ("context_index", "candidate_index"):
+        together = itertools.chain.from_iterable(gather(part, part[name]) for part in parts)
+        assert list(together) == gather(whole, whole[name])
+
+
+def test_a_session_of_one_turn_gives_no_response():
+    (batch,) = make_dense(sessions=[[(1, 0, 0)], [(2, 0, 0), (2, 1, 0)], [(3, 0, 0), (3, 1, 0)]])
+    assert len(batch["turn_mask"]) == 4

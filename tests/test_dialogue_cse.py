@@ -196,3 +196,28 @@ def test_identical_token_embeddings_give_similarity_1_and_the_loss_of_chance(enc
     np.testing.assert_allclose(outputs["similarity"], np.ones((3, 3)), atol=1e-5)
     # log(1 + K): K = 2, 1 and 2 negatives
     np.testing.assert_allclose(outputs["loss"], np.log([3, 2, 3]), atol=1e-4)
+
+
+def test_encoding_every_use_or_every_utterance_once_gives_the_same_gradients(encoder, model):
+    """The forms plain and unique, dropout off."""
+    batch = make_batch()
+    used = tf.concat([tf.reshape(batch[name], [-1]) for name in INDEX_NAMES[::2]], axis=0)
+    shapes = [batch[name].shape for name in INDEX_NAMES[::2]]
+    index = tf.split(tf.range(tf.size(used)), [shape.num_elements() for shape in shapes])
+    plain = {
+        **batch,
+        **{name: tf.gather(batch[name], used) for name in ("token_ids", "padding_mask")},
+        **{n: tf.reshape(i, s) for n, i, s in zip(INDEX_NAMES[::2], index, shapes, strict=True)},
+    }
+    variables = [variable.value for variable in model.trainable_variables]
+    found = []
+    for inputs in (batch, plain):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(inputs, training=False)["loss"])
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        found.append((loss, [tf.convert_to_tensor(gradient) for gradient in gradients]))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    for once, each in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(
+            each, once, atol=1e-4 * float(tf.reduce_max(tf.abs(once))) + 1e-6
+        )

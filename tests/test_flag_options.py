@@ -173,3 +173,14 @@ def test_building_evaluation_sets_starts_no_tensorflow(job, output, no_tensorflo
     flags = [f"--input={table}", output.format(tmp_path)]
     done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", *flags)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_number_may_be_given_as_its_word(no_tensorflow, tmp_path):
+    """Both are refused for the same reason, later: no such data."""
+    flags = ["--data_dir=none", f"--run_dir={tmp_path}/run", "--encoder_size=tiny"]
+    for value in ("all", "0", "3"):
+        done = run(no_tensorflow, "-m", "dcse_tf.cli.train", *flags, f"--negatives={value}")
+        assert "TensorFlow was started" in done.stderr, done.stderr
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.train", *flags, "--negatives=some")
+    assert "TensorFlow was started" not in done.stderr
+    assert "negatives" in done.stderr

@@ -22,7 +22,14 @@ def corpus(tmp_path_factory):
 
 
 def contrastive(corpus, steps, **settings):
-    values = {"batch_size": BATCH, "negatives": 3, "context_turns": 2, "context_side": "both"}
+    values = {
+        "batch_form": "unique",
+        "session_turns": 4,
+        "batch_size": BATCH,
+        "negatives": 3,
+        "context_turns": 2,
+        "context_side": "both",
+    }
     dataset = make_contrastive_dataset(*corpus, **{**values, "seed": 0, **settings})
     return list(dataset.take(steps * settings.get("replicas", 1)).as_numpy_iterator())
 
@@ -77,7 +84,11 @@ def differ(one, two):
     )
 
 
-makers = pytest.mark.parametrize("make", [contrastive, masked_lm])
+def dense(corpus, steps, **settings):
+    return contrastive(corpus, steps, **{"batch_form": "dense", **settings})
+
+
+makers = pytest.mark.parametrize("make", [contrastive, dense, masked_lm])
 
 
 @makers
@@ -219,3 +230,19 @@ def test_two_replicas_share_the_masked_batch_of_one(corpus):
         for name, value in batch.items():
             together = np.concatenate([half[name] for half in halves[2 * step : 2 * step + 2]])
             np.testing.assert_array_equal(together, value)
+
+
+def test_the_dense_form_takes_a_run_of_turns_of_every_session(corpus):
+    """Runs of at most 4 turns; all of them are responses, and begin anywhere."""
+    starts = set()
+    for batch in dense(corpus, 8):
+        runs = {}
+        for session, turn in responses([batch]):
+            runs.setdefault(session, []).append(turn)
+        assert len(runs) == BATCH
+        for session, turns in runs.items():
+            assert turns == list(range(turns[0], turns[0] + min(4, TURNS[session])))
+            assert turns[-1] < TURNS[session]
+            if TURNS[session] == 6:
+                starts.add(turns[0])
+    assert starts == {0, 1, 2}

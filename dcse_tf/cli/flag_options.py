@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from absl import app, flags, logging
@@ -21,6 +21,18 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
     tuple: flags.DEFINE_list,
 }
+
+
+class _NumberOrWord(flags.IntegerParser):
+    """An integer, or a word that stands for one."""
+
+    def __init__(self, words: Mapping[str, int]):
+        super().__init__()
+        self._words = words
+        self.syntactic_help = f"an integer or {', '.join(words)}"
+
+    def convert(self, argument: Any) -> int:
+        return self._words[argument] if argument in self._words else super().convert(argument)
 
 
 def define_flags(config: type[Options], module: str) -> None:
@@ -41,6 +53,15 @@ def define_flags(config: type[Options], module: str) -> None:
         if rules["choices"]:
             flags.DEFINE_enum(
                 field.name, default, list(rules["choices"]), help_text, module_name=module
+            )
+        elif rules["words"]:
+            flags.DEFINE(
+                _NumberOrWord(rules["words"]),
+                field.name,
+                default,
+                help_text,
+                serializer=flags.ArgumentSerializer(),
+                module_name=module,
             )
         else:
             _DEFINE[kind](field.name, default, help_text, module_name=module)

@@ -21,6 +21,7 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     required: bool = False,
+    words: Mapping[str, int] | None = None,
 ) -> Any:
     """A field of a configuration, from which its command-line flag is made.
 
@@ -31,6 +32,7 @@ def option(
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
         required: whether the job cannot run without it.
+        words: numbers that the command line may give as a word.
     """
     metadata = {
         "help": help,
@@ -38,6 +40,7 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "required": required,
+        "words": words or {},
     }
     return dataclasses.field(default=default, metadata=metadata)
 

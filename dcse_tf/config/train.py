@@ -107,8 +107,23 @@ class TrainConfig(Options):
     temperature: float = option(
         0.1, "dialogue_cse: temperature of the contrastive loss (equation 8).", minimum=1e-4
     )
+    batch_form: str = option(
+        "unique",
+        "dialogue_cse: what a batch is made of. plain: one random response a session, every use "
+        "of an utterance encoded by itself, padded to the longest of the corpus, as in the paper; "
+        "unique: the same, each distinct utterance encoded once; dense: every turn of a session "
+        "is a response, each distinct utterance encoded once.",
+        choices=("plain", "unique", "dense"),
+    )
+    session_turns: int = option(
+        16, "dense: most consecutive turns of a session a visit, drawn at random.", minimum=2
+    )
     negatives: int = option(
-        9, "dialogue_cse: negatives a positive, from other sessions of the batch.", minimum=1
+        9,
+        "dialogue_cse: negatives a positive, drawn from other sessions of the batch; all (0): "
+        "every one that the batch has.",
+        minimum=0,
+        words={"all": 0},
     )
     context_turns: int = option(
         3, "dialogue_cse: most context turns on each side of the response.", minimum=1
@@ -183,10 +198,12 @@ class TrainConfig(Options):
                 f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
                 f"{epoch_size} samples"
             )
-        if self.task == "dialogue_cse" and config.negatives >= batch:
+        # A session gives one response, or with dense two at least.
+        each = 2 if config.batch_form == "dense" else 1
+        if self.task == "dialogue_cse" and max(1, config.negatives) > each * (batch - 1):
             raise ConfigError(
                 f"--negatives={config.negatives}: they come from the other sessions of the batch, "
-                f"so at most --global_batch_size - 1 = {batch - 1}"
+                f"so at most {each} x (--global_batch_size - 1) = {each * (batch - 1)}"
             )
         if config.steps is None:
             assert config.epochs is not None

@@ -1,11 +1,21 @@
-"""From samples to a batch: an utterance table, and an index into it.
+"""From turns to a batch: an utterance table, and an index into it.
 
 The table holds every distinct utterance of the batch once, so each is encoded once; the index
 says which of them are contexts and candidates of a sample. Gathering from the encoded table gives
-the gradients of encoding every use on its own.
+the gradients of encoding every use on its own (which the form "plain" does).
+
+Whatever a batch is made of, it is first "turns", a dict of
+    token_ids: int32 `[turns, tokens]`, zero-padded;
+    utterances: int64 `[turns]`, fingerprints of the texts;
+    response: int32 `[rows]` and context: int32 `[rows, slots]`, places among the turns;
+    turn_mask: bool `[rows, slots]`, True = real turn;
+    session: int64 `[rows]`, fingerprints of the sessions;
+    row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
 """
 
 import tensorflow as tf
+
+from dcse_tf.data.samples import context_offsets
 
 Tensors = dict[str, tf.Tensor]
 
@@ -22,7 +32,7 @@ def sample_negatives(
     Args:
         session: int64 `[batch]`, fingerprints of the sessions.
         response: int64 `[batch]`, fingerprints of the responses' texts.
-        negatives: how many to draw for a row.
+        negatives: how many to draw for a row; 0 for all, of which there are up to `batch`.
         seed: int `[2]`; it alone decides the draw.
 
     Returns:
@@ -39,27 +49,92 @@ def sample_negatives(
         tf.cast(own_session, tf.float32), tf.cast(same_text, tf.float32)
     )
     allowed = (in_own_session == 0.0) & first_of_text[None, :]
-    order = tf.random.stateless_uniform([batch, batch], seed)
-    order, drawn = tf.math.top_k(tf.where(allowed, order, -1.0), k=negatives)
     own = tf.range(batch)[:, None]
-    drawn_mask = order >= 0.0
+    if negatives:
+        order = tf.random.stateless_uniform([batch, batch], seed)
+        order, drawn = tf.math.top_k(tf.where(allowed, order, -1.0), k=tf.minimum(negatives, batch))
+        drawn_mask = order >= 0.0
+    else:
+        drawn, drawn_mask = tf.tile(tf.range(batch)[None, :], [batch, 1]), allowed
     rows = tf.concat([own, tf.where(drawn_mask, drawn, own)], axis=1)
     return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
 
 
-def make_batches(samples: Tensors, negatives: int, seed: tf.Tensor, replicas: int) -> list[Tensors]:
+def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
+    """The turns of samples that have one response each, see `make_sample`.
+
+    Args:
+        samples: batched outputs of `make_sample`: session `[batch]`, token_ids
+            `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
+            `[batch, slots]`.
+        replicas: how many; it divides the batch.
+    """
+    slots = samples["turn_mask"].shape[1]
+    rows = tf.shape(samples["turn_mask"])[0]
+    # The response is the last of the slots + 1 places of a sample.
+    response = tf.range(rows) * (slots + 1) + slots
+    tokens = samples["token_ids"].shape[-1]
+    return {
+        "token_ids": tf.reshape(samples["token_ids"], [-1, tokens]),
+        "utterances": tf.reshape(samples["utterances"], [-1]),
+        "response": response,
+        "context": response[:, None] - slots + tf.range(slots)[None, :],
+        "turn_mask": samples["turn_mask"],
+        "session": samples["session"],
+        "row_splits": tf.range(replicas + 1) * (rows // replicas),
+    }
+
+
+def turns_of_sessions(
+    sessions: dict, context_turns: int, context_side: str, replicas: int
+) -> Tensors:
+    """Every turn of some sessions as a response (form "dense").
+
+    Args:
+        sessions: session int64 `[batch]`, token_ids int32 `[batch, (turns), (tokens)]`,
+            utterances int64 `[batch, (turns)]`.
+        context_turns, context_side: as for `choose_turns`; with context before only, the first
+            turn of a session is no response.
+        replicas: how many; it divides the batch.
+    """
+    utterances = sessions["utterances"]
+    owner = tf.cast(utterances.value_rowids(), tf.int32)
+    places = tf.range(tf.size(owner))
+    offsets = context_offsets(context_turns, context_side)
+    context = places[:, None] + tf.constant(offsets)[None, :]
+    inside = tf.clip_by_value(context, 0, tf.size(owner) - 1)
+    turn_mask = (context == inside) & (tf.gather(owner, inside) == owner[:, None])
+    response = tf.boolean_mask(places, tf.reduce_any(turn_mask, axis=1))
+    turn_mask = tf.gather(turn_mask, response)
+    context = tf.where(turn_mask, tf.gather(inside, response), response[:, None])
+    row_owner = tf.gather(owner, response)
+    firsts = tf.range(replicas + 1) * (tf.shape(sessions["session"])[0] // replicas)
+    return {
+        "token_ids": sessions["token_ids"].merge_dims(0, 1).to_tensor(),
+        "utterances": utterances.flat_values,
+        "response": response,
+        "context": context,
+        "turn_mask": turn_mask,
+        "session": tf.gather(sessions["session"], row_owner),
+        "row_splits": tf.searchsorted(row_owner, firsts),
+    }
+
+
+def make_batches(
+    turns: Tensors, negatives: int, seed: tf.Tensor, replicas: int, distinct: bool = True
+) -> list[Tensors]:
     """The batches of all replicas for one step.
 
     Negatives are drawn over the global batch before it is divided, so that the loss does not
     depend on the number of devices; each replica's table has what its own rows need.
 
     Args:
-        samples: batched outputs of `make_sample`: session `[batch]`, token_ids
-            `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
-            `[batch, slots]`.
-        negatives: how many for every sample.
+        turns: see the module.
+        negatives: how many for every row; 0 for all.
         seed: int `[2]`.
-        replicas: into how many batches of consecutive rows; it divides the batch.
+        replicas: into how many batches of consecutive rows.
+        distinct: whether the table has every utterance once; else every use has an entry of its
+            own, padded to the corpus' longest, as in the paper's procedure (form "plain").
 
     Returns:
         For every replica a dict of
@@ -70,43 +145,44 @@ def make_batches(samples: Tensors, negatives: int, seed: tf.Tensor, replicas: in
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
             candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate.
     """
-    candidate_rows, candidate_mask = sample_negatives(
-        samples["session"], samples["utterances"][:, -1], negatives, seed
-    )
-    parts = {
-        "candidate_rows": tf.split(candidate_rows, replicas),
-        "candidate_mask": tf.split(candidate_mask, replicas),
-        "turn_mask": tf.split(samples["turn_mask"], replicas),
-        "rows": tf.split(tf.range(tf.shape(candidate_rows)[0]), replicas),
+    texts = tf.gather(turns["utterances"], turns["response"])
+    candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
+    rows = {
+        "context": turns["context"],
+        "turn_mask": turns["turn_mask"],
+        "candidates": tf.gather(turns["response"], candidate_rows),
+        "candidate_mask": candidate_mask,
     }
+    splits = turns["row_splits"]
     return [
-        _index_table(samples, {name: part[replica] for name, part in parts.items()})
-        for replica in range(replicas)
+        _index_table(
+            turns,
+            {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()},
+            distinct,
+        )
+        for i in range(replicas)
     ]
 
 
-def _index_table(samples: Tensors, part: Tensors) -> Tensors:
-    """Finds the distinct utterances of some rows and points the rows at them."""
-    slots = samples["turn_mask"].shape[1]
-    width = slots + 1  # places a sample has in the flattened utterances; the response is the last
-    context = part["rows"][:, None] * width + tf.range(slots)[None, :]
-    candidates = part["candidate_rows"] * width + slots
-    shapes = tf.shape(context), tf.shape(candidates)
+def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
+    """Collects the utterances of some rows into a table and points the rows at them."""
+    context, candidates = rows["context"], rows["candidates"]
     used = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], axis=0)
-
-    fingerprints = tf.gather(tf.reshape(samples["utterances"], [-1]), used)
-    distinct, index = tf.unique(fingerprints)
-    first_use = tf.math.unsorted_segment_min(used, index, tf.size(distinct))
-    tokens = samples["token_ids"].shape[-1]
-    token_ids = tf.gather(tf.reshape(samples["token_ids"], [-1, tokens]), first_use)
+    if distinct:
+        texts, index = tf.unique(tf.gather(turns["utterances"], used))
+        entries = tf.math.unsorted_segment_min(used, index, tf.size(texts))
+    else:
+        entries, index = used, tf.range(tf.size(used))
+    token_ids = tf.gather(turns["token_ids"], entries)
     padding_mask = token_ids != 0  # [PAD] is 0, which the tokenizer sees to
     longest = tf.reduce_max(tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1))
+    width = longest if distinct else tf.shape(token_ids)[1]
     context_size = tf.size(context)
     return {
-        "token_ids": token_ids[:, :longest],
-        "padding_mask": padding_mask[:, :longest],
-        "context_index": tf.reshape(index[:context_size], shapes[0]),
-        "turn_mask": part["turn_mask"],
-        "candidate_index": tf.reshape(index[context_size:], shapes[1]),
-        "candidate_mask": part["candidate_mask"],
+        "token_ids": token_ids[:, :width],
+        "padding_mask": padding_mask[:, :width],
+        "context_index": tf.reshape(index[:context_size], tf.shape(context)),
+        "turn_mask": rows["turn_mask"],
+        "candidate_index": tf.reshape(index[context_size:], tf.shape(candidates)),
+        "candidate_mask": rows["candidate_mask"],
     }

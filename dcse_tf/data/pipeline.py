@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from dcse_tf.data.batches import make_batches
+from dcse_tf.data.batches import make_batches, turns_of_samples, turns_of_sessions
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.masking import MaskingRule, mask_tokens
-from dcse_tf.data.samples import make_sample
+from dcse_tf.data.samples import cut_session, make_sample
 from dcse_tf.data.tfrecords import parse_session, shard_paths
 
 _SHUFFLE_SESSIONS = 20_000
@@ -94,7 +94,9 @@ def make_contrastive_dataset(
     folder: pathlib.Path,
     manifest: Manifest,
     *,
+    batch_form: str,
     batch_size: int,
+    session_turns: int,
     negatives: int,
     context_turns: int,
     context_side: str,
@@ -102,7 +104,11 @@ def make_contrastive_dataset(
     first_step: int = 0,
     replicas: int = 1,
 ) -> tf.data.Dataset:
-    """Batches for the contrastive objective, see `make_batches`; `replicas` of them a step."""
+    """Batches for the contrastive objective, see `make_batches`; `replicas` of them a step.
+
+    An element is a session, of which the forms "plain" and "unique" take one turn as a response
+    and "dense" every turn of a run of `session_turns`.
+    """
     split = manifest.splits["train"]
     paths = shard_paths(folder, split)
     dataset = repeat_epochs(
@@ -115,20 +121,23 @@ def make_contrastive_dataset(
     )
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        sample = make_sample(
-            parse_session(record),
-            _seed(seed, epoch, index, _SAMPLES),
-            context_turns,
-            context_side,
-            manifest.max_sequence_length,
-        )
-        return step, sample
+        session, draw = parse_session(record), _seed(seed, epoch, index, _SAMPLES)
+        if batch_form == "dense":
+            return step, cut_session(session, draw, session_turns)
+        longest = manifest.max_sequence_length
+        return step, make_sample(session, draw, context_turns, context_side, longest)
 
-    def assemble(steps: tf.Tensor, samples: dict) -> tf.data.Dataset:
-        batches = make_batches(samples, negatives, _seed(seed, steps[0], _BATCHES), replicas)
-        return _in_turn(batches)
+    def assemble(steps: tf.Tensor, elements: dict) -> tf.data.Dataset:
+        if batch_form == "dense":
+            turns = turns_of_sessions(elements, context_turns, context_side, replicas)
+        else:
+            turns = turns_of_samples(elements, replicas)
+        draw = _seed(seed, steps[0], _BATCHES)
+        return _in_turn(make_batches(turns, negatives, draw, replicas, batch_form != "plain"))
 
-    dataset = dataset.map(parse, tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
+    dataset = dataset.map(parse, tf.data.AUTOTUNE)
+    collect = dataset.ragged_batch if batch_form == "dense" else dataset.batch
+    dataset = collect(batch_size, drop_remainder=True)
     return dataset.flat_map(assemble).prefetch(tf.data.AUTOTUNE)
 
 

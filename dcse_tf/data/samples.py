@@ -5,6 +5,12 @@ import tensorflow as tf
 Tensors = dict[str, tf.Tensor]
 
 
+def context_offsets(context_turns: int, context_side: str) -> list[int]:
+    """Where context turns stand from the response: before it, and after it if "both"."""
+    after = range(1, context_turns + 1) if context_side == "both" else ()
+    return [*range(-context_turns, 0), *after]
+
+
 def choose_turns(
     num_turns: tf.Tensor, response: tf.Tensor, context_turns: int, context_side: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -21,9 +27,7 @@ def choose_turns(
             absent turn has the response's index.
         turn_mask: bool `[slots]`, True = real turn.
     """
-    offsets = list(range(-context_turns, 0))
-    if context_side == "both":
-        offsets += range(1, context_turns + 1)
+    offsets = context_offsets(context_turns, context_side)
     context = response + tf.constant(offsets, response.dtype)
     turn_mask = (context >= 0) & (context < num_turns)
     turns = tf.concat([tf.where(turn_mask, context, response), response[None]], axis=0)
@@ -60,4 +64,25 @@ def make_sample(
         "token_ids": token_ids.to_tensor(shape=[None, max_tokens]),
         "utterances": tf.gather(session["utterances"], turns),
         "turn_mask": turn_mask,
+    }
+
+
+def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
+    """A run of at most `max_turns` consecutive turns, drawn from a session.
+
+    Args:
+        session: the features of a record.
+        seed: int64 `[2]`; it alone decides the draw.
+        max_turns: most turns.
+
+    Returns:
+        The same features: session, token_ids int32 `[turns, (tokens)]`, utterances `[turns]`.
+    """
+    num_turns = tf.shape(session["utterances"])[0]
+    length = tf.minimum(num_turns, max_turns)
+    start = tf.random.stateless_uniform([], seed, 0, num_turns - length + 1, tf.int32)
+    return {
+        "session": session["session"],
+        "token_ids": session["token_ids"][start : start + length],
+        "utterances": session["utterances"][start : start + length],
     }

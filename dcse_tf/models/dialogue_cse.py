@@ -5,6 +5,7 @@ from keras import ops
 
 from dcse_tf.layers import (
     CosineSimilarity,
+    GramSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
     NTXent,
@@ -62,6 +63,8 @@ def build_matching(dim: int) -> keras.Model:
 def build_dialogue_cse(encoder: keras.Model, temperature: float) -> keras.Model:
     """The training model: a batch as `dcse_tf.data.batches` makes it, to similarities and losses.
 
+    The similarity is that of `build_matching`, by its shorter way (`GramSimilarity`).
+
     Args:
         encoder: see `build_bert_encoder`.
         temperature: of the loss.
@@ -80,11 +83,10 @@ def build_dialogue_cse(encoder: keras.Model, temperature: float) -> keras.Model:
         "candidate_mask": keras.Input((None,), dtype="bool", name="candidate_mask"),
     }
     token_embeddings = encoder({k: inputs[k] for k in ("token_ids", "padding_mask")})
-    index = ("padding_mask", "context_index", "turn_mask", "candidate_index")
-    matching = build_matching(token_embeddings.shape[-1])
-    similarity = matching(
-        {"token_embeddings": token_embeddings, **{name: inputs[name] for name in index}}
+    all_pairs = GramSimilarity(dtype="float32", name="gram_similarity")(
+        token_embeddings, inputs["padding_mask"], inputs["context_index"], inputs["turn_mask"]
     )
+    similarity = ops.take_along_axis(all_pairs, inputs["candidate_index"], axis=1)
     loss = NTXent(temperature, dtype="float32", name="nt_xent")(
         similarity, inputs["candidate_mask"]
     )
