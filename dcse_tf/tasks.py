@@ -10,6 +10,7 @@ import keras_hub
 import tensorflow as tf
 
 from dcse_tf.config import TrainConfig
+from dcse_tf.data.layouts import Layout, count_cells
 from dcse_tf.data.manifest import Manifest, Split
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.pipeline import make_contrastive_dataset, make_masked_lm_dataset
@@ -21,6 +22,8 @@ from dcse_tf.training.trainer import ComputeLoss
 
 Tensors = dict[str, tf.Tensor]
 Scores = dict[str, float]
+# Compiled, the rows of a packed table come in multiples of this: a program for each.
+_COMPILED_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Setup:
         manifest: its manifest.
         vocabulary: of the encoder and the corpus.
         backbone: the BERT.
-        encoder: the functional encoder on it.
+        encoder: the functional encoder on it, for evaluation.
         tensors: the checkpoint's tensors, for heads; empty from random weights.
     """
 
@@ -71,8 +74,14 @@ class Task:
     scores_responses: bool
 
 
+def make_layout(config: TrainConfig) -> Layout:
+    """The layout of the tables; compiled steps want few different shapes."""
+    rows = _COMPILED_ROWS if config.jit_compile else 1
+    return Layout(config.layout, row_length=config.row_length or 0, row_multiple=rows)
+
+
 def _build_contrastive(setup: Setup) -> keras.Model:
-    return build_dialogue_cse(setup.encoder, setup.config.temperature)
+    return build_dialogue_cse(setup.backbone, make_layout(setup.config), setup.config.temperature)
 
 
 def _make_contrastive_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
@@ -87,6 +96,8 @@ def _make_contrastive_dataset(setup: Setup, first_step: int, replicas: int) -> t
         context_turns=config.context_turns,
         context_side=config.context_side,
         seed=config.seed,
+        layout=make_layout(config),
+        fixed_shapes=config.jit_compile,
         first_step=first_step,
         replicas=replicas,
     )
@@ -101,22 +112,33 @@ def compute_contrastive_loss(model: keras.Model, batch: Tensors) -> Tensors:
     outputs = model(batch, training=True)
     similarity = outputs["similarity"]
     negative_mask = batch["candidate_mask"][:, 1:]
+    # A row without a positive fills the batch up and counts for nothing.
+    rows = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
     negatives = tf.where(negative_mask, similarity[:, 1:], 0.0)
     count = tf.reduce_sum(tf.cast(negative_mask, tf.float32), axis=1)
     hardest = tf.reduce_max(tf.where(negative_mask, similarity[:, 1:], -2.0), axis=1)
+    above = tf.cast(similarity[:, 0] > hardest, tf.float32)
     return {
-        "loss": tf.reduce_sum(outputs["loss"]),
-        "weight": tf.cast(tf.shape(similarity)[0], tf.float32),
-        "accuracy": tf.reduce_sum(tf.cast(similarity[:, 0] > hardest, tf.float32)),
-        "positive_similarity": tf.reduce_sum(similarity[:, 0]),
+        "loss": tf.reduce_sum(outputs["loss"] * rows),
+        "weight": tf.reduce_sum(rows),
+        "accuracy": tf.reduce_sum(above * rows),
+        "positive_similarity": tf.reduce_sum(similarity[:, 0] * rows),
         "negative_similarity": tf.reduce_sum(tf.reduce_sum(negatives, 1) / tf.maximum(count, 1.0)),
-        "samples": tf.cast(tf.shape(similarity)[0], tf.float32),
+        "samples": tf.reduce_sum(rows),
+        **_count_tokens(batch),
+    }
+
+
+def _count_tokens(batch: Tensors) -> Tensors:
+    """Real tokens of the table, and those that the encoder computed for them."""
+    return {
         "tokens": tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32)),
+        "cells": count_cells(batch),
     }
 
 
 def _build_masked_lm(setup: Setup) -> keras.Model:
-    model, head = build_masked_lm(setup.backbone, setup.encoder)
+    model, head = build_masked_lm(setup.backbone, make_layout(setup.config))
     source = setup.config.encoder or setup.config.encoder_size
     if not load_head(head, setup.tensors, source):
         initialize_weights(head.trainable_variables, setup.config.seed + 1)
@@ -131,6 +153,8 @@ def _make_masked_lm_dataset(setup: Setup, first_step: int, replicas: int) -> tf.
         batch_size=setup.config.global_batch_size or 0,
         rule=_masking_rule(setup),
         seed=setup.config.seed,
+        layout=make_layout(setup.config),
+        fixed_shapes=setup.config.jit_compile,
         first_step=first_step,
         replicas=replicas,
     )
@@ -150,7 +174,7 @@ def _masking_rule(setup: Setup) -> MaskingRule:
 def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = True) -> Tensors:
     """Sums over the predictions of a batch: cross entropy, and whether the best guess is right."""
     # Keras matches a dict with other keys by order, not by name.
-    inputs = {name: batch[name] for name in ("token_ids", "padding_mask", "mask_positions")}
+    inputs = {k: v for k, v in batch.items() if k not in ("mask_ids", "mask_weights")}
     logits = tf.cast(model(inputs, training=training), tf.float32)
     weights = batch["mask_weights"]
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["mask_ids"], logits)
@@ -161,8 +185,8 @@ def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = 
         "loss": tf.reduce_sum(losses * weights),
         "weight": tf.reduce_sum(weights),
         "accuracy": tf.reduce_sum(right * weights),
-        "samples": tf.cast(tf.shape(weights)[0], tf.float32),
-        "tokens": tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32)),
+        "samples": tf.cast(tf.shape(batch["padding_mask"])[0], tf.float32),
+        **_count_tokens(batch),
     }
 
 
@@ -184,6 +208,7 @@ def _make_masked_lm_evaluation(setup: Setup, model: keras.Model) -> Callable[[],
         batch_size=batch_size,
         rule=_masking_rule(setup),
         seed=setup.config.seed,
+        layout=make_layout(setup.config),
     ).take(utterances // batch_size)
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True

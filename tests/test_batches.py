@@ -9,12 +9,15 @@ import tensorflow as tf
 from lettered_corpus import turn_ids
 
 from dcse_tf.data.batches import (
+    Shapes,
     make_batches,
     sample_negatives,
     turns_of_samples,
     turns_of_sessions,
 )
+from dcse_tf.data.layouts import Layout
 
+PADDED = Layout("padded")
 MAX_TOKENS = 16
 NAMES = {
     "token_ids",
@@ -56,9 +59,8 @@ def make_samples(rows=ROWS):
 
 
 def make(rows=ROWS, negatives=3, seed=0, replicas=1):
-    batches = make_batches(
-        turns_of_samples(make_samples(rows), replicas), negatives, tf.constant([1, seed]), replicas
-    )
+    turns = turns_of_samples(make_samples(rows), replicas)
+    batches = make_batches(turns, negatives, tf.constant([1, seed]), replicas, PADDED)
     assert all(set(batch) == NAMES for batch in batches)
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
@@ -213,8 +215,8 @@ def test_all_negatives_are_those_that_could_be_drawn():
 def test_the_plain_form_has_the_same_samples_and_an_entry_for_every_use(seed):
     draw = tf.constant([1, seed])
     turns = turns_of_samples(make_samples(), 1)
-    (unique,) = make_batches(turns, 3, draw, 1)
-    (plain,) = make_batches(turns, 3, draw, 1, distinct=False)
+    (unique,) = make_batches(turns, 3, draw, 1, PADDED)
+    (plain,) = make_batches(turns, 3, draw, 1, PADDED, distinct=False)
     unique, plain = ({k: v.numpy() for k, v in batch.items()} for batch in (unique, plain))
     for name in ("context_index", "candidate_index"):
         assert gather(plain, plain[name]) == gather(unique, unique[name])
@@ -241,7 +243,7 @@ def make_sessions(sessions=SESSIONS):
 
 def make_dense(side="both", negatives=0, replicas=1, sessions=SESSIONS):
     turns = turns_of_sessions(make_sessions(sessions), 2, side, replicas)
-    batches = make_batches(turns, negatives, tf.constant([1, 2]), replicas)
+    batches = make_batches(turns, negatives, tf.constant([1, 2]), replicas, PADDED)
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
 
@@ -288,3 +290,21 @@ def test_replicas_of_the_dense_form_have_whole_sessions():
 def test_a_session_of_one_turn_gives_no_response():
     (batch,) = make_dense(sessions=[[(1, 0, 0)], [(2, 0, 0), (2, 1, 0)], [(3, 0, 0), (3, 1, 0)]])
     assert len(batch["turn_mask"]) == 4
+
+
+@pytest.mark.parametrize("negatives", [0, 3])
+def test_fixed_shapes_add_rows_without_a_candidate_and_utterances_without_a_token(negatives):
+    shapes = Shapes(rows=9, candidates=1 + (negatives or 12), utterances=40, tokens=MAX_TOKENS)
+    turns = turns_of_samples(make_samples(), 1)
+    draw = tf.constant([1, 0])
+    (free,) = make_batches(turns, negatives, draw, 1, PADDED)
+    (fixed,) = make_batches(turns, negatives, draw, 1, PADDED, shapes=shapes)
+    free, fixed = ({k: v.numpy() for k, v in batch.items()} for batch in (free, fixed))
+    assert fixed["token_ids"].shape == fixed["padding_mask"].shape == (40, MAX_TOKENS)
+    assert fixed["candidate_mask"].shape == fixed["candidate_index"].shape == (9, shapes.candidates)
+    assert fixed["turn_mask"].shape == fixed["context_index"].shape == (9, 3)
+    assert not fixed["candidate_mask"][8:].any()
+    assert not fixed["turn_mask"][8:].any()
+    assert not fixed["padding_mask"][len(free["token_ids"]) :].any()
+    assert candidates(fixed)[:8] == candidates(free)
+    np.testing.assert_array_equal(fixed["context_index"][:8], free["context_index"])

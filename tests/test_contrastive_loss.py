@@ -4,14 +4,18 @@ import tensorflow as tf
 from tiny_batch import TEMPERATURE, make_batch, reference_similarities
 from tiny_bert import build_backbone, draw_utterances
 
+from dcse_tf.data.layouts import Layout
 from dcse_tf.models.bert_encoder import build_bert_encoder
 from dcse_tf.models.dialogue_cse import build_dialogue_cse
 from dcse_tf.tasks import compute_contrastive_loss
 
+PADDED = Layout("padded")
+
 
 def test_contrastive_sums_equal_the_reference():
-    encoder = build_bert_encoder(build_backbone())
-    model = build_dialogue_cse(encoder, TEMPERATURE)
+    backbone = build_backbone()
+    encoder = build_bert_encoder(backbone)
+    model = build_dialogue_cse(backbone, PADDED, TEMPERATURE)
     batch = make_batch()
     sums = {name: float(value) for name, value in compute_contrastive_loss(model, batch).items()}
     rows = reference_similarities(encoder)
@@ -36,6 +40,7 @@ def test_masked_candidates_do_not_count_and_equal_is_not_above():
     mask = tf.sequence_mask([2, 3, 2, 1])
     outputs = {"similarity": similarity, "loss": tf.constant([1.0, 2.0, 3.0, 4.0])}
     batch = {"candidate_mask": mask, "padding_mask": tf.constant([[True, True], [True, False]])}
+    batch["token_ids"] = tf.zeros([2, 2], tf.int32)
     sums = compute_contrastive_loss(lambda batch, training: outputs, batch)
     assert float(sums["loss"]) == 10
     assert float(sums["accuracy"]) == 3  # rows 0, 2, 3
@@ -53,5 +58,6 @@ def test_the_loss_is_that_of_training_mode():
         return {"similarity": tf.zeros([1, 2]), "loss": tf.zeros([1])}
 
     masks = {"candidate_mask": tf.ones([1, 2], tf.bool), "padding_mask": tf.ones([1, 1], tf.bool)}
+    masks["token_ids"] = tf.ones([1, 1], tf.int32)
     compute_contrastive_loss(model, masks)
     assert modes == [True]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.masking import MaskingRule, mask_tokens
+from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SIZE = 45  # entries of the vocabulary: 40 that are not special
@@ -32,7 +32,7 @@ def mask(ids, rule=RULE, seed=0):
     return {name: value.numpy() for name, value in masked.items()}
 
 
-def list_predictions(masked):
+def told_predictions(masked):
     """(row, place, true id, id that is seen instead) of every prediction."""
     return [
         (row, int(place), int(true), int(masked["token_ids"][row, place]))
@@ -50,7 +50,7 @@ def test_predictions_tell_the_true_tokens_and_nothing_else_changes(padding, seed
     ids = make_rows(17, rows=20, padding=padding)
     masked = mask(ids, seed=seed)
     restored = masked["token_ids"].copy()
-    for row, place, true, _ in list_predictions(masked):
+    for row, place, true, _ in told_predictions(masked):
         assert true == ids[row, place]
         restored[row, place] = true
     np.testing.assert_array_equal(restored, ids)
@@ -58,7 +58,7 @@ def test_predictions_tell_the_true_tokens_and_nothing_else_changes(padding, seed
 
 
 def test_no_place_is_predicted_twice():
-    predictions = list_predictions(mask(make_rows(30, rows=100)))
+    predictions = told_predictions(mask(make_rows(30, rows=100)))
     assert len({(row, place) for row, place, _, _ in predictions}) == len(predictions)
 
 
@@ -66,7 +66,7 @@ def test_special_and_padded_tokens_are_never_predicted():
     for seed in range(5):
         ids = make_rows(6, rows=50, padding=4)
         masked = mask(ids, dataclasses.replace(RULE, mask_rate=1.0), seed)
-        assert all(ids[row, place] >= 5 for row, place, _, _ in list_predictions(masked))
+        assert all(ids[row, place] >= 5 for row, place, _, _ in told_predictions(masked))
         # At this rate every ordinary token is predicted: 6 a row.
         assert masked["mask_weights"].sum(axis=1).tolist() == [6.0] * 50
 
@@ -120,7 +120,7 @@ def test_padding_changes_no_count_and_stays():
 def many():
     """24,000 predictions: 1,000 rows of 20 tokens, 3 each, eight times."""
     ids = make_rows(20, rows=1000)
-    return np.array([p for seed in range(8) for p in list_predictions(mask(ids, seed=seed))])
+    return np.array([p for seed in range(8) for p in told_predictions(mask(ids, seed=seed))])
 
 
 def test_most_are_hidden_by_mask_some_by_another_token_and_some_stay(many):
@@ -155,3 +155,19 @@ def test_the_seed_alone_decides():
     one, again, other = mask(ids, seed=1), mask(ids, seed=1), mask(ids, seed=2)
     assert all((one[name] == again[name]).all() for name in one)
     assert (one["mask_positions"] != other["mask_positions"]).any()
+
+
+def test_predictions_are_listed_row_by_row_without_empty_places():
+    batch = {
+        "mask_positions": tf.constant([[2, 1, 0], [3, 0, 0]]),
+        "mask_ids": tf.constant([[12, 11, 0], [23, 0, 0]]),
+        "mask_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+        "padding_mask": tf.ones([2, 5], tf.bool),
+    }
+    listed = list_predictions(batch)
+    assert listed["mask_positions"].numpy().tolist() == [2, 1, 8]  # 1 x 5 + 3
+    assert listed["mask_ids"].numpy().tolist() == [12, 11, 23]
+    assert listed["mask_weights"].numpy().tolist() == [1.0, 1.0, 1.0]
+    filled = list_predictions(batch, multiple=4)
+    assert filled["mask_positions"].numpy().tolist() == [2, 1, 8, 0]
+    assert filled["mask_weights"].numpy().tolist() == [1.0, 1.0, 1.0, 0.0]

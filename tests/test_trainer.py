@@ -28,7 +28,7 @@ def _config(data_dir, task, **changes) -> TrainConfig:
         "freeze_layers": 1,
         "freeze_embeddings": task == "dialogue_cse",
     }
-    return TrainConfig(**{**settings, **changes}).with_defaults(1000)
+    return TrainConfig(**{**settings, **changes}).with_defaults(1000, 50, "packed")
 
 
 def _build(data_dir, task, devices, **changes):
@@ -38,7 +38,7 @@ def _build(data_dir, task, devices, **changes):
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     with strategy.scope():
         shape = bert_encoder.make_bert_config(2, 64, len(vocabulary.tokens))
-        backbone = bert_encoder.build_backbone(shape, config.dropout)
+        backbone = bert_encoder.build_backbone(shape, config.dropout, config.compute_dtype)
         # From BERT's 0.02 so small a model is saturated; from this it learns.
         bert_encoder.initialize_weights(backbone.trainable_variables, config.seed, stddev=0.05)
         bert_encoder.freeze(backbone, config.freeze_layers, config.freeze_embeddings)
@@ -50,7 +50,13 @@ def _build(data_dir, task, devices, **changes):
         optimizer = build_optimizer(WarmupDecay(config.learning_rate, 2, "linear", 10), 0.01)
     chosen = TASKS[task]
     trainer = Trainer(
-        strategy, model, optimizer, chosen.compute_loss, chosen.metric_names, config.clip_norm
+        strategy,
+        model,
+        optimizer,
+        chosen.compute_loss,
+        chosen.metric_names,
+        config.clip_norm,
+        config.jit_compile,
     )
     return trainer, setup
 
@@ -142,6 +148,74 @@ def test_a_metric_is_a_mean_over_rows(data_dir):
     apart = [trainer.train(iterator, 1) for _ in range(4)]
     assert together["loss"] == pytest.approx(np.mean([m["loss"] for m in apart]), rel=1e-5)
     assert together["tokens"] == sum(m["tokens"] for m in apart)
+
+
+@pytest.mark.parametrize("task", ["dialogue_cse", "mlm"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layout": "packed", "row_length": 64},
+        {"layout": "bucketed"},
+        {"jit_compile": True, "layout": "packed", "row_length": 64},
+    ],
+    ids=str,
+)
+def test_layout_and_compiling_change_no_gradient(data_dir, task, changes):
+    plain = _build(data_dir, task, 1, layout="padded")
+    other = _build(data_dir, task, 1, **changes)
+    expected, found = (_first_gradients(*built) for built in (plain, other))
+    for first, second in zip(expected, found, strict=True):
+        np.testing.assert_allclose(first, second, atol=2e-5 * max(1.0, np.abs(first).max()))
+
+
+def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_dir):
+    settings = {"batch_form": "dense", "session_turns": 4, "negatives": 0}
+    plain = _build(data_dir, "dialogue_cse", 1, layout="padded", **settings)
+    other = _build(data_dir, "dialogue_cse", 2, jit_compile=True, **settings)
+    metrics = [trainer.train(_iterator(trainer, setup), 2) for trainer, setup in (plain, other)]
+    for name in ("loss", "accuracy", "positive_similarity", "gradient_norm", "samples"):
+        assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
+
+
+def test_plain_and_unique_batches_give_the_same_gradients(data_dir):
+    """The same samples, every use of an utterance encoded by itself or each utterance once."""
+    forms = [_build(data_dir, "dialogue_cse", 1, batch_form=form) for form in ("plain", "unique")]
+    expected, found = (_first_gradients(*built) for built in forms)
+    for first, second in zip(expected, found, strict=True):
+        np.testing.assert_allclose(first, second, atol=2e-5 * max(1.0, np.abs(first).max()))
+
+
+def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):
+    full = _build(data_dir, "dialogue_cse", 1)
+    half = _build(data_dir, "dialogue_cse", 1, compute_dtype="bfloat16")
+    assert {v.dtype for v in half[0].model.trainable_variables} == {"float32"}
+    batch = next(_iterator(*half))
+    outputs = half[0].model(batch, training=False)
+    assert outputs["similarity"].dtype == outputs["loss"].dtype == tf.float32
+    exact = full[0].model(batch, training=False)["similarity"]
+    difference = np.abs(outputs["similarity"] - exact).max()
+    assert 1e-6 < difference < 0.02  # bfloat16 has 8 bits: it is used, and it is close
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "bucketed"])
+def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layout):
+    """What the backward pass takes from the forward pass, and so keeps, is of trained layers."""
+    trainer, setup = _build(data_dir, "dialogue_cse", 1, layout=layout)
+    batch = next(_iterator(trainer, setup))
+    graph = tf.function(trainer._sum_gradients).get_concrete_function(batch).graph
+    backward = [op for op in graph.get_operations() if op.name.startswith("gradient_tape/")]
+    taken = {
+        source.op.name
+        for op in backward
+        for source in op.inputs
+        if not source.op.name.startswith("gradient_tape/")
+    }
+    of_layer = [[name for name in taken if f"transformer_layer_{i}" in name] for i in (0, 1)]
+    assert of_layer[1]
+    # Of the frozen layer only its output, which the trained one reads, and shapes.
+    kept = [n for n in of_layer[0] if not n.rpartition("/")[2].startswith(("Shape", "strided"))]
+    assert all("feedforward_layer_norm" in name for name in kept), kept
+    assert not any("transformer_layer_0" in op.name for op in backward)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,29 @@ class TrainConfig(Options):
         "dialogue_cse: turns before and after the response (both, as in the paper) or before only.",
         choices=("both", "before"),
     )
+    layout: str = option(
+        "",
+        "How the utterances of a batch lie before the encoder; the result is the same. packed: "
+        "several to a row; bucketed: in groups of similar length; padded: each to the longest. "
+        "Default: bucketed on CPUs, packed on GPUs and with --jit_compile, padded with "
+        "--batch_form=plain.",
+        choices=("", "packed", "bucketed", "padded"),
+    )
+    row_length: int | None = option(
+        None,
+        "packed: tokens of a row, at least the longest utterance's. Default: 128, or the longest "
+        "utterance if that is more.",
+        minimum=8,
+    )
+    compute_dtype: str = option(
+        "float32",
+        "What the encoder computes in; weights, similarity and loss stay float32. bfloat16 needs a "
+        "CPU or GPU that has it to be faster.",
+        choices=("float32", "bfloat16"),
+    )
+    jit_compile: bool = option(
+        False, "Compile the training step with XLA: the first steps take longer, the others less."
+    )
     freeze_layers: int | None = option(
         None,
         "Bottom transformer layers that are not trained; -1: half of them. "
@@ -160,6 +183,12 @@ class TrainConfig(Options):
     save_every: int = option(200, "Steps between two checkpoints.", minimum=1)
     eval_every: int = option(200, "Steps between two evaluations on dev data.", minimum=1)
     keep_checkpoints: int = option(2, "Checkpoints kept, the latest ones.", minimum=1)
+    profile_steps: int = option(
+        0,
+        "Steps to trace for TensorBoard's Profile page (which needs tensorboard-plugin-profile), "
+        "after the first ten of this start. 0: none.",
+        minimum=0,
+    )
     dev_samples: int = option(
         200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0
     )
@@ -177,12 +206,23 @@ class TrainConfig(Options):
         super().__post_init__()
         if bool(self.encoder) == bool(self.encoder_size):
             raise ConfigError("give either --encoder (a checkpoint) or --encoder_size (random)")
+        if self._plain() and self.layout not in ("", "padded"):
+            raise ConfigError(
+                f"--layout={self.layout}: --batch_form=plain pads every utterance, so only padded"
+            )
+        if self.jit_compile and self.layout == "bucketed":
+            raise ConfigError("--layout=bucketed: its shapes change at every step; not compiled")
 
-    def with_defaults(self, epoch_size: int) -> "TrainConfig":
+    def _plain(self) -> bool:
+        return self.task == "dialogue_cse" and self.batch_form == "plain"
+
+    def with_defaults(self, epoch_size: int, longest: int, layout: str) -> "TrainConfig":
         """Every setting filled in, so that the run's JSON says what was used.
 
         Args:
             epoch_size: samples of the train split: sessions or utterances, as the task counts.
+            longest: tokens of the longest utterance.
+            layout: the fastest on this device.
 
         Raises:
             ConfigError: the batch does not fit the data.
@@ -193,18 +233,8 @@ class TrainConfig(Options):
         config = self.replace(**filled)
         batch = config.global_batch_size
         assert batch is not None
-        if batch > epoch_size:
-            raise ConfigError(
-                f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
-                f"{epoch_size} samples"
-            )
-        # A session gives one response, or with dense two at least.
-        each = 2 if config.batch_form == "dense" else 1
-        if self.task == "dialogue_cse" and max(1, config.negatives) > each * (batch - 1):
-            raise ConfigError(
-                f"--negatives={config.negatives}: they come from the other sessions of the batch, "
-                f"so at most {each} x (--global_batch_size - 1) = {each * (batch - 1)}"
-            )
+        config._check_batch(batch, epoch_size)
+        config = config._with_layout(longest, layout)
         if config.steps is None:
             assert config.epochs is not None
             config = config.replace(steps=max(1, round(config.epochs * epoch_size / batch)))
@@ -212,3 +242,29 @@ class TrainConfig(Options):
         if config.warmup_steps is None:
             config = config.replace(warmup_steps=config.steps // 10)
         return config
+
+    def _check_batch(self, batch: int, epoch_size: int) -> None:
+        if batch > epoch_size:
+            raise ConfigError(
+                f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
+                f"{epoch_size} samples"
+            )
+        # A session gives one response, or with dense two at least.
+        each = 2 if self.batch_form == "dense" else 1
+        if self.task == "dialogue_cse" and max(1, self.negatives) > each * (batch - 1):
+            raise ConfigError(
+                f"--negatives={self.negatives}: they come from the other sessions of the batch, "
+                f"so at most {each} x (--global_batch_size - 1) = {each * (batch - 1)}"
+            )
+
+    def _with_layout(self, longest: int, fastest: str) -> "TrainConfig":
+        if self.jit_compile and fastest == "bucketed":
+            fastest = "packed"
+        layout = self.layout or ("padded" if self._plain() else fastest)
+        row_length = max(128, longest) if self.row_length is None else self.row_length
+        if layout == "packed" and row_length < longest:
+            raise ConfigError(
+                f"--row_length={row_length}: utterances of {self.data_dir} have up to {longest} "
+                "tokens, and each lies in one row"
+            )
+        return self.replace(layout=layout, row_length=row_length)

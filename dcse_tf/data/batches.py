@@ -13,8 +13,11 @@ Whatever a batch is made of, it is first "turns", a dict of
     row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
 """
 
+import dataclasses
+
 import tensorflow as tf
 
+from dcse_tf.data.layouts import Layout, lay_out
 from dcse_tf.data.samples import context_offsets
 
 Tensors = dict[str, tf.Tensor]
@@ -120,8 +123,31 @@ def turns_of_sessions(
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Fixed sizes of a replica's batch, so that it is compiled once: what falls short is filled up.
+
+    Attributes:
+        rows: samples; those filled up have no candidate.
+        candidates: of a sample.
+        utterances: entries of the table; those filled up have no token.
+        tokens: of an utterance.
+    """
+
+    rows: int
+    candidates: int
+    utterances: int
+    tokens: int
+
+
 def make_batches(
-    turns: Tensors, negatives: int, seed: tf.Tensor, replicas: int, distinct: bool = True
+    turns: Tensors,
+    negatives: int,
+    seed: tf.Tensor,
+    replicas: int,
+    layout: Layout,
+    distinct: bool = True,
+    shapes: Shapes | None = None,
 ) -> list[Tensors]:
     """The batches of all replicas for one step.
 
@@ -133,17 +159,20 @@ def make_batches(
         negatives: how many for every row; 0 for all.
         seed: int `[2]`.
         replicas: into how many batches of consecutive rows.
+        layout: of the table.
         distinct: whether the table has every utterance once; else every use has an entry of its
             own, padded to the corpus' longest, as in the paper's procedure (form "plain").
+        shapes: sizes to fill up to; None to leave them as they come.
 
     Returns:
         For every replica a dict of
-            token_ids: int32 `[utterances, tokens]`, the table, zero-padded to its longest.
-            padding_mask: bool `[utterances, tokens]`, True = real token.
+            padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
+                the table `[utterances, tokens]`, see `lay_out`.
             context_index: int32 `[rows, slots]` into the table.
             turn_mask: bool `[rows, slots]`, True = real turn.
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
-            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate.
+            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate; column 0 is False in
+                the rows that are filled up alone.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -154,14 +183,14 @@ def make_batches(
         "candidate_mask": candidate_mask,
     }
     splits = turns["row_splits"]
-    return [
-        _index_table(
-            turns,
-            {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()},
-            distinct,
-        )
-        for i in range(replicas)
-    ]
+    batches = []
+    for i in range(replicas):
+        own = {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()}
+        batch = _index_table(turns, own, distinct)
+        if shapes:
+            batch = _fill_up(batch, shapes)
+        batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
+    return batches
 
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
@@ -174,15 +203,36 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     else:
         entries, index = used, tf.range(tf.size(used))
     token_ids = tf.gather(turns["token_ids"], entries)
-    padding_mask = token_ids != 0  # [PAD] is 0, which the tokenizer sees to
-    longest = tf.reduce_max(tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1))
-    width = longest if distinct else tf.shape(token_ids)[1]
+    if distinct:
+        token_ids = token_ids[:, : _longest(token_ids)]
     context_size = tf.size(context)
     return {
-        "token_ids": token_ids[:, :width],
-        "padding_mask": padding_mask[:, :width],
+        "token_ids": token_ids,
         "context_index": tf.reshape(index[:context_size], tf.shape(context)),
         "turn_mask": rows["turn_mask"],
         "candidate_index": tf.reshape(index[context_size:], tf.shape(candidates)),
         "candidate_mask": rows["candidate_mask"],
+    }
+
+
+def _longest(token_ids: tf.Tensor) -> tf.Tensor:
+    # [PAD] is 0, which the tokenizer sees to.
+    return tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != 0, tf.int32), axis=1))
+
+
+def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
+    """Adds rows without a candidate and utterances without a token."""
+
+    def fill(name: str, rows: int, columns: int) -> tf.Tensor:
+        value = batch[name][:, :columns]
+        missing = [rows - tf.shape(value)[0], columns - tf.shape(value)[1]]
+        return tf.ensure_shape(tf.pad(value, [[0, missing[0]], [0, missing[1]]]), [rows, columns])
+
+    slots = batch["turn_mask"].shape[1]
+    return {
+        "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
+        "context_index": fill("context_index", shapes.rows, slots),
+        "turn_mask": fill("turn_mask", shapes.rows, slots),
+        "candidate_index": fill("candidate_index", shapes.rows, shapes.candidates),
+        "candidate_mask": fill("candidate_mask", shapes.rows, shapes.candidates),
     }

@@ -74,6 +74,34 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
     }
 
 
+def list_predictions(batch: Tensors, multiple: int = 1) -> Tensors:
+    """The predictions of a batch as one list, without the places that hold none.
+
+    So the head computes what is predicted and no more.
+
+    Args:
+        batch: mask_positions, mask_ids, mask_weights `[batch, max_predictions]` and padding_mask
+            `[batch, tokens]`, as `mask_tokens` gives them.
+        multiple: the list is filled up to a multiple of this with predictions of weight 0.
+
+    Returns:
+        mask_positions: int32 `[predictions]`, places in the batch's tokens, taken row by row.
+        mask_ids: int32 `[predictions]`.
+        mask_weights: float32 `[predictions]`.
+    """
+    rows, tokens = tf.unstack(tf.shape(batch["padding_mask"]))
+    chosen = batch["mask_weights"] > 0.0
+    flat = {
+        "mask_positions": batch["mask_positions"] + (tf.range(rows) * tokens)[:, None],
+        "mask_ids": batch["mask_ids"],
+        "mask_weights": batch["mask_weights"],
+    }
+    missing = -tf.reduce_sum(tf.cast(chosen, tf.int32)) % multiple
+    return {
+        name: tf.pad(tf.boolean_mask(value, chosen), [[0, missing]]) for name, value in flat.items()
+    }
+
+
 def _hide(true_ids: tf.Tensor, rule: MaskingRule, seeds: tf.Tensor) -> tf.Tensor:
     shape = tf.shape(true_ids)
     ordinary = [i for i in range(rule.vocabulary_size) if i not in {0, *rule.special_ids}]

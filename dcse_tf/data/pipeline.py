@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from dcse_tf.data.batches import make_batches, turns_of_samples, turns_of_sessions
+from dcse_tf.data.batches import Shapes, make_batches, turns_of_samples, turns_of_sessions
+from dcse_tf.data.layouts import Layout, lay_out
 from dcse_tf.data.manifest import Manifest
-from dcse_tf.data.masking import MaskingRule, mask_tokens
-from dcse_tf.data.samples import cut_session, make_sample
+from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
+from dcse_tf.data.samples import context_offsets, cut_session, make_sample
 from dcse_tf.data.tfrecords import parse_session, shard_paths
 
 _SHUFFLE_SESSIONS = 20_000
@@ -21,6 +22,10 @@ _SHUFFLE_UTTERANCES = 100_000
 _READ_SHARDS = 8
 # Streams of random numbers of one seed that must not coincide.
 _SHARDS, _ORDER, _SAMPLES, _BATCHES = range(4)
+
+# With fixed shapes the predictions of a batch are filled up to a multiple of this.
+_PREDICTIONS = 64
+PADDED = Layout("padded")
 
 Elements = Callable[[tf.Tensor], tf.data.Dataset]
 
@@ -101,15 +106,22 @@ def make_contrastive_dataset(
     context_turns: int,
     context_side: str,
     seed: int,
+    layout: Layout = PADDED,
+    fixed_shapes: bool = False,
     first_step: int = 0,
     replicas: int = 1,
 ) -> tf.data.Dataset:
     """Batches for the contrastive objective, see `make_batches`; `replicas` of them a step.
 
     An element is a session, of which the forms "plain" and "unique" take one turn as a response
-    and "dense" every turn of a run of `session_turns`.
+    and "dense" every turn of a run of `session_turns`. With `fixed_shapes` the batches are filled
+    up to what they can be at most.
     """
     split = manifest.splits["train"]
+    longest = manifest.max_sequence_length
+    slots = len(context_offsets(context_turns, context_side))
+    rows = batch_size * (session_turns if batch_form == "dense" else 1)
+    shapes = _largest_batch(batch_form, rows, replicas, negatives, slots, longest)
     paths = shard_paths(folder, split)
     dataset = repeat_epochs(
         lambda epoch: read_records(paths, seed, epoch),
@@ -124,21 +136,34 @@ def make_contrastive_dataset(
         session, draw = parse_session(record), _seed(seed, epoch, index, _SAMPLES)
         if batch_form == "dense":
             return step, cut_session(session, draw, session_turns)
-        longest = manifest.max_sequence_length
         return step, make_sample(session, draw, context_turns, context_side, longest)
 
-    def assemble(steps: tf.Tensor, elements: dict) -> tf.data.Dataset:
+    def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
         if batch_form == "dense":
             turns = turns_of_sessions(elements, context_turns, context_side, replicas)
         else:
             turns = turns_of_samples(elements, replicas)
         draw = _seed(seed, steps[0], _BATCHES)
-        return _in_turn(make_batches(turns, negatives, draw, replicas, batch_form != "plain"))
+        distinct, sizes = batch_form != "plain", shapes if fixed_shapes else None
+        return tuple(make_batches(turns, negatives, draw, replicas, layout, distinct, sizes))
 
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
     collect = dataset.ragged_batch if batch_form == "dense" else dataset.batch
     dataset = collect(batch_size, drop_remainder=True)
-    return dataset.flat_map(assemble).prefetch(tf.data.AUTOTUNE)
+    return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
+
+
+def _largest_batch(
+    batch_form: str, rows: int, replicas: int, negatives: int, slots: int, tokens: int
+) -> Shapes:
+    """The sizes that no replica's batch exceeds, of a step of at most so many rows."""
+    own = rows // replicas
+    candidates = 1 + (min(negatives, rows) or rows)
+    # What the rows use, and what there is: with "dense" a turn of theirs each, with "unique"
+    # context and response.
+    used = own * (slots + candidates)
+    distinct = {"dense": rows, "unique": rows * (1 + slots), "plain": used}[batch_form]
+    return Shapes(own, candidates, min(used, distinct), tokens)
 
 
 def make_masked_lm_dataset(
@@ -149,6 +174,8 @@ def make_masked_lm_dataset(
     batch_size: int,
     rule: MaskingRule,
     seed: int,
+    layout: Layout = PADDED,
+    fixed_shapes: bool = False,
     first_step: int = 0,
     replicas: int = 1,
 ) -> tf.data.Dataset:
@@ -172,19 +199,32 @@ def make_masked_lm_dataset(
         first_step=first_step,
     )
 
-    def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tf.data.Dataset:
+    def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
         batch = mask_tokens(token_ids, rule, _seed(seed, step[0], _BATCHES))
+        if fixed_shapes:  # only now, since the draw depends on the width
+            missing = manifest.max_sequence_length - tf.shape(token_ids)[1]
+            for name in ("token_ids", "padding_mask"):
+                batch[name] = tf.pad(batch[name], [[0, 0], [0, missing]])
         parts = {name: tf.split(value, replicas) for name, value in batch.items()}
-        return _in_turn([{k: v[i] for k, v in parts.items()} for i in range(replicas)])
+        batches = [{name: part[i] for name, part in parts.items()} for i in range(replicas)]
+        multiple = _PREDICTIONS if fixed_shapes else 1
+        return tuple(
+            {**lay_out(batch.pop("token_ids"), layout), **list_predictions(batch, multiple)}
+            for batch in batches
+        )
 
     dataset = dataset.map(lambda step, epoch, index, token_ids: (step, token_ids))
     dataset = dataset.padded_batch(batch_size, ([], [None]), drop_remainder=True)
-    return dataset.flat_map(mask).prefetch(tf.data.AUTOTUNE)
+    return _in_turn(dataset.map(mask, tf.data.AUTOTUNE))
 
 
-def _in_turn(batches: list[dict[str, tf.Tensor]]) -> tf.data.Dataset:
-    """One element a replica, in the replicas' order, as MirroredStrategy takes them."""
-    dataset = tf.data.Dataset.from_tensors(batches[0])
-    for batch in batches[1:]:
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
-    return dataset
+def _in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """From tuples to one element a replica, in their order, as MirroredStrategy takes them."""
+
+    def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensors(parts[0])
+        for part in parts[1:]:
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(part))
+        return dataset
+
+    return batches.flat_map(split).prefetch(tf.data.AUTOTUNE)

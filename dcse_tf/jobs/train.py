@@ -21,7 +21,7 @@ from dcse_tf.jobs.saturation import describe_saturation
 from dcse_tf.models import bert_encoder, bert_weights, checkpoints
 from dcse_tf.tasks import TASKS, Setup
 from dcse_tf.training.controller import Controller, Schedule, has_checkpoint
-from dcse_tf.training.devices import make_strategy
+from dcse_tf.training.devices import has_gpu, make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
 from dcse_tf.training.trainer import Trainer
 
@@ -34,6 +34,7 @@ _MAY_CHANGE = {
     "save_every",
     "eval_every",
     "keep_checkpoints",
+    "profile_steps",
 }
 
 
@@ -53,7 +54,11 @@ def train(config: TrainConfig) -> dict[str, float]:
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     task = TASKS[config.task]
-    config = config.with_defaults(task.epoch_size(manifest.splits["train"]))
+    config = config.with_defaults(
+        task.epoch_size(manifest.splits["train"]),
+        manifest.max_sequence_length,
+        "packed" if has_gpu() else "bucketed",
+    )
     strategy = make_strategy(config.logical_cpus, config.deterministic)
     replicas = strategy.num_replicas_in_sync
     if (config.global_batch_size or 0) % replicas:
@@ -66,9 +71,8 @@ def train(config: TrainConfig) -> dict[str, float]:
         setup = _make_setup(config, data_dir, manifest, vocabulary, folder)
         model = task.build_model(setup)
         optimizer = build_optimizer(_make_schedule(config), config.weight_decay)
-    trainer = Trainer(
-        strategy, model, optimizer, task.compute_loss, task.metric_names, config.clip_norm
-    )
+    losses = (task.compute_loss, task.metric_names)
+    trainer = Trainer(strategy, model, optimizer, *losses, config.clip_norm, config.jit_compile)
     _log_model(model, replicas)
 
     def start_at(step: int) -> Iterator[Any]:
@@ -123,11 +127,11 @@ def _make_setup(
 ) -> Setup:
     tensors = bert_weights.read_tensors(folder) if folder else {}
     if folder:
-        backbone = bert_encoder.load_backbone(folder, config.dropout)
+        backbone = bert_encoder.load_backbone(folder, config.dropout, config.compute_dtype)
     else:
         layers, dim = ENCODER_SIZES[config.encoder_size]
         bert_config = bert_encoder.make_bert_config(layers, dim, len(vocabulary.tokens))
-        backbone = bert_encoder.build_backbone(bert_config, config.dropout)
+        backbone = bert_encoder.build_backbone(bert_config, config.dropout, config.compute_dtype)
         bert_encoder.initialize_weights(backbone.trainable_variables, config.seed)
     if manifest.max_sequence_length > backbone.max_sequence_length:
         raise InputError(
@@ -158,6 +162,7 @@ def _outer_schedule(config: TrainConfig) -> Schedule:
         save_every=config.save_every,
         eval_every=config.eval_every,
         keep_checkpoints=config.keep_checkpoints,
+        profile_steps=config.profile_steps,
     )
 
 

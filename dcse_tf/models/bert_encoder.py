@@ -36,12 +36,15 @@ def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> 
     }
 
 
-def build_backbone(config: dict[str, Any], dropout: float) -> keras_hub.models.BertBackbone:
+def build_backbone(
+    config: dict[str, Any], dropout: float, compute_dtype: str = "float32"
+) -> keras_hub.models.BertBackbone:
     """A BERT of the shape that config.json gives, its weights not yet set.
 
     Args:
         config: HuggingFace's configuration of a BERT.
         dropout: dropout probability while training.
+        compute_dtype: "float32" or "bfloat16"; the weights are float32 in either.
     """
     return keras_hub.models.BertBackbone(
         vocabulary_size=config["vocab_size"],
@@ -52,16 +55,19 @@ def build_backbone(config: dict[str, Any], dropout: float) -> keras_hub.models.B
         max_sequence_length=config["max_position_embeddings"],
         num_segments=config["type_vocab_size"],
         dropout=dropout,
+        dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
     )
 
 
-def load_backbone(folder: pathlib.Path, dropout: float = 0.0) -> keras_hub.models.BertBackbone:
+def load_backbone(
+    folder: pathlib.Path, dropout: float = 0.0, compute_dtype: str = "float32"
+) -> keras_hub.models.BertBackbone:
     """A BERT with the weights of a checkpoint folder.
 
     Raises:
         InputError: the folder does not hold a BERT, or not all of it.
     """
-    backbone = build_backbone(read_config(folder), dropout)
+    backbone = build_backbone(read_config(folder), dropout, compute_dtype)
     tensors = bert_weights.read_tensors(folder)
     bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
     return backbone

@@ -1,8 +1,10 @@
 """DialogueCSE as functional models: the matching of contexts and candidates, and its loss."""
 
 import keras
+import keras_hub
 from keras import ops
 
+from dcse_tf.data.layouts import Layout
 from dcse_tf.layers import (
     CosineSimilarity,
     GramSimilarity,
@@ -11,6 +13,7 @@ from dcse_tf.layers import (
     NTXent,
     TurnAggregation,
 )
+from dcse_tf.models.table_encoder import build_table_encoder, table_inputs
 
 
 def build_matching(dim: int) -> keras.Model:
@@ -60,34 +63,36 @@ def build_matching(dim: int) -> keras.Model:
     return keras.Model(inputs, similarity, name="matching")
 
 
-def build_dialogue_cse(encoder: keras.Model, temperature: float) -> keras.Model:
+def build_dialogue_cse(
+    backbone: keras_hub.models.BertBackbone, layout: Layout, temperature: float
+) -> keras.Model:
     """The training model: a batch as `dcse_tf.data.batches` makes it, to similarities and losses.
 
     The similarity is that of `build_matching`, by its shorter way (`GramSimilarity`).
 
     Args:
-        encoder: see `build_bert_encoder`.
+        backbone: the BERT.
+        layout: of the tables that come.
         temperature: of the loss.
 
     Returns:
-        A functional model from token_ids, padding_mask, context_index, turn_mask, candidate_index
-        and candidate_mask to {"similarity": float32 `[batch, candidates]`, "loss": float32
-        `[batch]`}.
+        A functional model from the tensors of `lay_out`, context_index, turn_mask,
+        candidate_index and candidate_mask to {"similarity": float32 `[batch, candidates]`,
+        "loss": float32 `[batch]`}.
     """
-    inputs = {
-        "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
-        "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+    inputs = table_inputs(layout)
+    table = build_table_encoder(backbone, layout)(dict(inputs))
+    index = {
         "context_index": keras.Input((None,), dtype="int32", name="context_index"),
         "turn_mask": keras.Input((None,), dtype="bool", name="turn_mask"),
         "candidate_index": keras.Input((None,), dtype="int32", name="candidate_index"),
         "candidate_mask": keras.Input((None,), dtype="bool", name="candidate_mask"),
     }
-    token_embeddings = encoder({k: inputs[k] for k in ("token_ids", "padding_mask")})
     all_pairs = GramSimilarity(dtype="float32", name="gram_similarity")(
-        token_embeddings, inputs["padding_mask"], inputs["context_index"], inputs["turn_mask"]
+        table, inputs["padding_mask"], index["context_index"], index["turn_mask"]
     )
-    similarity = ops.take_along_axis(all_pairs, inputs["candidate_index"], axis=1)
-    loss = NTXent(temperature, dtype="float32", name="nt_xent")(
-        similarity, inputs["candidate_mask"]
+    similarity = ops.take_along_axis(all_pairs, index["candidate_index"], axis=1)
+    loss = NTXent(temperature, dtype="float32", name="nt_xent")(similarity, index["candidate_mask"])
+    return keras.Model(
+        {**inputs, **index}, {"similarity": similarity, "loss": loss}, name="dialogue_cse"
     )
-    return keras.Model(inputs, {"similarity": similarity, "loss": loss}, name="dialogue_cse")

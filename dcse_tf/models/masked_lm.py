@@ -2,28 +2,29 @@
 
 import keras
 import keras_hub
+from keras import ops
 
+from dcse_tf.data.layouts import Layout
 from dcse_tf.models import bert_weights
+from dcse_tf.models.table_encoder import build_table_encoder, table_inputs
 
 
 def build_masked_lm(
-    backbone: keras_hub.models.BertBackbone, encoder: keras.Model
+    backbone: keras_hub.models.BertBackbone, layout: Layout
 ) -> tuple[keras.Model, keras_hub.layers.MaskedLMHead]:
     """BERT's prediction head on the encoder, its output matrix tied to the token embedding.
 
     Args:
-        backbone: the BERT, for its token embedding.
-        encoder: the encoder made from it, see `build_bert_encoder`.
+        backbone: the BERT.
+        layout: of the tables that come.
 
     Returns:
-        A functional model from token_ids, padding_mask `[batch, tokens]` and mask_positions int32
-        `[batch, predictions]` to logits float32 `[batch, predictions, vocabulary]`; and the head.
+        A functional model from the tensors of `lay_out` and mask_positions int32 `[predictions]`,
+        places in the table's tokens taken row by row, to logits float32 `[predictions,
+        vocabulary]`; and the head.
     """
-    inputs = {
-        "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
-        "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
-        "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions"),
-    }
+    inputs = table_inputs(layout)
+    mask_positions = keras.Input((), dtype="int32", name="mask_positions")
     head = keras_hub.layers.MaskedLMHead(
         token_embedding=backbone.token_embedding,
         intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
@@ -32,9 +33,11 @@ def build_masked_lm(
         dtype="float32",
         name="masked_lm_head",
     )
-    embeddings = encoder({k: inputs[k] for k in ("token_ids", "padding_mask")})
-    logits = head(embeddings, mask_positions=inputs["mask_positions"])
-    return keras.Model(inputs, logits, name="masked_lm"), head
+    table = build_table_encoder(backbone, layout)(inputs)
+    tokens = ops.reshape(table, (1, -1, backbone.hidden_dim))
+    logits = head(tokens, mask_positions=ops.expand_dims(mask_positions, 0))
+    inputs["mask_positions"] = mask_positions
+    return keras.Model(inputs, ops.squeeze(logits, 0), name="masked_lm"), head
 
 
 def load_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:

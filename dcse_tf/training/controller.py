@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.training.profiler import StepProfiler
 from dcse_tf.training.summaries import SummaryWriter
-from dcse_tf.training.trainer import COUNTS, Trainer
+from dcse_tf.training.trainer import Trainer
 
 Scores = dict[str, float]
 
@@ -29,6 +30,7 @@ class Schedule:
     save_every: int
     eval_every: int
     keep_checkpoints: int
+    profile_steps: int = 0
 
 
 _CHECKPOINTS = "checkpoints"
@@ -74,7 +76,8 @@ class Controller:
         self._save_encoder = save_encoder
         self._advise = advise
         self._schedule = schedule
-        self._summaries = SummaryWriter(run_dir / "tensorboard")
+        self._folder = run_dir / "tensorboard"
+        self._summaries = SummaryWriter(self._folder)
         self._best = tf.Variable(-math.inf, trainable=False, dtype=tf.float64)
         self._checkpoint = tf.train.Checkpoint(
             model=trainer.model, optimizer=trainer.optimizer, best=self._best
@@ -106,13 +109,16 @@ class Controller:
         if first == 0:
             scores = self._score()
         iterator = self._start_at(first)
+        profiler = StepProfiler(self._folder, first, self._schedule.profile_steps)
         while self.step < self._schedule.steps:
-            self._train_stretch(iterator, first, started)
+            profiler.before(self.step)
+            self._train_stretch(iterator, first, started, profiler.boundaries(self.step))
             at_end = self.step == self._schedule.steps
             if at_end or self.step % self._schedule.eval_every == 0:
                 scores = self._score()
             if at_end or self.step % self._schedule.save_every == 0:
                 logging.info("saved %s", self._manager.save(checkpoint_number=self.step))
+        profiler.stop()
         return scores or self._score()
 
     def _restore(self) -> None:
@@ -121,11 +127,13 @@ class Controller:
             self._checkpoint.restore(latest).assert_existing_objects_matched().expect_partial()
             logging.info("going on from %s, step %d", latest, self.step)
 
-    def _train_stretch(self, iterator: Iterator[Any], first: int, started: float) -> None:
-        """Trains to the next step at which the outer loop has something to do."""
+    def _train_stretch(
+        self, iterator: Iterator[Any], first: int, started: float, stops: list[int]
+    ) -> None:
+        """Trains to the next step at which the outer loop has something to do, or of `stops`."""
         schedule, step = self._schedule, self.step
         every = (schedule.log_every, schedule.save_every, schedule.eval_every)
-        target = min([schedule.steps, *((step // n + 1) * n for n in every)])
+        target = min([schedule.steps, *stops, *((step // n + 1) * n for n in every)])
         begun = time.monotonic()
         metrics = self._trainer.train(iterator, target - step)
         seconds = time.monotonic() - begun
@@ -134,7 +142,9 @@ class Controller:
                 f"the loss is {metrics['loss']} between steps {step} and {target}; the last good "
                 f"checkpoint is {self._manager.latest_checkpoint}; try a lower --learning_rate"
             )
-        for name in COUNTS:
+        metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
+        metrics["step_seconds"] = seconds / (target - step)
+        for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / seconds
         metrics["learning_rate"] = float(self._trainer.optimizer.learning_rate)
         self._summaries.scalars("train", metrics, target)

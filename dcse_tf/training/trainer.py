@@ -8,10 +8,10 @@ import tensorflow as tf
 
 Tensors = dict[str, tf.Tensor]
 # (model, batch) -> sums over the rows of this replica: "loss" and "weight", the rows' number, by
-# which every sum but the counts is divided; "samples" and "tokens" are counts.
+# which every sum but the counts is divided; samples, tokens and cells are counts.
 ComputeLoss = Callable[[keras.Model, Tensors], Tensors]
 
-COUNTS = ("samples", "tokens")
+COUNTS = ("samples", "tokens", "cells")
 
 
 class Trainer:
@@ -28,6 +28,7 @@ class Trainer:
         compute_loss: the task's sums.
         metric_names: the names of these sums.
         clip_norm: largest global norm of the gradient.
+        jit_compile: whether loss and gradients are compiled with XLA.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Trainer:
         compute_loss: ComputeLoss,
         metric_names: Sequence[str],
         clip_norm: float,
+        jit_compile: bool = False,
     ):
         self.strategy = strategy
         self.model = model
@@ -45,6 +47,9 @@ class Trainer:
         self._compute_loss = compute_loss
         self._names = ("loss", "weight", *COUNTS, *metric_names)
         self._clip_norm = clip_norm
+        self._differentiate = self._sum_gradients
+        if jit_compile:
+            self._differentiate = tf.function(self._sum_gradients, jit_compile=True)
         self._variables = [variable.value for variable in model.trainable_variables]
         with strategy.scope():
             optimizer.build(model.trainable_variables)
@@ -86,20 +91,24 @@ class Trainer:
 
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Gradients of the global batch's mean loss, in a replica context; and this one's sums."""
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._variables)
-            sums = self._compute_loss(self.model, batch)
-        gradients = [
-            tf.convert_to_tensor(gradient)  # embeddings' gradients come as slices
-            for gradient in tape.gradient(
-                sums["loss"], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-            )
-        ]
+        gradients, sums = self._differentiate(batch)
         replica = tf.distribute.get_replica_context()
         *gradients, weight = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, [*gradients, sums["weight"]]
         )
         return [gradient / tf.maximum(weight, 1e-9) for gradient in gradients], sums
+
+    def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
+        """Gradients of the loss summed over this replica's rows, and the sums."""
+        # Frozen variables are not watched: nothing below the lowest trained layer is recorded.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            sums = self._compute_loss(self.model, batch)
+        gradients = tape.gradient(
+            sums["loss"], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        # Embeddings' gradients come as slices.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
 
     def _step(self, batch: Tensors) -> Tensors:
         gradients, sums = self.compute_gradients(batch)
