@@ -109,24 +109,29 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
 
-def read_bare_lines(path: pathlib.Path) -> list[str]:
-    """All lines of a text file, blank ones too.
+def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
+    """Yields all lines of a text file, blank ones too, without reading more than is asked for.
 
     Raises:
         InputError: the file cannot be read or is not UTF-8.
     """
+    number = 0
     try:
         with open_input(path) as file:
-            text = file.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+            for number, raw in enumerate(file, start=1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{path}:{number}: not UTF-8: {error.reason}") from error
+                if line:  # a file may hold a byte-order mark and nothing else
+                    yield line.removesuffix("\n").removesuffix("\r")
     except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+        raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
+
+
+def read_bare_lines(path: pathlib.Path) -> list[str]:
+    """All lines of a text file, blank ones too; see `iterate_bare_lines`."""
+    return list(iterate_bare_lines(path))
 
 
 @contextlib.contextmanager

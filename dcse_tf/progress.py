@@ -10,9 +10,12 @@ _SECONDS = 10.0
 class Progress:
     """Logs a count, its rate and, where the end is known, the time that remains."""
 
-    def __init__(self, things: str):
-        """Args: things: what is counted, for the message."""
-        self.done = 0
+    def __init__(self, things: str, already: int = 0):
+        """Args:
+        things: what is counted, for the message.
+        already: how many were done before now, by a run that was stopped.
+        """
+        self.done = self._already = already
         self._things = things
         self._started = self._reported = time.monotonic()
 
@@ -23,8 +26,8 @@ class Progress:
         if now - self._reported < _SECONDS:
             return
         self._reported = now
-        rate = done / (now - self._started)
-        if total and done:
+        rate = (done - self._already) / (now - self._started)
+        if total and rate:
             left = (total - done) / rate
             logging.info(
                 "%d of %d %s, %.1f a second, %.0f s left",

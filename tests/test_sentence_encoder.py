@@ -4,8 +4,10 @@ import reference
 import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone, encode_alone
 
+from dcse_tf.models.batching import embed_all
 from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.sentence_encoder import SentenceEncoder, embed_all
+from dcse_tf.models.fused_bert import FusedBert
+from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -19,18 +21,6 @@ IDS = [
 ]
 
 
-class Recorder:
-    """Embeds a text as [its length, its first letter], and notes the batches."""
-
-    def __init__(self):
-        self.batches = []
-
-    def __call__(self, batch: tf.Tensor) -> tf.Tensor:
-        texts = [text.decode() for text in batch.numpy()]
-        self.batches.append(texts)
-        return tf.constant([[len(text), ord(text[0]) if text else 0] for text in texts], tf.float64)
-
-
 @pytest.fixture(scope="module")
 def bert():
     return build_bert_encoder(build_backbone())
@@ -38,35 +28,6 @@ def bert():
 
 def _encoder(bert, pooling="mean", length=32):
     return SentenceEncoder(bert, VOCABULARY, length, pooling)
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
-def test_embed_all_keeps_order_and_embeds_each_distinct_sentence_once(batch_size):
-    sentences = ["ccc", "a", "", "bb", "a", "好", "ccc", ""]
-    recorder = Recorder()
-    embeddings = embed_all(recorder, sentences, batch_size)
-    assert embeddings.dtype == np.float32
-    expected = [[3, 99], [1, 97], [0, 0], [2, 98], [1, 97], [1, 0x597D], [3, 99], [0, 0]]
-    np.testing.assert_array_equal(embeddings, expected)
-    embedded = [text for batch in recorder.batches for text in batch]
-    assert sorted(embedded) == sorted(set(sentences))
-    assert all(len(batch) <= batch_size for batch in recorder.batches)
-
-
-def test_embed_all_puts_sentences_of_a_length_together():
-    recorder = Recorder()
-    embed_all(recorder, ["a" * 50, "b", "c" * 49, "d"], 2)
-    assert [{len(text) for text in batch} for batch in recorder.batches] == [{1}, {49, 50}]
-
-
-def test_embed_all_tells_its_progress():
-    told = []
-    embed_all(Recorder(), list("abcab"), 2, progress=lambda *args: told.append(args))
-    assert told == [(2, 3), (3, 3)]
-
-
-def test_embed_all_of_nothing_has_no_rows_but_a_width():
-    assert embed_all(Recorder(), []).shape == (0, 2)
 
 
 def test_mean_pooling_is_over_all_tokens_from_cls_to_sep(bert):
@@ -125,3 +86,33 @@ def test_an_encoder_follows_its_weights():
     before = encoder.encode(["ok"])
     backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.ones(64))
     assert not np.allclose(encoder.encode(["ok"]), before, atol=1e-2)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])
+def test_batches_of_any_size_give_what_one_sentence_alone_gives(bert, batch_tokens):
+    found = embed_all(TokenBatches(_encoder(bert), batch_tokens), SENTENCES)
+    for row, ids in zip(found, IDS, strict=True):
+        np.testing.assert_allclose(row, reference.mean_of_rows(encode_alone(bert, ids)), atol=1e-5)
+
+
+def test_batches_are_measured_in_tokens_and_not_in_letters(bert):
+    _, lengths = TokenBatches(_encoder(bert)).read(SENTENCES)
+    np.testing.assert_array_equal(lengths, [len(ids) for ids in IDS])
+
+
+def test_compiled_batches_have_few_shapes_and_the_same_values():
+    """Lengths 2 to 12 become 8 and 16, and the rows what fits: 4 of 8 tokens, or 2 of 16."""
+    encoder = _encoder(FusedBert(build_backbone()))
+    shapes = []
+    pool = encoder.pool_tokens
+
+    def record(token_ids):  # runs when a shape is compiled
+        shapes.append(tuple(token_ids.shape))
+        return pool(token_ids)
+
+    encoder.pool_tokens = record
+    sentences = [" ".join(["is"] * count) for count in range(10)]
+    sentences += [f"{text} ok" for text in sentences]
+    found = embed_all(TokenBatches(encoder, 32, jit_compile=True), sentences)
+    assert sorted(shapes) == [(2, 16), (4, 8)]
+    np.testing.assert_allclose(found, encoder.encode(sentences), atol=1e-5)

@@ -1,7 +1,9 @@
 """Any encoder that a user names, as a function from sentences to embeddings."""
 
 import dataclasses
+import hashlib
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +12,23 @@ import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 from dcse_tf.data.tokenization import read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.export.saved_model import SIGNATURE, is_saved_model
+from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
 from dcse_tf.models.checkpoints import read_max_sequence_length, resolve_checkpoint
-from dcse_tf.models.sentence_encoder import EmbedBatch, Progress, SentenceEncoder, embed_all
+from dcse_tf.models.fused_bert import FusedBert
+from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
+
+_BYTES_PER_TOKEN = 4
+_FILE_PATTERNS = ("*.json", "*.safetensors", "vocab.txt", "*.pb", "variables/*", "assets/*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How an encoder is run; see the flags of these names."""
+
+    batch_tokens: int = BATCH_TOKENS
+    compute_dtype: str = "float32"
+    jit_compile: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,24 +36,56 @@ class LoadedEncoder:
     """An encoder ready for use.
 
     Attributes:
-        embed: strings `[n]` to float32 `[n, dim]`.
-        batch_size: sentences encoded at a time.
+        batches: the encoder, for `embed_distinct`.
         sentence_encoder: its parts; None for an export, which has become one graph.
+        folder: where the model lies.
     """
 
-    embed: EmbedBatch
-    batch_size: int
+    batches: BatchEncoder
     sentence_encoder: SentenceEncoder | None
+    folder: pathlib.Path
 
     def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
         """Embeds sentences; float32 `[n, dim]`."""
-        return embed_all(self.embed, sentences, self.batch_size, progress)
+        return embed_all(self.batches, sentences, progress)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the model's files: weights, vocabulary, configuration."""
+        digest = hashlib.sha256()
+        files = {path for pattern in _FILE_PATTERNS for path in self.folder.glob(pattern)}
+        for path in sorted(files):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(f"{path.relative_to(self.folder)} {content}\n".encode())
+        return digest.hexdigest()
+
+
+class ExportBatches:
+    """An export as `embed_distinct` runs it. It tokenises inside: bytes stand for tokens.
+
+    Args:
+        embed: strings `[n]` to float `[n, dim]`.
+        batch_tokens: most tokens of a batch, four bytes taken as one.
+    """
+
+    def __init__(self, embed: Callable[[tf.Tensor], tf.Tensor], batch_tokens: int):
+        self.batch_tokens = batch_tokens
+        self._embed = embed
+
+    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
+        """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""
+        lengths = np.array([len(text.encode()) for text in sentences])
+        return tf.constant(sentences), 2 + -(-lengths // _BYTES_PER_TOKEN)
+
+    def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
+        """Embeds strings `[n]`; float `[n, dim]`."""
+        return self._embed(sentences)
 
 
 def load_sentence_encoder(
     name: str, flag: str, max_sequence_length: int, pooling: str
 ) -> SentenceEncoder:
-    """Builds the encoder of a checkpoint.
+    """Builds the encoder of a checkpoint, in a form that can be exported.
 
     Args:
         name: see `resolve_checkpoint`.
@@ -48,32 +96,55 @@ def load_sentence_encoder(
     Raises:
         InputError: there is no such checkpoint, or its positions do not reach that far.
     """
-    folder = resolve_checkpoint(name, flag)
+    return _build(resolve_checkpoint(name, flag), max_sequence_length, pooling, None)
+
+
+def _build(
+    folder: pathlib.Path, max_sequence_length: int, pooling: str, compute_dtype: str | None
+) -> SentenceEncoder:
+    """The encoder of a folder; fused, if a type to compute in is given."""
     backbone = load_backbone(folder)
     length = max_sequence_length or read_max_sequence_length(folder)
     if length > backbone.max_sequence_length:
         raise InputError(
             f"--max_sequence_length={length}: {folder} has {backbone.max_sequence_length} positions"
         )
-    return SentenceEncoder(build_bert_encoder(backbone), read_vocabulary(folder), length, pooling)
+    encoder = FusedBert(backbone, compute_dtype) if compute_dtype else build_bert_encoder(backbone)
+    return SentenceEncoder(encoder, read_vocabulary(folder), length, pooling)
 
 
 def load_encoder(
-    name: str, flag: str, max_sequence_length: int, pooling: str, batch_size: int
+    name: str,
+    flag: str,
+    max_sequence_length: int,
+    pooling: str,
+    execution: Execution = Execution(),
 ) -> LoadedEncoder:
-    """Loads an export, a run directory, or a checkpoint; see `load_sentence_encoder`.
+    """Loads an export, a run directory, or a checkpoint, to embed many sentences.
+
+    Args:
+        name, flag, max_sequence_length, pooling: see `load_sentence_encoder`.
+        execution: how it is run.
 
     Raises:
-        InputError: also if a length is asked of an export, whose length is fixed.
+        InputError: also if of an export is asked what it was not made with.
     """
     folder = pathlib.Path(name)
     if not is_saved_model(folder):
-        encoder = load_sentence_encoder(name, flag, max_sequence_length, pooling)
-        return LoadedEncoder(lambda x: encoder.embed(x)["embeddings"], batch_size, encoder)
+        folder = resolve_checkpoint(name, flag)
+        encoder = _build(folder, max_sequence_length, pooling, execution.compute_dtype)
+        batches = TokenBatches(encoder, execution.batch_tokens, execution.jit_compile)
+        return LoadedEncoder(batches, encoder, folder)
     if max_sequence_length or pooling != "mean":
         raise InputError(
             f"--{flag}={name}: an export has its length and pooling built in; leave out "
             "--max_sequence_length and --pooling, or name the run directory"
         )
+    if execution.compute_dtype != "float32" or execution.jit_compile:
+        raise InputError(
+            f"--{flag}={name}: an export computes as it was exported; leave out --compute_dtype "
+            "and --jit_compile, or name the run directory"
+        )
     signature = tf.saved_model.load(str(folder)).signatures[SIGNATURE]
-    return LoadedEncoder(lambda x: signature(sentences=x)["embeddings"], batch_size, None)
+    exported = ExportBatches(lambda x: signature(sentences=x)["embeddings"], execution.batch_tokens)
+    return LoadedEncoder(exported, None, folder)

@@ -11,7 +11,7 @@ from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
-from dcse_tf.export.load import LoadedEncoder, load_encoder
+from dcse_tf.export.load import Execution, LoadedEncoder, load_encoder
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.jobs.dev_scores import read_dialogues
 from dcse_tf.models.response_scorer import ResponseScorer
@@ -33,7 +33,11 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
         for p in resolve_inputs(config.response_selection, "response_selection")
     }
     encoder = load_encoder(
-        config.model, "model", config.max_sequence_length, config.pooling, config.batch_size
+        config.model,
+        "model",
+        config.max_sequence_length,
+        config.pooling,
+        Execution(config.batch_tokens, config.compute_dtype, config.jit_compile),
     )
     results = []
     for source, retrieval_set in retrieval.items():

@@ -20,9 +20,10 @@ class ResponseScorer:
         self._encoder = sentence_encoder
         self._chunk = chunk
         self._rows = rows
-        self._matching = build_matching(sentence_encoder.encoder.output.shape[-1])
         text = tf.TensorSpec([None], tf.string)
         self._encode = tf.function(sentence_encoder.token_embeddings, input_signature=[text])
+        embeddings, _ = self._encode.get_concrete_function().structured_outputs
+        self._matching = build_matching(embeddings.shape[-1])
         self._match = tf.function(self._matching, reduce_retracing=True)
 
     def score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:

@@ -2,29 +2,33 @@
 
 from collections.abc import Callable
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.tokenization import Tokenizer, Vocabulary
 from dcse_tf.layers import MaskedMeanPooling
+from dcse_tf.models.batching import BATCH_TOKENS, Progress, embed_all
 
-EmbedBatch = Callable[[tf.Tensor], tf.Tensor]
-Progress = Callable[[int, int], None]
+# XLA compiles a program for every shape: lengths are rounded up, so that there are few.
+_XLA_TOKENS = 8
 
 
 class SentenceEncoder(tf.Module):
     """Tokenizer, encoder and pooling as one graph.
 
     Args:
-        encoder: see `build_bert_encoder`.
+        encoder: see `build_bert_encoder`; or a `FusedBert`, which cannot be exported.
         vocabulary: of the encoder.
         max_sequence_length: longest sentence in tokens; the rest is cut.
         pooling: "mean" over the last layer's real tokens, [CLS] and [SEP] among them, or "cls".
     """
 
     def __init__(
-        self, encoder: keras.Model, vocabulary: Vocabulary, max_sequence_length: int, pooling: str
+        self,
+        encoder: Callable[..., tf.Tensor],
+        vocabulary: Vocabulary,
+        max_sequence_length: int,
+        pooling: str,
     ):
         super().__init__()
         self.tokenizer = Tokenizer(vocabulary)
@@ -35,51 +39,73 @@ class SentenceEncoder(tf.Module):
         self.embed = tf.function(
             self._embed, input_signature=[tf.TensorSpec([None], tf.string, name="sentences")]
         )
+        self._batches = TokenBatches(self)
 
-    def token_embeddings(self, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Encodes strings `[n]` to float32 `[n, tokens, dim]` and a mask `[n, tokens]`."""
-        token_ids = self.tokenizer.tokenize(sentences, self.max_sequence_length).to_tensor()
+    def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
+        """Token ids of strings `[n]`; int32 `[n, (tokens)]`."""
+        return self.tokenizer.tokenize(sentences, self.max_sequence_length)
+
+    def encode_tokens(self, token_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encodes int32 `[n, tokens]`, 0 = padding, to float32 `[n, tokens, dim]` and its mask."""
         padding_mask = token_ids != 0
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
         return tf.cast(self.encoder(inputs, training=False), tf.float32), padding_mask
 
+    def token_embeddings(self, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encodes strings `[n]` to float32 `[n, tokens, dim]` and a mask `[n, tokens]`."""
+        return self.encode_tokens(self.tokenize(sentences).to_tensor())
+
+    def pool_tokens(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Embeds token ids `[n, tokens]`; float32 `[n, dim]`, not normalised."""
+        embeddings, padding_mask = self.encode_tokens(token_ids)
+        if self._pooling is None:
+            return embeddings[:, 0]
+        return self._pooling(embeddings, padding_mask)
+
     def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:
         """Embeds strings `[n]`; returns {"embeddings": float32 `[n, dim]`}, not normalised."""
-        embeddings, padding_mask = self.token_embeddings(sentences)
-        if self._pooling is None:
-            return {"embeddings": embeddings[:, 0]}
-        return {"embeddings": self._pooling(embeddings, padding_mask)}
+        return {"embeddings": self.pool_tokens(self.tokenize(sentences).to_tensor())}
 
-    def encode(self, sentences: list[str]) -> np.ndarray:
+    def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
         """Embeds a list of sentences; float32 `[n, dim]` in its order."""
-        return embed_all(lambda batch: self.embed(batch)["embeddings"], sentences)
+        return embed_all(self._batches, sentences, progress)
 
 
-def embed_all(
-    embed: EmbedBatch,
-    sentences: list[str],
-    batch_size: int = 64,
-    progress: Progress | None = None,
-) -> np.ndarray:
-    """Embeds many sentences: each distinct one once, those of a length together.
+class TokenBatches:
+    """A sentence encoder as `embed_distinct` runs it: tokenised first, then batched by tokens.
 
     Args:
-        embed: strings `[n]` to float `[n, dim]`.
-        sentences: the sentences.
-        batch_size: sentences at a time.
-        progress: told (sentences done, distinct sentences) after a batch.
-
-    Returns:
-        float32 `[sentences, dim]`.
+        encoder: the encoder.
+        batch_tokens: most tokens of a batch, padding counted.
+        jit_compile: whether XLA compiles the encoder: batches then have one of a few shapes.
     """
-    distinct = sorted(set(sentences), key=lambda text: (len(text.encode()), text))
-    row = {text: index for index, text in enumerate(distinct)}
-    parts = []
-    for start in range(0, len(distinct), batch_size):
-        batch = distinct[start : start + batch_size]
-        parts.append(np.asarray(embed(tf.constant(batch)), np.float32))
-        if progress:
-            progress(start + len(batch), len(distinct))
-    if not parts:  # the width is still owed
-        return np.asarray(embed(tf.constant([""])), np.float32)[:0]
-    return np.concatenate(parts)[[row[text] for text in sentences]]
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        batch_tokens: int = BATCH_TOKENS,
+        jit_compile: bool = False,
+    ):
+        self.batch_tokens = batch_tokens
+        self._jit_compile = jit_compile
+        self._tokenize = tf.function(
+            encoder.tokenize, input_signature=[tf.TensorSpec([None], tf.string)]
+        )
+        signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
+        self._pool = tf.function(
+            encoder.pool_tokens, input_signature=signature, jit_compile=jit_compile
+        )
+
+    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
+        """Token ids and their number; with XLA rounded up to a multiple of 8."""
+        token_ids = self._tokenize(tf.constant(sentences))
+        lengths = token_ids.row_lengths().numpy()
+        if self._jit_compile:
+            lengths = -(-lengths // _XLA_TOKENS) * _XLA_TOKENS
+        return token_ids, lengths
+
+    def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> tf.Tensor:
+        """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""
+        count = int(token_ids.nrows())
+        rows = max(1, self.batch_tokens // tokens) if self._jit_compile else count
+        return self._pool(token_ids.to_tensor(shape=[rows, tokens]))[:count]

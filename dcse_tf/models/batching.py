@@ -1,0 +1,91 @@
+"""Many sentences through an encoder: each distinct one once, those of a length together."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+Progress = Callable[[int, int], None]
+
+BATCH_TOKENS = 4096
+
+
+class BatchEncoder(Protocol):
+    """What `embed_distinct` needs of an encoder.
+
+    Attributes:
+        batch_tokens: most tokens of a batch, padding counted.
+    """
+
+    batch_tokens: int
+
+    def read(self, sentences: list[str]) -> tuple[Any, np.ndarray]:
+        """The sentences as the encoder takes them, and how many tokens each will be padded to at
+        least, int `[sentences]`.
+        """
+
+    def embed(self, inputs: Any, tokens: int) -> tf.Tensor:
+        """Embeds some of what `read` gave, none longer than `tokens`; float `[n, dim]`."""
+
+
+def split_by_length(lengths: np.ndarray, batch_tokens: int) -> Iterator[tuple[int, int]]:
+    """Batches of sentences that are sorted by length, the shortest first.
+
+    Args:
+        lengths: tokens of each, int `[sentences]`, ascending.
+        batch_tokens: rows x longest row of a batch stays within it, unless one row is longer.
+
+    Yields:
+        (first, behind the last).
+    """
+    start = 0
+    while start < len(lengths):
+        # All that may fit if they were no longer than the first; cut until the last one fits.
+        stop = min(start + max(1, batch_tokens // max(1, int(lengths[start]))), len(lengths))
+        rows = np.arange(1, stop - start + 1)
+        fits = np.flatnonzero(rows * lengths[start:stop] <= batch_tokens)
+        stop = start + (int(fits[-1]) + 1 if len(fits) else 1)
+        yield start, stop
+        start = stop
+
+
+def embed_distinct(
+    encoder: BatchEncoder, sentences: list[str], progress: Progress | None = None
+) -> np.ndarray:
+    """Embeds sentences that differ from each other.
+
+    Args:
+        encoder: the encoder.
+        sentences: the sentences; their order decides which of a length share a batch, and so
+            the last bits of the embeddings.
+        progress: told (tokens done, tokens in all) after a batch.
+
+    Returns:
+        float32 `[sentences, dim]`.
+    """
+    if not sentences:  # the width is still owed
+        return embed_distinct(encoder, [""])[:0]
+    inputs, lengths = encoder.read(sentences)
+    order = np.argsort(lengths, kind="stable")
+    inputs, lengths = tf.gather(inputs, order), lengths[order]
+    done, total = 0, int(lengths.sum())
+    embeddings = None
+    for start, stop in split_by_length(lengths, encoder.batch_tokens):
+        batch = np.asarray(encoder.embed(inputs[start:stop], int(lengths[stop - 1])), np.float32)
+        if embeddings is None:
+            embeddings = np.empty([len(sentences), batch.shape[1]], np.float32)
+        embeddings[order[start:stop]] = batch
+        done += int(lengths[start:stop].sum())
+        if progress:
+            progress(done, total)
+    assert embeddings is not None
+    return embeddings
+
+
+def embed_all(
+    encoder: BatchEncoder, sentences: list[str], progress: Progress | None = None
+) -> np.ndarray:
+    """Embeds sentences, repeated ones once; see `embed_distinct`."""
+    row = {text: index for index, text in enumerate(sorted(set(sentences)))}
+    return embed_distinct(encoder, list(row), progress)[[row[text] for text in sentences]]
