@@ -10,6 +10,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import (
     BadLines,
     find_package,
+    iterate_bare_lines,
     read_bare_lines,
     read_lines,
     resolve_inputs,
@@ -246,3 +247,16 @@ def test_a_package_or_its_file_that_is_missing_is_named(pattern):
     with pytest.raises(InputError) as caught:
         resolve_inputs([pattern])
     assert pattern.split("/")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
+def test_a_file_without_text_has_no_lines(tmp_path, content):
+    assert read_bare_lines(write(tmp_path / "a.txt", content)) == []
+    assert read_bare_lines(write(tmp_path / "a.txt", content + b"\n")) == [""]
+
+
+def test_lines_come_before_the_rest_is_read(tmp_path):
+    lines = iterate_bare_lines(write(tmp_path / "a.txt", b"one\r\ntwo\n\xff\n"))
+    assert [next(lines), next(lines)] == ["one", "two"]
+    with pytest.raises(InputError, match=f"{tmp_path}/a.txt:3: not UTF-8"):
+        next(lines)

@@ -68,3 +68,14 @@ def test_the_count_is_kept_though_nothing_is_said(log):
     counter.update(9, 10)
     assert counter.done == 9
     assert log.messages == []
+
+
+def test_what_was_done_before_is_not_of_this_rate(log):
+    counter = Progress("lines", already=1000)
+    assert counter.done == 1000
+    log.now += 10
+    counter.update(1050, 1200)
+    # 50 in 10 s, though a stopped run had done 1000; 150 are left.
+    assert log.messages == ["1050 of 1200 lines, 5.0 a second, 30 s left"]
+    log.now += 10
+    Progress("lines", already=7).update(7, 9)  # nothing done yet: no rate, and no error

@@ -1,0 +1,254 @@
+"""Embedding a file: rows, blocks, being stopped, being refused."""
+
+import gzip
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import reference
+from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, encode_alone
+
+from dcse_tf.config import EmbedConfig
+from dcse_tf.data.tokenization import Tokenizer, write_vocabulary
+from dcse_tf.errors import InputError
+from dcse_tf.jobs import block_embedding
+from dcse_tf.jobs import embed as job
+from dcse_tf.models.bert_encoder import build_bert_encoder, make_bert_config, save_backbone
+
+# "ok" and "" stand in every block of 5 lines.
+LINES = [
+    *["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup"],
+    *["ok", "", " thanks .", "where is my parcel", "the cup is blue"],
+    *["it left today", "ok", "ok", "", "i want my cup"],
+    *["好 ok", "", "ok"],
+]
+
+
+class Stopped(Exception):
+    pass
+
+
+def _save_model(folder, backbone):
+    folder.mkdir()
+    save_backbone(folder, backbone, make_bert_config(LAYERS, DIM, VOCABULARY_SIZE))
+    write_vocabulary(folder, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return build_backbone()
+
+
+@pytest.fixture(scope="module")
+def model(bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    _save_model(folder, bert)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(bert):
+    """Each line alone, unpadded, through the Keras model; the mean over its tokens."""
+    encoder = build_bert_encoder(bert)
+    ids = Tokenizer(VOCABULARY).tokenize(LINES, 128).to_list()
+    return np.array([reference.mean_of_rows(encode_alone(encoder, row)) for row in ids])
+
+
+@pytest.fixture
+def config(model, tmp_path):
+    """Blocks of 5 lines, two sentences shared by them, batches of 16 tokens."""
+    path = tmp_path / "in.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return EmbedConfig(
+        model=str(model),
+        input=str(path),
+        output=str(tmp_path / "out.npy"),
+        block_size=5,
+        cache_size=2,
+        batch_tokens=16,
+    )
+
+
+def names(tmp_path):
+    return sorted(path.name for path in tmp_path.iterdir())
+
+
+def run(config):
+    shape = job.embed(config)
+    rows = np.load(config.output)
+    assert rows.shape == shape
+    return rows
+
+
+def stop_at(monkeypatch, count):
+    """Breaks the job in the middle of block `count`, after its first batch."""
+    embed_block, blocks = block_embedding.embed_block, []
+
+    def broken(encoder, shared, sentences, progress):
+        def stop(done, total):
+            if len(blocks) == count:
+                raise Stopped
+
+        blocks.append(sentences)
+        return embed_block(encoder, shared, sentences, stop)
+
+    monkeypatch.setattr(job, "embed_block", broken)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"block_size": 100}, {"block_size": 1, "cache_size": 50}, {"cache_size": 0}],
+    ids=str,
+)
+def test_rows_are_those_of_the_lines_alone(config, expected, changes):
+    rows = run(config.replace(**changes))
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+
+
+def test_repeats_are_encoded_once(config, monkeypatch):
+    embedded = []
+    loaded = block_embedding.load(config)
+    read = loaded.batches.read
+    loaded.batches.read = lambda texts: embedded.append(list(texts)) or read(texts)
+    monkeypatch.setattr(job, "load", lambda config: loaded)
+    run(config)
+    first, *blocks = embedded
+    assert first == ["ok", ""]  # five times and four times
+    assert [sorted(block) for block in blocks] == [
+        sorted({LINES[0], LINES[3], LINES[4]}),
+        sorted({LINES[7], LINES[8], LINES[9]}),
+        sorted({LINES[10], LINES[14]}),
+        [LINES[15]],
+    ]
+
+
+@pytest.mark.parametrize("name", ["in.txt.gz", "in.zip"])
+def test_compressed_input(config, expected, tmp_path, name):
+    content = "\r\n".join(LINES).encode()  # and no end of the last line
+    path = tmp_path / name
+    if name.endswith("gz"):
+        path.write_bytes(gzip.compress(content))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("in.txt", content)
+    np.testing.assert_allclose(run(config.replace(input=str(path))), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_stopped_job_goes_on_to_the_same_bytes(config, tmp_path, monkeypatch, count):
+    whole = tmp_path / "whole.npy"
+    job.embed(config.replace(output=str(whole)))
+    with monkeypatch.context() as patch:
+        stop_at(patch, count)
+        with pytest.raises(Stopped):
+            job.embed(config)
+    assert names(tmp_path) == ["in.txt", "out.npy.partial", "whole.npy"]
+    said = []
+    monkeypatch.setattr(job.logging, "info", lambda form, *values: said.append(form % values))
+    job.embed(config)
+    assert said == [f"going on from row {5 * (count - 1)} of {len(LINES)}"]
+    assert (tmp_path / "out.npy").read_bytes() == whole.read_bytes()
+    assert names(tmp_path) == ["in.txt", "out.npy", "whole.npy"]
+
+
+def test_several_processes_write_the_same_bytes(config, tmp_path):
+    job.embed(config)
+    output = tmp_path / "several.npy"
+    job.embed(config.replace(output=str(output), workers=2))
+    assert output.read_bytes() == (tmp_path / "out.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_tokens": 17}, "--batch_tokens: 17 (begun with 16)"),
+        ({"block_size": 6}, "--block_size: 6 (begun with 5)"),
+        ({"pooling": "cls"}, "--pooling: cls (begun with mean)"),
+        ({"compute_dtype": "bfloat16"}, "--compute_dtype: bfloat16 (begun with float32)"),
+    ],
+    ids=str,
+)
+def test_other_settings_are_refused(config, monkeypatch, changes, message):
+    stop_at(monkeypatch, 3)
+    with pytest.raises(Stopped):
+        job.embed(config)
+    monkeypatch.undo()
+    with pytest.raises(InputError) as caught:
+        job.embed(config.replace(**changes))
+    assert f"10 of {len(LINES)} rows" in str(caught.value)
+    assert message in str(caught.value)
+    anew = config.replace(**changes, overwrite=True)
+    assert run(anew).shape == (len(LINES), DIM)
+
+
+def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):
+    stop_at(monkeypatch, 3)
+    with pytest.raises(Stopped):
+        job.embed(config)
+    monkeypatch.undo()
+    state = os.stat(config.input)
+    os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
+    with pytest.raises(InputError, match=r"--input: \d+ bytes of .* \(begun with \d+ bytes of"):
+        job.embed(config)
+    os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other = tmp_path / "model"
+    _save_model(other, build_backbone(seed=4))
+    with pytest.raises(InputError, match=r"contents of --model: \w+ \(begun with \w+\)"):
+        job.embed(config.replace(model=str(other)))
+    assert len(run(config)) == len(LINES)
+
+
+def test_an_output_that_exists_is_not_replaced_unasked(config, tmp_path):
+    output = tmp_path / "out.npy"
+    output.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"out\.npy exists already.*--overwrite"):
+        job.embed(config)
+    assert output.read_text() == "precious"
+    assert run(config.replace(overwrite=True)).shape == (len(LINES), DIM)
+    output.unlink()
+    output.mkdir()
+    with pytest.raises(FileExistsError, match=r"out\.npy exists already"):
+        job.embed(config.replace(overwrite=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "no lines"), (b"ok\n" * 7 + b"\xd6\xd0\n", "in.txt:8: not UTF-8: ")],
+    ids=["empty", "not UTF-8"],
+)
+def test_bad_input_leaves_nothing(config, tmp_path, content, message):
+    (tmp_path / "in.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        job.embed(config)
+    assert names(tmp_path) == ["in.txt"]
+
+
+def test_input_that_changes_meanwhile_is_not_passed_over(config, tmp_path, monkeypatch):
+    embed_block = block_embedding.embed_block
+
+    def change(*arguments):
+        (tmp_path / "in.txt").write_text("short\n")
+        return embed_block(*arguments)
+
+    monkeypatch.setattr(job, "embed_block", change)
+    with pytest.raises(InputError, match=r"in\.txt"):
+        job.embed(config)
+    assert names(tmp_path) == ["in.txt", "out.npy.partial"]
+
+
+def test_bfloat16_is_near(config, expected):
+    found = run(config.replace(compute_dtype="bfloat16"))
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert np.mean(np.sum(found * expected, 1) / norms) > 0.999
+
+
+def test_progress_is_in_lines_by_the_share_of_tokens(config, monkeypatch):
+    told = []
+    monkeypatch.setattr(job.Progress, "update", lambda _, *counts: told.append(counts))
+    run(config.replace(block_size=100, batch_tokens=1))
+    blocks = [done for done, total in told if total == len(LINES)]
+    # The ten distinct lines have 2, 3, 4, 4, 5, 6, 6, 6, 6, 10 tokens, 52 in all; of 18 lines are
+    # done 18 x 2/52, 18 x 5/52, 18 x 9/52, and so on; the last is said again as it is written.
+    assert blocks == [0, 1, 3, 4, 6, 8, 10, 12, 14, 18, 18]

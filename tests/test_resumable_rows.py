@@ -1,0 +1,139 @@
+import json
+
+import numpy as np
+import pytest
+
+from dcse_tf.errors import InputError
+from dcse_tf.jobs import resumable_rows
+from dcse_tf.jobs.resumable_rows import Shared, begin, resume
+
+JOB = {"--input": "5 bytes", "--pooling": "mean"}
+ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
+SHARED = Shared({"a\r好": 0}, ROWS[:1])
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "deep" / "a.npy"
+
+
+def names(output):
+    return sorted(path.name for path in output.parent.iterdir())
+
+
+def test_the_file_is_numpys_own_and_appears_when_it_is_complete(output):
+    rows = begin(output, JOB, (5, 3), SHARED)
+    rows.append(iter([ROWS[:2], ROWS[2:3]]))
+    assert names(output) == ["a.npy.partial"]
+    rows.append(iter([ROWS[3:]]))
+    assert names(output) == ["a.npy.partial"]
+    rows.finish()
+    assert names(output) == ["a.npy"]
+    np.save(output.parent / "expected.npy", ROWS)
+    assert output.read_bytes() == (output.parent / "expected.npy").read_bytes()
+
+
+def test_what_was_stopped_goes_on_with_what_is_shared(output):
+    begin(output, JOB, (5, 3), SHARED).append(iter([ROWS[:2]]))
+    rows = resume(output, dict(JOB))
+    assert (rows.done, rows.shape) == (2, (5, 3))
+    assert rows.shared.row == SHARED.row
+    np.testing.assert_array_equal(rows.shared.embeddings, SHARED.embeddings)
+    rows.append(iter([ROWS[2:]]))
+    rows.finish()
+    np.testing.assert_array_equal(np.load(output), ROWS)
+
+
+def test_rows_that_the_journal_does_not_know_are_written_again(output):
+    rows = begin(output, JOB, (5, 3), SHARED)
+    rows.append(iter([ROWS[:2]]))
+
+    def broken():
+        yield ROWS[:1] + 100
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rows.append(broken())
+    rows = resume(output, JOB)
+    assert rows.done == 2
+    rows.append(iter([ROWS[2:]]))
+    rows.finish()
+    np.testing.assert_array_equal(np.load(output), ROWS)
+
+
+def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
+    """Read at the moment the journal takes its name."""
+    rows = begin(output, JOB, (5, 3), SHARED)
+    seen, write = [], resumable_rows._write_json
+
+    def look(path, value):
+        stored = (path.parent / "rows.npy").read_bytes()
+        seen.append((value["done"], stored.endswith(ROWS[:2].tobytes())))
+        write(path, value)
+
+    monkeypatch.setattr(resumable_rows, "_write_json", look)
+    rows.append(iter([ROWS[:2]]))
+    assert seen == [(2, True)]
+
+
+def test_without_a_journal_nothing_is_whole(output):
+    assert resume(output, JOB) is None
+    begin(output, JOB, (5, 3), SHARED)
+    (resumable_rows.partial_folder(output) / "journal.json").unlink()
+    assert resume(output, JOB) is None
+
+
+@pytest.mark.parametrize("left", ["folder", "file"])
+def test_beginning_throws_away_what_was_left(output, left):
+    partial = resumable_rows.partial_folder(output)
+    output.parent.mkdir(parents=True)
+    if left == "folder":
+        begin(output, JOB, (9, 3), SHARED).append(iter([ROWS]))
+    else:
+        partial.write_text("of a run that was killed")
+    rows = begin(output, JOB, (5, 3), SHARED)
+    rows.append(iter([ROWS]))
+    rows.finish()
+    np.testing.assert_array_equal(np.load(output), ROWS)
+
+
+def test_another_job_is_refused_with_the_difference(output):
+    begin(output, JOB, (5, 3), SHARED).append(iter([ROWS[:2]]))
+    with pytest.raises(InputError) as caught:
+        resume(output, {"--input": "6 bytes", "--pooling": "mean"})
+    assert "2 of 5 rows" in str(caught.value)
+    assert "another job: --input: 6 bytes (begun with 5 bytes);" in str(caught.value)
+    assert "--overwrite" in str(caught.value)
+    assert resume(output, JOB).done == 2
+
+
+@pytest.mark.parametrize("damage", ["journal", "key", "rows", "short", "shared"])
+def test_damage_is_named(output, damage):
+    begin(output, JOB, (5, 3), SHARED).append(iter([ROWS[:2]]))
+    folder = resumable_rows.partial_folder(output)
+    if damage == "journal":
+        (folder / "journal.json").write_text("{")
+    elif damage == "key":
+        journal = json.loads((folder / "journal.json").read_text())
+        del journal["done"]
+        (folder / "journal.json").write_text(json.dumps(journal))
+    elif damage == "short":
+        content = (folder / "rows.npy").read_bytes()
+        (folder / "rows.npy").write_bytes(content[:-1])
+    else:
+        (folder / f"{damage}.npy").unlink()
+    with pytest.raises(InputError, match=f"{folder}.*--overwrite"):
+        resume(output, JOB)
+
+
+def test_a_disk_that_is_too_small_is_said_at_once(output):
+    with pytest.raises(InputError, match=r"1000000000000 rows of 384 float32 are 1536000\.0 GB"):
+        begin(output, JOB, (10**12, 384), SHARED)
+    assert names(output) == []
+
+
+def test_an_array_that_lacks_rows_does_not_take_its_name(output):
+    rows = begin(output, JOB, (5, 3), SHARED)
+    with pytest.raises(ValueError, match="0 of 5"):
+        rows.finish()
+    assert not output.exists()
