@@ -12,6 +12,7 @@ from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, 
 from dcse_tf.config import EmbedConfig
 from dcse_tf.data.tokenization import Tokenizer, write_vocabulary
 from dcse_tf.errors import InputError
+from dcse_tf.export.load import Execution
 from dcse_tf.jobs import block_embedding
 from dcse_tf.jobs import embed as job
 from dcse_tf.models.bert_encoder import build_bert_encoder, make_bert_config, save_backbone
@@ -252,3 +253,9 @@ def test_progress_is_in_lines_by_the_share_of_tokens(config, monkeypatch):
     # The ten distinct lines have 2, 3, 4, 4, 5, 6, 6, 6, 6, 10 tokens, 52 in all; of 18 lines are
     # done 18 x 2/52, 18 x 5/52, 18 x 9/52, and so on; the last is said again as it is written.
     assert blocks == [0, 1, 3, 4, 6, 8, 10, 12, 14, 18, 18]
+
+
+def test_the_flags_default_is_the_encoders_own():
+    default = EmbedConfig(model="m", input="i", output="o")
+    settings = {name: getattr(default, name) for name in vars(Execution())}
+    assert Execution(**settings) == Execution()

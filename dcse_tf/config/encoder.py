@@ -31,7 +31,7 @@ class ModelOptions(EncoderOptions):
         required=True,
     )
     batch_tokens: int = option(
-        4096,
+        2048,
         "Tokens encoded at a time, padding counted. Sentences of a length are batched together. "
         "Of an export, which tokenises inside, four bytes of text count as a token.",
         minimum=1,
@@ -46,5 +46,5 @@ class ModelOptions(EncoderOptions):
     jit_compile: bool = option(
         False,
         "Compile the encoder by XLA: lengths are padded to a multiple of 8, and each of them is "
-        "compiled once. Slower than without on the CPUs it was measured on.",
+        "compiled once. On the CPU it was measured on this is slower than without.",
     )

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 Progress = Callable[[int, int], None]
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 2048
 
 
 class BatchEncoder(Protocol):
