@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -62,18 +63,27 @@ def test_rows_that_the_journal_does_not_know_are_written_again(output):
 
 
 def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
-    """Read at the moment the journal takes its name."""
+    """What is flushed to disk, with its size, and when the journal is begun."""
     rows = begin(output, JOB, (5, 3), SHARED)
-    seen, write = [], resumable_rows._write_json
+    rows_file = resumable_rows.partial_folder(output) / "rows.npy"
+    header = rows_file.stat().st_size
+    seen, write, flush = [], resumable_rows._write_json, os.fsync
 
-    def look(path, value):
-        stored = (path.parent / "rows.npy").read_bytes()
-        seen.append((value["done"], stored.endswith(ROWS[:2].tobytes())))
+    def note_flush(descriptor):
+        state = os.fstat(descriptor)
+        name = "rows" if state.st_ino == rows_file.stat().st_ino else "journal"
+        seen.append((f"{name} flushed", state.st_size - header if name == "rows" else None))
+        flush(descriptor)
+
+    def note_write(path, value):
+        seen.append(("journal begun", value["done"]))
         write(path, value)
 
-    monkeypatch.setattr(resumable_rows, "_write_json", look)
+    monkeypatch.setattr(resumable_rows.os, "fsync", note_flush)
+    monkeypatch.setattr(resumable_rows, "_write_json", note_write)
     rows.append(iter([ROWS[:2]]))
-    assert seen == [(2, True)]
+    # Two rows of three numbers of four bytes.
+    assert seen == [("rows flushed", 24), ("journal begun", 2), ("journal flushed", None)]
 
 
 def test_without_a_journal_nothing_is_whole(output):
