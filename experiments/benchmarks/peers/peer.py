@@ -232,6 +232,7 @@ def versions() -> dict[str, str]:
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
     torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
     found, variants = MODES[sys.argv[1]](json.loads(sys.stdin.readline()))
     found = {"versions": versions(), "threads": torch.get_num_threads(), **found}
     print(json.dumps(found), file=answers, flush=True)

@@ -1,0 +1,176 @@
+"""The similarity of all pairs of a batch: Gram matrices against the layers of the equations.
+
+    python experiments/benchmarks/similarity.py
+
+As many candidates as contexts, 6 turns, utterances of 4 to 36 tokens, 384 wide; values and
+gradients. The direct layers take the rows a few at a time: all at once would need tens of GB.
+Then the memory of the Gram way as contexts and candidates double, each in a process of its own.
+About 1 minute on 2 cores.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import measure
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.layers import GramSimilarity
+from dcse_tf.models.dialogue_cse import build_matching
+
+TURNS, LONGEST, DIM, ROWS = 6, 36, 384, 2
+# float32; the values are cosines, the gradients sums over all rows.
+TOLERANCE = 1e-4
+
+Run = Callable[[], tuple[tf.Tensor, tf.Tensor]]
+
+
+class Pairs:
+    """A drawn problem: an encoded table, contexts into it, and weights of the pairs.
+
+    Args:
+        contexts: how many; as many candidates.
+    """
+
+    def __init__(self, contexts: int):
+        rng = np.random.default_rng(0)
+        self.contexts = contexts
+        self.table = tf.constant(rng.normal(size=(contexts, LONGEST, DIM)), tf.float32)
+        self.mask = tf.sequence_mask(rng.integers(4, LONGEST + 1, contexts), LONGEST)
+        self.index = tf.constant(rng.integers(0, contexts, (contexts, TURNS)), tf.int32)
+        self.turn_mask = tf.ones([contexts, TURNS], tf.bool)
+        self.weights = tf.constant(rng.normal(size=(contexts, contexts)), tf.float32)
+
+    def gram(self) -> Run:
+        """The short way: similarities `[contexts, contexts]` and the table's gradient."""
+        layer = GramSimilarity()
+
+        @tf.function
+        def run() -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(self.table)
+                values = layer(self.table, self.mask, self.index, self.turn_mask)
+                total = tf.reduce_sum(values * self.weights)
+            return values, tf.convert_to_tensor(tape.gradient(total, self.table))
+
+        return run
+
+    def direct(self) -> Run:
+        """The same by the layers of equations 3 to 7."""
+        matching = build_matching(DIM)
+
+        @tf.function
+        def run_rows(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            rows = tf.range(start, tf.minimum(start + ROWS, self.contexts))
+            with tf.GradientTape() as tape:
+                tape.watch(self.table)
+                values = matching(
+                    {
+                        "token_embeddings": self.table,
+                        "padding_mask": self.mask,
+                        "context_index": tf.gather(self.index, rows),
+                        "turn_mask": tf.gather(self.turn_mask, rows),
+                        "candidate_index": tf.tile(
+                            tf.range(self.contexts)[None, :], [tf.size(rows), 1]
+                        ),
+                    }
+                )
+                total = tf.reduce_sum(values * tf.gather(self.weights, rows))
+            return values, tf.convert_to_tensor(tape.gradient(total, self.table))
+
+        def run() -> tuple[tf.Tensor, tf.Tensor]:
+            parts = [run_rows(tf.constant(start)) for start in range(0, self.contexts, ROWS)]
+            return tf.concat([v for v, _ in parts], axis=0), tf.add_n([g for _, g in parts])
+
+        return run
+
+
+def check_equal(one: Run, two: Run) -> dict[str, float]:
+    """The largest differences; stops where they are more than rounding."""
+    differences = {}
+    for what, a, b in zip(("value", "gradient"), one(), two(), strict=True):
+        differences[what] = float(np.abs(a.numpy() - b.numpy()).max())
+        scale = float(np.abs(b.numpy()).max())
+        print(f"largest {what} {scale:.2g}, largest difference {differences[what]:.1e}")
+        if differences[what] > TOLERANCE * scale:
+            sys.exit(f"error: the two ways differ in a {what}")
+    return differences
+
+
+def peak_memory() -> float:
+    """MB that this process has held at most."""
+    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024
+
+
+def measure_memory(contexts: int) -> float:
+    """MB that the Gram way needs beyond its inputs, in a fresh process."""
+    command = [sys.executable, __file__, f"--memory_of={contexts}"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout)
+
+
+def print_memory_of(contexts: int) -> None:
+    Pairs(ROWS).gram()()  # TensorFlow's own needs come before
+    pairs = Pairs(contexts)
+    before = peak_memory()
+    pairs.gram()()[1].numpy()
+    print(peak_memory() - before)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__)
+    parser.add_argument(
+        "--contexts", type=measure.at_least_one, default=256, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--doublings", type=measure.at_least_one, default=3, help="default: %(default)s"
+    )
+    parser.add_argument("--memory_of", type=measure.at_least_one, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    args = parse_arguments(sys.argv[1:])
+    if args.memory_of:
+        print_memory_of(args.memory_of)
+        return
+    contexts, pairs = args.contexts, Pairs(args.contexts)
+    runs = {"direct": pairs.direct(), "gram": pairs.gram()}
+    differences = check_equal(runs["gram"], runs["direct"])
+
+    def case(name: str, run: Run) -> measure.Case:
+        return measure.Case(
+            name, measure.timed(lambda: run()[0].numpy(), pairs=contexts**2), "pairs"
+        )
+
+    cases = [case(name, run) for name, run in runs.items()]
+    rows = measure.summarize(cases, measure.run_rounds(cases, args.rounds), "direct")
+    print(f"{contexts} x {contexts} pairs, values and gradients")
+    print(measure.format_rows(rows, "direct"))
+
+    memory = {contexts << i: 0.0 for i in range(args.doublings + 1)}
+    lines = [["contexts x tokens", "peak MB", "times", "bytes a context and token"]]
+    last = 0.0
+    for size in memory:
+        memory[size] = peak = measure_memory(size)
+        cell = peak * 2**20 / (size * size * LONGEST)
+        factor = f"{peak / last:.2f}" if last else ""
+        lines.append([f"{size} x {size * LONGEST}", f"{peak:.0f}", factor, f"{cell:.1f}"])
+        last = peak
+    print(measure.format_table(lines))
+    measure.write_json(args.output, rows, differences=differences, peak_mb=memory)
+
+
+if __name__ == "__main__":
+    main()
