@@ -36,13 +36,9 @@ def timed(function: Callable[[], Any], **counts: float) -> dict[str, float]:
 
 
 def best_of(sizes: list[int], run: Callable[[int], dict[str, float]]) -> int:
-    """The size with the shortest round, each tried after a warm-up."""
-
-    def seconds(size: int) -> float:
-        run(size)
-        return statistics.median(run(size)["seconds"] for _ in range(2))
-
-    return min(sizes, key=seconds)
+    """The size with the shortest round of two, taken by turns: the first are the warm-up."""
+    seconds = [[run(size)["seconds"] for size in sizes] for _ in range(2)]
+    return min(zip(map(min, zip(*seconds)), sizes))[1]
 
 
 def freeze(bert: torch.nn.Module, layers: int) -> None:
@@ -138,7 +134,7 @@ def cached_mnrl(settings: dict[str, Any]) -> Mode:
     longest (most tokens of a context and of a response).
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
     model = SentenceTransformer(settings["model"], device="cpu")
     freeze(model[0].auto_model, settings["frozen_layers"])
@@ -152,7 +148,7 @@ def cached_mnrl(settings: dict[str, Any]) -> Mode:
         columns = []
         for texts, longest in zip(zip(*batch), settings["longest"]):
             model.max_seq_length = longest
-            columns.append(model.tokenize(list(texts)))
+            columns.append(model.preprocess(list(texts)))
         features.append(columns)
     indices = itertools.cycle(range(len(features)))
 
