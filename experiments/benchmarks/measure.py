@@ -1,6 +1,6 @@
 """What the benchmarks share: cases run by turns, the machine's matrix rate, FLOPs, the report.
 
-Other work on the machine comes and goes. So the cases take turns, round after round, and what is
+A machine's speed comes and goes. So the cases take turns, round after round, and what is
 compared is the ratio within a round: its median over the rounds is what counts, not the rates.
 """
 
@@ -21,6 +21,10 @@ from typing import Any
 
 PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 MATRIX_SIZE = 2048
+# Before the benchmark's own work. Beside other work PyTorch's threads, which wait for one another,
+# lose more than TensorFlow's, which take what is left: then even ratios are not to be trusted.
+LOAD_BEFORE = os.getloadavg()[0]
+LOAD_ALLOWED = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +91,8 @@ def matrix_case(size: int = MATRIX_SIZE, repeats: int = 5) -> Case:
 
 def run_rounds(cases: Sequence[Case], rounds: int, warm_up: int = 1) -> dict[str, list[Round]]:
     """Every case once a round, in their order; the warm-up's rounds are left out."""
+    if LOAD_BEFORE > LOAD_ALLOWED:
+        print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
     results: dict[str, list[Round]] = {case.name: [] for case in cases}
     if len(results) < len(cases):
         raise ValueError(f"two cases of one name: {[case.name for case in cases]}")
@@ -231,6 +237,7 @@ def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
+        "load_before": LOAD_BEFORE,
         **more,
         "results": results,
     }
