@@ -42,6 +42,13 @@ class PrepareConfig(CorpusOptions):
     shards: int = option(8, "Number of TFRecord files of the train split.", minimum=1)
     seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
     overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    workers: int = option(
+        0,
+        "Processes that join, tokenise and serialise, beside the one that reads and writes. 0: as "
+        "many as there are processors; 1: none, all in one process, as for a small corpus anyway. "
+        "What is written does not depend on it.",
+        minimum=0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from dcse_tf.config.corpus import CorpusOptions
-from dcse_tf.data.corpora import READERS
+from dcse_tf.data.corpora import READERS, RawSession
 from dcse_tf.data.dialogue import Session, is_silent, make_session
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
@@ -24,12 +24,26 @@ def read_sessions(
     Raises:
         InputError: a file cannot be read, or there are too many bad lines.
     """
+    for raw in read_raw_sessions(config, bad_lines):
+        yield join_session(raw, config, dropped)
+
+
+def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
+    """All sessions of the input as the format's reader gives them; raises as `read_sessions`."""
     reader = READERS[config.format]
     paths = resolve_inputs(config.input)
     raw = itertools.chain.from_iterable(reader(path, bad_lines) for path in paths)
     progress = Progress("sessions read")
     limited = itertools.islice(raw, config.max_sessions or None)
-    for number, (session_id, turns) in enumerate(limited, start=1):
-        dropped["empty_utterances"] += sum(is_silent(turn.text) for turn in turns)
-        yield make_session(session_id, turns, join=config.join_consecutive)
+    for number, session in enumerate(limited, start=1):
+        yield session
         progress.update(number)
+
+
+def join_session(
+    raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
+) -> Session:
+    """The session of what a reader gave; the silent utterances are counted."""
+    session_id, turns = raw
+    dropped["empty_utterances"] += sum(is_silent(text) for _, text, _ in turns)
+    return make_session(session_id, turns, join=config.join_consecutive)

@@ -1,12 +1,10 @@
 """Dialogues as Python objects: utterances, sessions, joining. No TensorFlow here."""
 
 import dataclasses
-import re
 import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_WHITESPACE = re.compile(r"\s+")
 _SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
@@ -31,7 +29,10 @@ def is_silent(text: str) -> bool:
 
     A character that is younger than this Python's Unicode (category Cn) can be read.
     """
-    return all(unicodedata.category(char) in _SILENT for char in text)
+    for char in text:  # noqa: SIM110 - all() takes three times as long, for most of every text
+        if unicodedata.category(char) not in _SILENT:
+            return False
+    return True
 
 
 def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True) -> Session:
@@ -51,8 +52,8 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
     for role, text, labels in turns:
         if is_silent(text):
             continue
-        intents = tuple(dict.fromkeys(_WHITESPACE.sub(" ", label).strip() for label in labels))
-        text = _WHITESPACE.sub(" ", text).strip()
+        intents = tuple(dict.fromkeys(map(_fold, labels))) if labels else ()
+        text = _fold(text)
         if join and utterances and utterances[-1].role == role:
             last = utterances[-1]
             together = tuple(dict.fromkeys(last.intents + intents))
@@ -60,6 +61,11 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
         else:
             utterances.append(Utterance(role, text, intents))
     return Session(session_id, tuple(utterances))
+
+
+def _fold(text: str) -> str:
+    """White space folded: what `re` calls white space is what `split` parts at."""
+    return " ".join(text.split())
 
 
 def session_to_dict(session: Session) -> dict:

@@ -4,23 +4,20 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
-import itertools
-import json
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.config import PrepareConfig
-from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.dialogue import Session, session_to_dict
+from dcse_tf.data.chunks import split_into_chunks
+from dcse_tf.data.corpus import read_raw_sessions, read_sessions
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
-from dcse_tf.data.tfrecords import SplitWriter, TokenizedSession
+from dcse_tf.data.processes import available_processors, map_in_order
+from dcse_tf.data.session_records import ChunkSerializer, assign_split
+from dcse_tf.data.tfrecords import SplitWriter
 from dcse_tf.data.tokenization import (
-    Tokenizer,
     Vocabulary,
     read_vocabulary,
     train_vocabulary,
@@ -30,7 +27,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
 VOCABULARY_FOLDER = "vocabulary"
-_CHUNK = 1024  # sessions tokenised at a time
+# Read and prepared in less time than a worker takes to import TensorFlow.
+_FEW_CHUNKS = 64
 
 
 def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -58,17 +56,6 @@ def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Ma
     return manifest
 
 
-def assign_split(session_id: str, config: PrepareConfig) -> str:
-    """The split of a session: by its id and the seed alone, whatever else is in the corpus."""
-    digest = hashlib.blake2b(f"{config.seed}:{session_id}".encode(), digest_size=8).digest()
-    position = int.from_bytes(digest, "big") / 2**64
-    if position < config.dev_fraction:
-        return "dev"
-    if position < config.dev_fraction + config.test_fraction:
-        return "test"
-    return "train"
-
-
 @dataclasses.dataclass(frozen=True)
 class _TrainTexts:
     """The texts of the train split, read anew at every iteration."""
@@ -94,11 +81,14 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
             )
             for name in SPLITS
         }
-        sessions = read_sessions(config, bad_lines, dropped)
-        for tokenized in _tokenize(sessions, Tokenizer(vocabulary), config, dropped):
-            session = tokenized.session
-            fingerprint.update(json.dumps(session_to_dict(session)).encode())
-            writers[assign_split(session.session_id, config)].write(tokenized)
+        chunks = split_into_chunks(read_raw_sessions(config, bad_lines))
+        workers = config.workers or available_processors()
+        results = map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
+        for result in stack.enter_context(contextlib.closing(results)):
+            fingerprint.update(result.content)
+            dropped.update(result.dropped)
+            for name, records in result.splits.items():
+                writers[name].write(records)
     splits = {name: writer.finish() for name, writer in writers.items()}
     if not splits["train"].sessions:
         raise InputError(
@@ -106,43 +96,13 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
             f"for training ({dropped['short_sessions']} sessions too short, "
             f"{bad_lines.count} bad lines)"
         )
+    settings = config.to_dict()
+    del settings["workers"]  # with any number the folder is the same
     return Manifest(
         max_sequence_length=config.max_sequence_length,
         corpus_fingerprint=fingerprint.hexdigest(),
         tokenizer_fingerprint=vocabulary.fingerprint(),
         splits=splits,
         dropped={**dropped, "bad_lines": bad_lines.count},
-        settings=config.to_dict(),
+        settings=settings,
     )
-
-
-def _tokenize(
-    sessions: Iterable[Session],
-    tokenizer: Tokenizer,
-    config: PrepareConfig,
-    dropped: collections.Counter[str],
-) -> Iterator[TokenizedSession]:
-    """Tokenises in chunks; drops turns without a token and sessions that are then too short."""
-    iterator = iter(sessions)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
-        texts = [turn.text for session in chunk for turn in session.turns]
-        # One token more than is kept tells which texts are cut.
-        ids = tokenizer.tokenize(tf.constant(texts, tf.string), config.max_sequence_length + 1)
-        starts = ids.row_splits.numpy()
-        rows = iter(np.split(ids.values.numpy(), starts[1:-1]))
-        for session in chunk:
-            kept = [(turn, row) for turn, row in zip(session.turns, rows) if len(row) > 2]
-            dropped["empty_utterances"] += len(session.turns) - len(kept)
-            if len(kept) < config.min_turns:
-                dropped["short_sessions"] += 1
-                continue
-            yield _truncate(session.session_id, kept, config.max_sequence_length)
-
-
-def _truncate(session_id: str, kept: Sequence[tuple], limit: int) -> TokenizedSession:
-    token_ids = [
-        row if len(row) <= limit else np.append(row[: limit - 1], row[-1]) for _, row in kept
-    ]
-    truncated = sum(len(row) > limit for _, row in kept)
-    session = Session(session_id, tuple(turn for turn, _ in kept))
-    return TokenizedSession(session, tuple(token_ids), truncated)

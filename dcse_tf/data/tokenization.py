@@ -137,7 +137,8 @@ class Tokenizer(tf.Module):
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         texts = tf.strings.regex_replace(texts, _REMOVED, "")
-        texts = tf.strings.regex_replace(texts, r"[\p{Z}\t\n\r]", " ")
+        # Of all white space but the space itself, which is in every text and stays as it is.
+        texts = tf.strings.regex_replace(texts, r"[^\P{Z} ]|[\t\n\r]", " ")
         if self._lowercase:
             texts = tf_text.normalize_utf8(texts, "NFD")
             texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")

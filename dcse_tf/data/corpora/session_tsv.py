@@ -21,5 +21,5 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
                 path, number, f"expected session_id<TAB>role<TAB>text, found {len(fields)} field(s)"
             )
             continue
-        session_id, role, text = (field.strip() for field in fields)
-        yield number, session_id, Utterance(role, text)
+        session_id, role, text = fields
+        yield number, session_id.strip(), Utterance(role.strip(), text.strip())
