@@ -1,8 +1,18 @@
 import json
+import re
+import unicodedata
 
 import pytest
 
-from dcse_tf.data.dialogue import Session, Utterance, make_session, session_to_dict
+from dcse_tf.data.dialogue import (
+    Session,
+    Utterance,
+    is_silent,
+    make_session,
+    session_to_dict,
+)
+
+SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 def make(session_id, turns, join=True):
@@ -47,6 +57,22 @@ def test_what_cannot_be_seen_is_silence(silence):
 def test_what_can_be_seen_is_not_silence(text):
     """U+1FAE8, a shaking face, is younger than the Unicode of some Pythons."""
     assert pairs(make("s", [("a", text), ("b", "ok")])) == [("a", text), ("b", "ok")]
+
+
+def test_every_character_is_folded_as_a_pattern_folds_it():
+    """White space is what a regular expression calls so, in any company.
+
+    Of ideographs, syllables, private use and what is not assigned every 97th.
+    """
+    for point in range(0x110000):
+        if not (point < 0x3400 or 0xFB00 <= point < 0x10000 or point % 97 == 0):
+            continue
+        for text in (chr(point), f"a {chr(point)}b{chr(point)}"):
+            expected = re.sub(r"\s+", " ", text).strip()
+            silent = {unicodedata.category(char) for char in text} <= SILENT
+            assert is_silent(text) == silent, ascii(text)
+            turns = make_session("s", [Utterance("a", text)]).turns
+            assert [turn.text for turn in turns] == ([] if silent else [expected]), ascii(text)
 
 
 def test_roles_are_told_apart_by_their_exact_name():

@@ -1,10 +1,12 @@
 import dataclasses
 import gzip
 import json
+import multiprocessing
 
 import pytest
 from dialogue_files import DIALOGUES, FORMATS, json_lines, read_ids, read_tokens, run, tsv
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
+from worker_functions import Killed
 
 from dcse_tf.config import PrepareConfig
 from dcse_tf.data.corpora import jsonl
@@ -111,7 +113,7 @@ def test_short_sessions_are_dropped_and_counted(tmp_path):
     assert manifest.dropped["short_sessions"] == 4
 
 
-@pytest.mark.parametrize("silence", ["", "  ", "\u200b", "\ufeff\x07"])
+@pytest.mark.parametrize("silence", ["", "  ", "\u200b", "\ufeff\x07", "\ufffd"])
 def test_utterances_without_a_token_are_dropped_and_counted(tmp_path, silence):
     dialogues = {**DIALOGUES, "d": [("x", "s3 t0"), ("y", silence)], "e": [("x", silence)]}
     dialogues["c"] = [("x", "s2 t0"), ("y", "s2 t1"), ("x", silence)]
@@ -189,7 +191,7 @@ def test_a_corpus_without_a_session_to_train_on_is_refused(tmp_path, content):
 
 
 def test_more_sessions_than_are_tokenised_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("dcse_tf.data.prepare._CHUNK", 2)
+    monkeypatch.setattr("dcse_tf.data.chunks._TURNS", 4)
     manifest = prepare_sessions(tmp_path, [2, 0, 3, 0, 0, 1, 4])
     expected = [[turn_ids(s, t) for t in range(n)] for s, n in ((0, 2), (2, 3), (6, 4))]
     assert read_tokens(tmp_path, manifest) == expected
@@ -229,3 +231,83 @@ def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     assert 0 < len(held_out) < len(words)
     assert {word for word in words if word in tokens} == set(words) - held_out
     assert manifest.settings["vocab_size"] == 200
+
+
+def _mixed_corpus():
+    """Sessions of 1 to 6 turns, some silent, some without a token, some long, and broken lines."""
+    lines = []
+    for session in range(60):
+        for turn in range(1 + session % 6):
+            text = f"s{session} t{turn}" + " w1" * (session % 9)
+            text = {11: "\ufffd", 23: "\u200b", 31: "您 w2 👍"}.get(len(lines) % 37, text)
+            lines.append(f"对话 {session}\t{'xy'[turn % 2]}\t{text}")
+            if len(lines) % 19 == 0:
+                lines.append(f"broken {len(lines)}")
+    return "\n".join(lines) + "\n"
+
+
+SETTINGS = {
+    "max_sequence_length": 6,
+    "dev_fraction": 0.2,
+    "test_fraction": 0.1,
+    "shards": 3,
+    "max_bad_lines": 100,
+    "overwrite": True,
+}
+
+
+def _read_folder(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def many_chunks(monkeypatch):
+    """Chunks of few turns, and so few of them are worth no worker."""
+
+    def split(turns, few=2):
+        monkeypatch.setattr("dcse_tf.data.chunks._TURNS", turns)
+        monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", few)
+
+    return split
+
+
+def test_what_is_written_depends_neither_on_workers_nor_on_chunks(tmp_path, many_chunks):
+    content = _mixed_corpus()
+    manifest = run(tmp_path, content, workers=1, **SETTINGS)
+    whole = _read_folder(tmp_path / "data")
+    for workers, turns in ((1, 10), (2, 10)):
+        many_chunks(turns)
+        run(tmp_path, content, workers=workers, **SETTINGS)
+        assert _read_folder(tmp_path / "data") == whole
+    # The corpus has something of everything.
+    assert all(manifest.dropped.values())
+    assert all(s.sessions and s.truncated_utterances for s in manifest.splits.values())
+    assert len(whole) == 3 + 2 + 2 + 2 + 1  # shards, texts, vocabulary, manifest
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_lines_are_named_in_order_and_limited(tmp_path, many_chunks, caplog, workers):
+    """The corpus has 11 broken lines; they are known by their own words."""
+    many_chunks(10)
+    settings = {**SETTINGS, "max_bad_lines": 10, "overwrite": False}
+    lines = _mixed_corpus().splitlines()
+    broken = [n for n, line in enumerate(lines, start=1) if line.startswith("broken")]
+    assert len(broken) == 11
+    with pytest.raises(InputError, match=rf"corpus:{broken[10]}: expected .*\(bad line 11; "):
+        run(tmp_path, _mixed_corpus(), workers=workers, **settings)
+    named = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert [int(message.split(":")[1]) for message in named] == broken[:10]
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "vocab"}
+
+
+def test_a_killed_worker_ends_the_job(tmp_path, monkeypatch, many_chunks):
+    many_chunks(10)
+    monkeypatch.setattr("dcse_tf.data.prepare.ChunkSerializer", Killed)
+    with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
+        run(tmp_path, _mixed_corpus(), workers=2, **{**SETTINGS, "overwrite": False})
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "vocab"}
+    assert multiprocessing.active_children() == []

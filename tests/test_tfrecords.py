@@ -7,22 +7,29 @@ import tensorflow as tf
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.manifest import Shard
 from dcse_tf.data.tfrecords import (
+    SplitRecords,
     SplitWriter,
-    TokenizedSession,
     parse_session,
     serialize_session,
     shard_paths,
 )
 
 
-def make(session_id, *rows, truncated=0):
+def serialize(session_id, *rows, dtype=np.int32):
+    return serialize_session(session_id, np.concatenate(rows).astype(dtype), list(map(len, rows)))
+
+
+def parse(session_id, *rows):
+    return parse_session(tf.constant(serialize(session_id, *rows)))
+
+
+def make(session_id, *rows, truncated=0, texts=None):
+    """The records of one session, whose turns are texts of their token ids."""
     turns = tuple(Utterance("ab"[i % 2], f"您 {ids}") for i, ids in enumerate(rows))
-    token_ids = tuple(np.array(ids, np.int32) for ids in rows)
-    return TokenizedSession(Session(session_id, turns), token_ids, truncated)
-
-
-def parse(tokenized):
-    return parse_session(tf.constant(serialize_session(tokenized)))
+    records = SplitRecords(texts)
+    token_ids = np.concatenate(rows).astype(np.int32)
+    records.add(Session(session_id, turns), token_ids, list(map(len, rows)), truncated)
+    return records
 
 
 def read(path):
@@ -36,7 +43,7 @@ def fingerprint(content):
 
 def test_a_record_gives_back_the_tokens_of_every_turn():
     rows = [[2, 5, 3], [2, 21127, 7, 8, 9, 3], [2, 5, 3]]
-    features = parse(make("s", *rows))
+    features = parse("s", *rows)
     assert features["token_ids"].to_list() == rows
     assert features["token_ids"].dtype == tf.int32
     assert features["session"].shape == ()
@@ -44,11 +51,11 @@ def test_a_record_gives_back_the_tokens_of_every_turn():
 
 
 def test_a_session_of_one_turn():
-    assert parse(make("s", [2, 5, 3]))["token_ids"].to_list() == [[2, 5, 3]]
+    assert parse("s", [2, 5, 3])["token_ids"].to_list() == [[2, 5, 3]]
 
 
 def test_fingerprints_are_of_the_id_and_of_the_token_ids():
-    features = parse(make("对话 1", [2, 5, 3], [2, 300, 3]))
+    features = parse("对话 1", [2, 5, 3], [2, 300, 3])
     assert int(features["session"]) == fingerprint("对话 1".encode())
     # Little-endian 32-bit integers: 300 = 44 + 256.
     first = b"\x02\0\0\0\x05\0\0\0\x03\0\0\0"
@@ -57,16 +64,23 @@ def test_fingerprints_are_of_the_id_and_of_the_token_ids():
 
 
 def test_equal_tokens_are_one_utterance_and_other_tokens_another():
-    one = parse(make("one", [2, 5, 3], [2, 6, 3]))["utterances"].numpy()
-    two = parse(make("two", [2, 6, 3], [2, 5, 3], [2, 5, 6, 3]))["utterances"].numpy()
+    one = parse("one", [2, 5, 3], [2, 6, 3])["utterances"].numpy()
+    two = parse("two", [2, 6, 3], [2, 5, 3], [2, 5, 6, 3])["utterances"].numpy()
     assert one.tolist() == two[[1, 0]].tolist()
     assert len({*one, *two}) == 3
 
 
 def test_fingerprints_do_not_depend_on_the_width_of_the_integers():
-    narrow = make("s", [2, 5, 3])
-    wide = TokenizedSession(narrow.session, (np.array([2, 5, 3], np.int64),), 0)
-    assert serialize_session(narrow) == serialize_session(wide)
+    assert serialize("s", [2, 5, 3]) == serialize("s", [2, 5, 3], dtype=np.int64)
+
+
+def test_a_record_is_an_example_with_its_features_in_order():
+    """protobuf writes the entries of a map in an order of the process's own, if it may."""
+    record = serialize("s", [2, 21127, 3], [2, 3])
+    names = sorted(tf.train.Example.FromString(record).features.feature)
+    assert names == ["lengths", "session", "token_ids", "utterances"]
+    places = [record.index(name.encode()) for name in names]
+    assert places == sorted(places)
 
 
 def test_sessions_go_to_the_shards_in_turn(tmp_path):
@@ -95,7 +109,7 @@ def test_more_shards_than_sessions_leave_some_empty(tmp_path):
 
 
 def test_texts_are_written_beside_the_records(tmp_path):
-    sessions = [make("单\u20281", [2, 5, 3], [2, 6, 3]), make("2", [2, 3])]
+    sessions = [make("单\u20281", [2, 5, 3], [2, 6, 3], texts=[]), make("2", [2, 3], texts=[])]
     with SplitWriter(tmp_path, "dev", shards=1, texts=True) as writer:
         for session in sessions:
             writer.write(session)

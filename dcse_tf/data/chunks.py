@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dcse_tf.data.corpora import RawSession
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import Turn
 
 # A chunk ends with the session that reaches one of these. Turns pay for what a call of the
 # tokenizer costs; characters bound the memory, whatever the length of a turn.
@@ -19,46 +19,41 @@ class Chunk(NamedTuple):
     Attributes:
         session_ids: of each session.
         lengths: turns of each session.
-        roles: of each turn.
-        texts: of each turn.
-        intents: of each turn; None where no turn has any.
+        roles, texts, intents: of each turn.
     """
 
-    session_ids: tuple[str, ...]
-    lengths: tuple[int, ...]
-    roles: tuple[str, ...]
-    texts: tuple[str, ...]
-    intents: tuple[tuple[str, ...], ...] | None
+    session_ids: list[str]
+    lengths: list[int]
+    roles: list[str]
+    texts: list[str]
+    intents: list[tuple[str, ...]]
 
-    def sessions(self) -> Iterator[RawSession]:
-        intents = itertools.repeat(()) if self.intents is None else self.intents
-        turns = map(Utterance._make, zip(self.roles, self.texts, intents))
+    def sessions(self) -> Iterator[tuple[str, list[Turn]]]:
+        turns = zip(self.roles, self.texts, self.intents)
         for session_id, length in zip(self.session_ids, self.lengths):
             yield session_id, list(itertools.islice(turns, length))
 
 
 def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
     """Chunks of sessions in order; where they end depends on the sessions alone."""
-    chunk: list[RawSession] = []
-    turns = characters = 0
-    for session in sessions:
-        chunk.append(session)
-        turns += len(session[1]) + 1  # a session without a turn counts too
-        characters += sum(len(text) for _, text, _ in session[1])
-        if turns >= _TURNS or characters >= _CHARACTERS:
-            yield _pack(chunk)
-            chunk, turns, characters = [], 0, 0
-    if chunk:
-        yield _pack(chunk)
+    iterator = iter(sessions)
+    while (chunk := _read_chunk(iterator)).session_ids:
+        yield chunk
 
 
-def _pack(sessions: list[RawSession]) -> Chunk:
-    turns = [turn for _, turns in sessions for turn in turns]
-    roles, texts, intents = zip(*turns) if turns else ((), (), ())
-    return Chunk(
-        tuple(session_id for session_id, _ in sessions),
-        tuple(len(turns) for _, turns in sessions),
-        roles,
-        texts,
-        intents if any(intents) else None,
-    )
+def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
+    # A turn's tuple is let go at once: held by the thousand, they set off garbage collections,
+    # which look through all of TensorFlow and take longer than the reading.
+    chunk = Chunk([], [], [], [], [])
+    left = _CHARACTERS
+    for session_id, turns in sessions:
+        chunk.session_ids.append(session_id)
+        chunk.lengths.append(len(turns))
+        for role, text, intents in turns:
+            chunk.roles.append(role)
+            chunk.texts.append(text)
+            chunk.intents.append(intents)
+            left -= len(text)
+        if left <= 0 or len(chunk.texts) + len(chunk.lengths) >= _TURNS:
+            break
+    return chunk

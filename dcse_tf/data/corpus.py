@@ -2,11 +2,11 @@
 
 import collections
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dcse_tf.config.corpus import CorpusOptions
 from dcse_tf.data.corpora import READERS, RawSession
-from dcse_tf.data.dialogue import Session, is_silent, make_session
+from dcse_tf.data.dialogue import Session, Turn, drop_silent, join_turns
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
 
@@ -41,9 +41,10 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
 
 
 def join_session(
-    raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
+    raw: tuple[str, Sequence[Turn]], config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
     """The session of what a reader gave; the silent utterances are counted."""
     session_id, turns = raw
-    dropped["empty_utterances"] += sum(is_silent(text) for _, text, _ in turns)
-    return make_session(session_id, turns, join=config.join_consecutive)
+    heard = drop_silent(turns)
+    dropped["empty_utterances"] += len(turns) - len(heard)
+    return join_turns(session_id, heard, config.join_consecutive)

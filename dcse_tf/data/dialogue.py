@@ -16,6 +16,10 @@ class Utterance(NamedTuple):
     intents: tuple[str, ...] = ()
 
 
+# An utterance, or what has its fields.
+Turn = tuple[str, str, tuple[str, ...]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     """A dialogue: its turns in order."""
@@ -35,7 +39,7 @@ def is_silent(text: str) -> bool:
     return True
 
 
-def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True) -> Session:
+def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
     White space is folded, in intents too, so that a session survives being written as lines;
@@ -48,10 +52,17 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
         join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1),
             which then has the intents of all.
     """
+    return join_turns(session_id, drop_silent(turns), join)
+
+
+def drop_silent(turns: Iterable[Turn]) -> list[Turn]:
+    return [turn for turn in turns if not is_silent(turn[1])]
+
+
+def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
+    """What `make_session` does once the silent utterances are dropped."""
     utterances: list[Utterance] = []
     for role, text, labels in turns:
-        if is_silent(text):
-            continue
         intents = tuple(dict.fromkeys(map(_fold, labels))) if labels else ()
         text = _fold(text)
         if join and utterances and utterances[-1].role == role:
@@ -64,7 +75,10 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
 
 
 def _fold(text: str) -> str:
-    """White space folded: what `re` calls white space is what `split` parts at."""
+    """White space folded: what `re` calls white space, which is what `split` parts at."""
+    # Of white space only the space itself is printable. Most texts have nothing to fold.
+    if "  " not in text and text.isprintable():
+        return text.strip()
     return " ".join(text.split())
 
 

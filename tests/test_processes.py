@@ -1,0 +1,176 @@
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from worker_functions import Adder, Broken, Killed, Late, Long, Refuser
+
+from dcse_tf.data.processes import available_processors, map_in_order
+from dcse_tf.errors import InputError
+
+TESTS = pathlib.Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_process():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_come_in_order_whoever_works(workers):
+    results = list(map_in_order(Adder, (100,), range(40), workers, few=0))
+    assert [value for value, _ in results] == list(range(100, 140))
+    processes = {process for _, process in results}
+    assert (processes == {os.getpid()}) == (workers == 1)
+    assert len(processes) <= workers
+
+
+@pytest.mark.parametrize(("items", "here"), [(0, True), (4, True), (5, False)])
+def test_few_items_are_worked_at_here(items, here):
+    results = list(map_in_order(Adder, (0,), iter(range(items)), 2, few=4))
+    assert [value for value, _ in results] == list(range(items))
+    assert all((process == os.getpid()) == here for _, process in results)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bounded_number_of_items_is_held(workers):
+    drawn, ahead = 0, []
+
+    def items():
+        nonlocal drawn
+        while drawn < 60:
+            drawn += 1
+            yield drawn
+
+    for number, _ in enumerate(map_in_order(Adder, (0,), items(), workers, few=3), start=1):
+        ahead.append(drawn - number)
+    assert number == 60
+    assert max(ahead) == (0 if workers == 1 else 4 * workers - 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_work_arrives_as_it_is(workers):
+    results = map_in_order(Refuser, (), range(20), workers, few=0)
+    assert [next(results) for _ in range(6)] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InputError) as raised:
+        next(results)
+    assert str(raised.value) == "corpus:7: expected a small number"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_before_the_work_arrives_as_it_is(workers):
+    with pytest.raises(InputError) as raised:
+        list(map_in_order(Broken, (), range(20), workers, few=0))
+    assert str(raised.value) == "vocab.txt: no such file"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_items_arrives_as_it_is(workers):
+    def items():
+        yield from range(3)
+        raise InputError("corpus:4: broken")
+
+    with pytest.raises(InputError, match=r"^corpus:4: broken$"):
+        list(map_in_order(Refuser, (), items(), workers, few=0))
+
+
+def test_a_killed_worker_ends_the_work():
+    with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
+        list(map_in_order(Killed, (), range(20), 2, few=0))
+
+
+def test_a_worker_killed_in_the_middle_of_a_result_ends_the_work():
+    """The result is more than a pipe holds, and is not asked for before the worker is dead."""
+    results = map_in_order(Long, (10_000_000,), range(20), 2, few=0)
+    process = int(next(results)[:20])
+    time.sleep(0.5)
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
+        list(results)
+
+
+def test_results_that_nobody_asks_for_end_the_work():
+    results = map_in_order(Adder, (0,), range(1000), 2, few=0)
+    assert next(results)[0] == 0
+    results.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_waits_for_its_turn(workers):
+    """The second item fails at once, the first takes a while."""
+    results = map_in_order(Late, (), [0.3, -1.0], workers, few=0)
+    assert next(results) == 0.3
+    with pytest.raises(ValueError, match="negative"):
+        next(results)
+
+
+def test_there_is_a_processor_for_every_worker_by_default():
+    assert available_processors() == len(os.sched_getaffinity(0))
+
+
+SLEEP = """
+import sys
+from dcse_tf.data.processes import map_in_order
+from worker_functions import Sleeper
+if __name__ == "__main__":
+    list(map_in_order(Sleeper, tuple(sys.argv[1:]), range(1000), 2, few=0))
+"""
+
+
+def _runs(process: int) -> bool:
+    try:
+        status = pathlib.Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"  # dead, and not yet asked for
+
+
+def _wait(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a process with two workers that sleep so long over every item."""
+
+    def run(seconds):
+        script, folder = tmp_path / "script.py", tmp_path / "workers"
+        script.write_text(SLEEP)
+        folder.mkdir()
+        parent = subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(seconds)],
+            env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        _wait(lambda: len(list(folder.iterdir())) == 2)
+        workers = [int(path.name) for path in folder.iterdir()]
+        assert all(map(_runs, workers))
+        return parent, workers
+
+    return run
+
+
+def test_workers_of_a_killed_parent_end(start):
+    parent, workers = start(60)
+    parent.kill()
+    _wait(lambda: not any(map(_runs, workers)), seconds=20.0)
+    parent.communicate()
+
+
+def test_an_interrupt_from_the_keyboard_ends_all_and_is_told_once(start):
+    parent, workers = start(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    _, told = parent.communicate(timeout=20)
+    assert parent.returncode == -signal.SIGINT
+    assert told.count("Traceback") == told.count("KeyboardInterrupt") == 1
+    assert not any(map(_runs, workers))
