@@ -292,7 +292,7 @@ def test_what_is_written_depends_neither_on_workers_nor_on_chunks(tmp_path, many
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_lines_are_named_in_order_and_limited(tmp_path, many_chunks, caplog, workers):
     """The corpus has 11 broken lines; they are known by their own words."""
-    many_chunks(10)
+    many_chunks(40)
     settings = {**SETTINGS, "max_bad_lines": 10, "overwrite": False}
     lines = _mixed_corpus().splitlines()
     broken = [n for n, line in enumerate(lines, start=1) if line.startswith("broken")]

@@ -27,8 +27,9 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
 VOCABULARY_FOLDER = "vocabulary"
-# Read and prepared in less time than a worker takes to import TensorFlow.
-_FEW_CHUNKS = 64
+# About half a million turns: two workers have earned what it costs to begin them, some seconds to
+# import TensorFlow, after twice as many, and eight workers after this.
+_FEW_CHUNKS = 128
 
 
 def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Manifest:

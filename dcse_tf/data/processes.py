@@ -55,13 +55,13 @@ def map_in_order(
         ChildProcessError: a worker was killed.
         Exception: whatever an item's work raised, in a worker or here.
     """
-    remaining = iter(items)
-    first = list(itertools.islice(remaining, few + 1)) if workers > 1 else []
-    remaining = itertools.chain(first, remaining)
-    if len(first) <= few:
+    later = iter(items)
+    first = collections.deque(itertools.islice(later, few + 1) if workers > 1 else ())
+    many = len(first) > few
+    remaining = itertools.chain((first.popleft() for _ in range(len(first))), later)
+    if not many:
         yield from map(make(*arguments), remaining)
         return
-    del first
     pool = [_Worker(pickle.dumps((make, arguments))) for _ in range(workers)]
     try:
         yield from _share(pool, remaining)
