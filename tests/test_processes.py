@@ -50,7 +50,7 @@ def test_a_bounded_number_of_items_is_held(workers):
     for number, _ in enumerate(map_in_order(Adder, (0,), items(), workers, few=3), start=1):
         ahead.append(drawn - number)
     assert number == 60
-    assert max(ahead) == (0 if workers == 1 else 4 * workers - 1)
+    assert max(ahead) <= (0 if workers == 1 else 4 * workers - 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
