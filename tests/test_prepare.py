@@ -266,11 +266,12 @@ def _read_folder(folder):
 
 @pytest.fixture
 def many_chunks(monkeypatch):
-    """Chunks of few turns, and so few of them are worth no worker."""
+    """Chunks of so few turns, all of which are left to workers if there are any."""
 
-    def split(turns, few=2):
+    def split(turns):
         monkeypatch.setattr("dcse_tf.data.chunks._TURNS", turns)
-        monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", few)
+        monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", 0)
+        monkeypatch.setattr("dcse_tf.data.processes._HERE", 0)
 
     return split
 
@@ -279,7 +280,7 @@ def test_what_is_written_depends_neither_on_workers_nor_on_chunks(tmp_path, many
     content = _mixed_corpus()
     manifest = run(tmp_path, content, workers=1, **SETTINGS)
     whole = _read_folder(tmp_path / "data")
-    for workers, turns in ((1, 10), (2, 10)):
+    for workers, turns in ((1, 10), (3, 10)):
         many_chunks(turns)
         run(tmp_path, content, workers=workers, **SETTINGS)
         assert _read_folder(tmp_path / "data") == whole

@@ -7,8 +7,9 @@ import sys
 import time
 
 import pytest
-from worker_functions import Adder, Broken, Killed, Late, Long, Refuser
+from worker_functions import Adder, Broken, BrokenElsewhere, Killed, Late, Long, Refuser
 
+from dcse_tf.data import processes
 from dcse_tf.data.processes import available_processors, map_in_order
 from dcse_tf.errors import InputError
 
@@ -21,25 +22,45 @@ def _leave_no_process():
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_results_come_in_order_whoever_works(workers):
-    results = list(map_in_order(Adder, (100,), range(40), workers, few=0))
-    assert [value for value, _ in results] == list(range(100, 140))
-    processes = {process for _, process in results}
-    assert (processes == {os.getpid()}) == (workers == 1)
-    assert len(processes) <= workers
+@pytest.fixture(params=[1, 3])
+def shared(request, monkeypatch):
+    """Maps in one process; and in three, of which the first leaves all to the others."""
+    monkeypatch.setattr(processes, "_HERE", 0)
+    return lambda make, arguments, items: map_in_order(make, arguments, items, request.param, 0)
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """Maps in one other process."""
+    monkeypatch.setattr(processes, "_HERE", 0)
+    return lambda make, arguments, items: map_in_order(make, arguments, items, 2, 0)
+
+
+@pytest.mark.parametrize("here", [0, 3])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_results_come_in_order_whoever_works(monkeypatch, number, here):
+    """The parent works too, and alone at first, unless it leaves all to the others."""
+    monkeypatch.setattr(processes, "_HERE", here)
+    results = list(map_in_order(Adder, (100,), range(80), number, few=0))
+    assert [value for value, _ in results] == list(range(100, 180))
+    workers = {process for _, process in results}
+    assert (os.getpid() in workers) == (number == 1 or here > 0)
+    assert len(workers - {os.getpid()}) in ([0] if number == 1 else range(here == 0, number))
 
 
 @pytest.mark.parametrize(("items", "here"), [(0, True), (4, True), (5, False)])
-def test_few_items_are_worked_at_here(items, here):
+def test_the_first_few_items_are_worked_at_here(monkeypatch, items, here):
+    monkeypatch.setattr(processes, "_HERE", 0)
     results = list(map_in_order(Adder, (0,), iter(range(items)), 2, few=4))
     assert [value for value, _ in results] == list(range(items))
-    assert all((process == os.getpid()) == here for _, process in results)
+    assert all(process == os.getpid() for _, process in results[:4])
+    assert all((process == os.getpid()) == here for _, process in results[4:])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_bounded_number_of_items_is_held(workers):
-    drawn, ahead = 0, []
+@pytest.mark.parametrize(("number", "held"), [(1, 1), (2, 8), (3, 12)])
+def test_a_bounded_number_of_items_is_held(number, held):
+    """And one more is at hand."""
+    drawn, most = 0, 0
 
     def items():
         nonlocal drawn
@@ -47,46 +68,57 @@ def test_a_bounded_number_of_items_is_held(workers):
             drawn += 1
             yield drawn
 
-    for number, _ in enumerate(map_in_order(Adder, (0,), items(), workers, few=3), start=1):
-        ahead.append(drawn - number)
-    assert number == 60
-    assert max(ahead) <= (0 if workers == 1 else 4 * workers - 1)
+    for count, _ in enumerate(map_in_order(Adder, (0,), items(), number, few=3)):
+        most = max(most, drawn - count)
+    assert (count, drawn) == (59, 60)
+    assert most <= held + (number > 1)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_the_work_arrives_as_it_is(workers):
-    results = map_in_order(Refuser, (), range(20), workers, few=0)
+def test_an_error_of_the_work_arrives_as_it_is(shared):
+    results = shared(Refuser, (), range(20))
     assert [next(results) for _ in range(6)] == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InputError) as raised:
         next(results)
     assert str(raised.value) == "corpus:7: expected a small number"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_before_the_work_arrives_as_it_is(workers):
+def test_an_error_before_the_work_arrives_as_it_is(shared):
     with pytest.raises(InputError) as raised:
-        list(map_in_order(Broken, (), range(20), workers, few=0))
+        list(shared(Broken, (os.getpid(),), range(20)))
     assert str(raised.value) == "vocab.txt: no such file"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_the_items_arrives_as_it_is(workers):
+def test_an_error_before_the_work_of_another_process_arrives_as_it_is(away):
+    with pytest.raises(InputError) as raised:
+        list(away(BrokenElsewhere, (os.getpid(),), range(20)))
+    assert str(raised.value) == "vocab.txt: no such file"
+
+
+def test_an_error_of_the_items_arrives_as_it_is(shared):
     def items():
         yield from range(3)
         raise InputError("corpus:4: broken")
 
     with pytest.raises(InputError, match=r"^corpus:4: broken$"):
-        list(map_in_order(Refuser, (), items(), workers, few=0))
+        list(shared(Refuser, (), items()))
 
 
-def test_a_killed_worker_ends_the_work():
+def test_an_error_waits_for_its_turn(shared):
+    """The second item fails at once, the first takes a while."""
+    results = shared(Late, (), [0.3, -1.0])
+    assert next(results) == 0.3
+    with pytest.raises(ValueError, match="negative"):
+        next(results)
+
+
+def test_a_killed_worker_ends_the_work(away):
     with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
-        list(map_in_order(Killed, (), range(20), 2, few=0))
+        list(away(Killed, (), range(20)))
 
 
-def test_a_worker_killed_in_the_middle_of_a_result_ends_the_work():
+def test_a_worker_killed_in_the_middle_of_a_result_ends_the_work(away):
     """The result is more than a pipe holds, and is not asked for before the worker is dead."""
-    results = map_in_order(Long, (10_000_000,), range(20), 2, few=0)
+    results = away(Long, (10_000_000,), range(20))
     process = int(next(results)[:20])
     time.sleep(0.5)
     os.kill(process, signal.SIGKILL)
@@ -95,18 +127,10 @@ def test_a_worker_killed_in_the_middle_of_a_result_ends_the_work():
 
 
 def test_results_that_nobody_asks_for_end_the_work():
-    results = map_in_order(Adder, (0,), range(1000), 2, few=0)
+    results = map_in_order(Adder, (0,), range(1000), 3, few=0)
     assert next(results)[0] == 0
+    assert len(multiprocessing.active_children()) == 2
     results.close()
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_waits_for_its_turn(workers):
-    """The second item fails at once, the first takes a while."""
-    results = map_in_order(Late, (), [0.3, -1.0], workers, few=0)
-    assert next(results) == 0.3
-    with pytest.raises(ValueError, match="negative"):
-        next(results)
 
 
 def test_there_is_a_processor_for_every_worker_by_default():
@@ -115,10 +139,11 @@ def test_there_is_a_processor_for_every_worker_by_default():
 
 SLEEP = """
 import sys
-from dcse_tf.data.processes import map_in_order
+from dcse_tf.data import processes
 from worker_functions import Sleeper
 if __name__ == "__main__":
-    list(map_in_order(Sleeper, tuple(sys.argv[1:]), range(1000), 2, few=0))
+    processes._HERE = 0
+    list(processes.map_in_order(Sleeper, tuple(sys.argv[1:]), range(1000), 3, few=0))
 """
 
 

@@ -75,3 +75,12 @@ class Broken:
 
     def __init__(self, *_):
         raise InputError("vocab.txt: no such file")
+
+
+class BrokenElsewhere(Adder):
+    """Cannot be made in another process than the one named."""
+
+    def __init__(self, process):
+        if os.getpid() != process:
+            raise InputError("vocab.txt: no such file")
+        super().__init__(0)

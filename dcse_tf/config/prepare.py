@@ -44,9 +44,8 @@ class PrepareConfig(CorpusOptions):
     overwrite: bool = option(False, "Replace --output_dir if it exists.")
     workers: int = option(
         0,
-        "Processes that join, tokenise and serialise, beside the one that reads and writes. 0: as "
-        "many as there are processors; 1: none, all in one process, as for a small corpus anyway. "
-        "What is written does not depend on it.",
+        "Processes that work at it. 0: as many as there are processors; 1: one, as for a small "
+        "corpus anyway. What is written does not depend on it.",
         minimum=0,
     )
 

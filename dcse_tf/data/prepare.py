@@ -27,9 +27,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
 VOCABULARY_FOLDER = "vocabulary"
-# About half a million turns: two workers have earned what it costs to begin them, some seconds to
-# import TensorFlow, after twice as many, and eight workers after this.
-_FEW_CHUNKS = 128
+# About 130,000 turns, two seconds' work: less is done before another process has begun.
+_FEW_CHUNKS = 32
 
 
 def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Manifest:

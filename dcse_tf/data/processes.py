@@ -24,7 +24,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _QUEUED = 2  # items that a worker has: one to work at, one to go on with
-_HELD = 4  # items a worker that are waiting, worked at, or done before their turn
+# Items a process that may be held, given out or done before their turn: by all, and before the
+# parent takes one for itself.
+_HELD, _HERE = 4, 3
 
 
 def available_processors() -> int:
@@ -38,33 +40,34 @@ def map_in_order(
     make: Callable[..., Callable[[T], R]],
     arguments: tuple,
     items: Iterable[T],
-    workers: int,
+    processes: int,
     few: int,
 ) -> Generator[R]:
     """Yields `make(*arguments)(item)` of every item, in the order of the items.
+
+    This process works too, from the first item on: while the others begin, which may take seconds,
+    and whenever they have enough to do. So an input that ends meanwhile is not held up by them.
 
     Args:
         make: makes the function, once in every process that works; it is found by its name in its
             module, for the processes are begun anew ("spawn") and not copied.
         arguments: of `make`.
         items: what to work at; a bounded number of them is held.
-        workers: processes beside this one; 1 for none.
-        few: so many items or fewer are not worth beginning processes for.
+        processes: how many work, this one among them.
+        few: after so many items the others are begun.
 
     Raises:
-        ChildProcessError: a worker was killed.
-        Exception: whatever an item's work raised, in a worker or here.
+        ChildProcessError: a process was killed.
+        Exception: whatever an item's work raised, in its turn, wherever that was done.
     """
-    later = iter(items)
-    first = collections.deque(itertools.islice(later, few + 1) if workers > 1 else ())
-    many = len(first) > few
-    remaining = itertools.chain((first.popleft() for _ in range(len(first))), later)
-    if not many:
-        yield from map(make(*arguments), remaining)
+    function, later = make(*arguments), iter(items)
+    yield from map(function, itertools.islice(later, few if processes > 1 else None))
+    item = next(later, _NO_MORE)
+    if item is _NO_MORE:
         return
-    pool = [_Worker(pickle.dumps((make, arguments))) for _ in range(workers)]
+    pool = [_Worker(pickle.dumps((make, arguments))) for _ in range(processes - 1)]
     try:
-        yield from _share(pool, remaining)
+        yield from _share(pool, function, itertools.chain([item], later))
     finally:
         for worker in pool:
             worker.process.kill()  # in the midst of an import it would hear nothing else
@@ -73,8 +76,17 @@ def map_in_order(
             worker.connection.close()
 
 
+_NO_MORE: Any = object()
+Result = tuple[bool, Any]  # whether it went well; the value, or the error
+
+
 class _Worker:
-    """A process, the end of its pipe, and the numbers of the items it has, the oldest first."""
+    """A process and the end of its pipe.
+
+    Attributes:
+        ready: whether it has made its function.
+        numbers: of the items it has, the oldest first.
+    """
 
     def __init__(self, work: bytes):
         context = multiprocessing.get_context("spawn")
@@ -82,6 +94,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
         self.process.start()
         theirs.close()
+        self.ready = False
         self.numbers: collections.deque[int] = collections.deque()
 
     def give(self, number: int, item: Any) -> None:
@@ -90,11 +103,17 @@ class _Worker:
             self.connection.send_bytes(content)
         self.numbers.append(number)
 
-    def take(self) -> tuple[int, tuple[bool, Any]]:
-        """The number of the item that was done, whether that went well, the result or the error."""
+    def take(self) -> dict[int, Result]:
+        """The number of the item that was done and its result; nothing where it is now ready."""
         with _notice_its_end():
             content = self.connection.recv_bytes()
-        return self.numbers.popleft(), pickle.loads(content)
+        result = pickle.loads(content)
+        if self.ready:
+            return {self.numbers.popleft(): result}
+        if not result[0]:
+            raise result[1]
+        self.ready = True
+        return {}
 
 
 @contextlib.contextmanager
@@ -108,37 +127,39 @@ def _notice_its_end() -> Iterator[None]:
         ) from error
 
 
-_NO_MORE = object()
-
-
-def _share(pool: list[_Worker], items: Iterator) -> Iterator:
-    """Gives every item to the worker that has the fewest; yields the results in order."""
-    results: dict[int, tuple[bool, Any]] = {}
-    given, item = 0, None
+def _share(pool: list[_Worker], function: Callable, items: Iterator) -> Iterator:
+    """Gives every item to the worker that has the fewest, or works at it here; in order."""
+    results: dict[int, Result] = {}
+    given, item = 0, next(items, _NO_MORE)
     for turn in itertools.count():
         while turn not in results:
-            worker = min(pool, key=lambda worker: len(worker.numbers))
-            room = len(worker.numbers) < _QUEUED and given - turn < _HELD * len(pool)
-            if item is not _NO_MORE and room:
-                item = next(items, _NO_MORE)
-                if item is not _NO_MORE:
-                    worker.give(given, item)
-                    given += 1
-            elif turn < given:
-                results.update(_take_what_is_done(pool))
+            held = (given - turn) / (len(pool) + 1)
+            free = [worker for worker in pool if worker.ready and len(worker.numbers) < _QUEUED]
+            if item is not _NO_MORE and free and held < _HELD:
+                min(free, key=lambda worker: len(worker.numbers)).give(given, item)
+            elif item is not _NO_MORE and held < _HERE:
+                results[given] = _try(function, item)
+            elif item is not _NO_MORE or turn < given:
+                results.update(_take_what_is_done(pool, wait=True))
+                continue
             else:
                 return
+            given, item = given + 1, next(items, _NO_MORE)
+            results.update(_take_what_is_done(pool, wait=False))
         succeeded, value = results.pop(turn)
         if not succeeded:
             raise value
         yield value
 
 
-def _take_what_is_done(pool: list[_Worker]) -> Iterator[tuple[int, tuple[bool, Any]]]:
-    """Waits for the first."""
-    busy: dict[object, _Worker] = {worker.connection: worker for worker in pool if worker.numbers}
-    ready = multiprocessing.connection.wait([worker.connection for worker in busy.values()])
-    return (busy[connection].take() for connection in ready)
+def _take_what_is_done(pool: list[_Worker], wait: bool) -> dict[int, Result]:
+    """Takes an answer of each worker that has one; waits for the first."""
+    waiting: dict[object, _Worker] = {worker.connection: worker for worker in pool}
+    connections = [worker.connection for worker in pool]
+    results = {}
+    for connection in multiprocessing.connection.wait(connections, None if wait else 0):
+        results.update(waiting[connection].take())
+    return results
 
 
 def _serve(connection: multiprocessing.connection.Connection, work: bytes) -> None:
@@ -147,19 +168,11 @@ def _serve(connection: multiprocessing.connection.Connection, work: bytes) -> No
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take all of a GPU's memory
     items: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, items), daemon=True).start()
-    function = None
+    succeeded, function = _try(_make, work)
+    _answer(connection, (succeeded, None if succeeded else function))
     while True:
         item = items.get()
-        try:
-            if function is None:
-                make, arguments = pickle.loads(work)
-                function = make(*arguments)
-                gc.freeze()  # what the imports made stays; collections need not look through it
-            answer = pickle.dumps((True, function(pickle.loads(item))))
-        except Exception as error:
-            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-            answer = pickle.dumps((False, error))
-        connection.send_bytes(answer)
+        _answer(connection, _try(lambda item=item: function(pickle.loads(item))))
 
 
 def _listen(connection: multiprocessing.connection.Connection, items: queue.SimpleQueue) -> None:
@@ -170,3 +183,25 @@ def _listen(connection: multiprocessing.connection.Connection, items: queue.Simp
             items.put(connection.recv_bytes())
     except (EOFError, OSError):
         os._exit(0)
+
+
+def _make(work: bytes) -> Callable[[Any], Any]:
+    make, arguments = pickle.loads(work)
+    function = make(*arguments)
+    gc.freeze()  # what the imports made stays; collections need not look through it
+    return function
+
+
+def _try(function: Callable[..., Any], *arguments: Any) -> Result:
+    try:
+        return True, function(*arguments)
+    except Exception as error:
+        return False, error
+
+
+def _answer(connection: multiprocessing.connection.Connection, result: Result) -> None:
+    succeeded, value = result
+    if not succeeded:
+        lines = traceback.format_exception(value)
+        value.add_note(f"In a worker process:\n{''.join(lines)}")
+    connection.send_bytes(pickle.dumps(result))
