@@ -143,9 +143,9 @@ def test_every_script_has_five_rounds_and_an_output(script):
 def test_training_cases_are_chosen_by_name(capsys):
     train_step = load("train_step")
     assert train_step.parse_arguments([]).cases == list(train_step.CASES)
-    assert train_step.parse_arguments(["--cases=dense; unique"]).cases == ["dense", "unique"]
+    assert train_step.parse_arguments(["--cases=plain; unique"]).cases == ["plain", "unique"]
     with pytest.raises(SystemExit):
-        train_step.parse_arguments(["--cases=dense;sparse"])
+        train_step.parse_arguments(["--cases=plain;sparse"])
     assert "no case 'sparse'" in capsys.readouterr().err
 
 

@@ -54,11 +54,7 @@ def train(config: TrainConfig) -> dict[str, float]:
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     task = TASKS[config.task]
-    config = config.with_defaults(
-        task.epoch_size(manifest.splits["train"]),
-        manifest.max_sequence_length,
-        "packed" if has_gpu() else "bucketed",
-    )
+    config = fill_in(config, manifest)
     strategy = make_strategy(config.logical_cpus, config.deterministic)
     replicas = strategy.num_replicas_in_sync
     if (config.global_batch_size or 0) % replicas:
@@ -94,6 +90,15 @@ def train(config: TrainConfig) -> dict[str, float]:
         run_dir=run_dir,
     )
     return controller.run(f"```\n{json.dumps(config.to_dict(), indent=2, sort_keys=True)}\n```")
+
+
+def fill_in(config: TrainConfig, manifest: Manifest) -> TrainConfig:
+    """The configuration with every default, as this corpus and these devices have it."""
+    return config.with_defaults(
+        TASKS[config.task].epoch_size(manifest.splits["train"]),
+        manifest.max_sequence_length,
+        "packed" if has_gpu() else "bucketed",
+    )
 
 
 def _begin_run(run_dir: pathlib.Path, config: TrainConfig) -> None:

@@ -30,7 +30,7 @@ import tensorflow as tf
 from dcse_tf.config import PrepareConfig
 from dcse_tf.data.batches import make_batches, turns_of_samples
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.pipeline import make_contrastive_dataset
+from dcse_tf.data.pipeline import PADDED, make_contrastive_dataset
 from dcse_tf.data.prepare import prepare
 from dcse_tf.models import bert_encoder
 from dcse_tf.models.dialogue_cse import build_dialogue_cse
@@ -78,7 +78,9 @@ def draw_batch(sizes: Sizes) -> dict[str, tf.Tensor]:
         "utterances": tf.reshape(tf.range(sizes.batch * places, dtype=tf.int64), [-1, places]),
         "turn_mask": tf.ones([sizes.batch, sizes.turns], tf.bool),
     }
-    return make_batches(turns_of_samples(samples, 1), sizes.negatives, tf.constant([0, 0]), 1)[0]
+    return make_batches(
+        turns_of_samples(samples, 1), sizes.negatives, tf.constant([0, 0]), 1, PADDED
+    )[0]
 
 
 def make_step(sizes: Sizes) -> Callable[[], Any]:
@@ -89,7 +91,7 @@ def make_step(sizes: Sizes) -> Callable[[], Any]:
         backbone = bert_encoder.build_backbone(config, dropout=0.1)
         bert_encoder.initialize_weights(backbone.trainable_variables, seed=0)
         bert_encoder.freeze(backbone, 0, sizes.frozen_embeddings)
-        model = build_dialogue_cse(bert_encoder.build_bert_encoder(backbone), 0.1)
+        model = build_dialogue_cse(backbone, PADDED, 0.1)
         optimizer = build_optimizer(WarmupDecay(1e-5, 0, "constant", 1000), 0.01)
     trainer = Trainer(
         strategy, model, optimizer, task.compute_loss, task.metric_names, clip_norm=3.0

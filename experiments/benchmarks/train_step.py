@@ -37,12 +37,25 @@ from dcse_tf.training.optimization import build_optimizer
 from dcse_tf.training.trainer import Trainer
 
 # Settings of TrainConfig; a setting more is a word more.
+_DENSE = {"batch_form": "dense", "global_batch_size": 16}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"batch_form": "plain", "global_batch_size": 16},
     "unique": {"batch_form": "unique", "global_batch_size": 64},
-    "unique, all negatives": {"batch_form": "unique", "global_batch_size": 64, "negatives": 0},
-    "dense": {"batch_form": "dense", "global_batch_size": 16},
-    "dense, all negatives": {"batch_form": "dense", "global_batch_size": 16, "negatives": 0},
+    "dense, padded": {**_DENSE, "layout": "padded"},
+    "dense, bucketed": {**_DENSE, "layout": "bucketed"},
+    "dense, packed": {**_DENSE, "layout": "packed"},
+    "dense, packed in rows of 64": {**_DENSE, "layout": "packed", "row_length": 64},
+    "dense, no dropout": {**_DENSE, "dropout": 0.0},
+    "dense, all negatives": {**_DENSE, "negatives": 0},
+    "dense, bfloat16": {**_DENSE, "compute_dtype": "bfloat16"},
+    "dense, packed, XLA": {**_DENSE, "layout": "packed", "row_length": 64, "jit_compile": True},
+    "dense, packed, XLA, bfloat16": {
+        **_DENSE,
+        "layout": "packed",
+        "row_length": 64,
+        "jit_compile": True,
+        "compute_dtype": "bfloat16",
+    },
 }
 PLAIN_PEER, PAIRS_PEER = "PyTorch plain", "CachedMNRL"
 # A response and the turn before it: the shortest context, the cheapest for the peer.
@@ -70,7 +83,7 @@ class Step:
             data_dir=str(data_dir), encoder=encoder, run_dir="none", learning_rate=1e-5, **settings
         )
         self.task = TASKS[config.task]
-        self.config = config.with_defaults(self.task.epoch_size(manifest.splits["train"]))
+        self.config = job.fill_in(config, manifest)
         strategy = make_strategy(self.config.logical_cpus, self.config.deterministic)
         with strategy.scope():
             self.setup = job._make_setup(self.config, data_dir, manifest, self.vocabulary, folder)
@@ -84,6 +97,7 @@ class Step:
             self.task.compute_loss,
             self.task.metric_names,
             self.config.clip_norm,
+            self.config.jit_compile,
         )
         self.iterator = iter(
             strategy.distribute_datasets_from_function(
