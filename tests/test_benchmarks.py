@@ -142,7 +142,7 @@ def test_every_script_has_five_rounds_and_an_output(script):
 
 def test_training_cases_are_chosen_by_name(capsys):
     train_step = load("train_step")
-    assert train_step.parse_arguments([]).cases == list(train_step.CASES)
+    assert set(train_step.parse_arguments([]).cases) < set(train_step.CASES)
     assert train_step.parse_arguments(["--cases=plain; unique"]).cases == ["plain", "unique"]
     with pytest.raises(SystemExit):
         train_step.parse_arguments(["--cases=plain;sparse"])
