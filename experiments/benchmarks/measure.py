@@ -7,6 +7,7 @@ compared is the ratio within a round: its median over the rounds is what counts,
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -91,8 +92,7 @@ def matrix_case(size: int = MATRIX_SIZE, repeats: int = 5) -> Case:
 
 def run_rounds(cases: Sequence[Case], rounds: int, warm_up: int = 1) -> dict[str, list[Round]]:
     """Every case once a round, in their order; the warm-up's rounds are left out."""
-    if LOAD_BEFORE > LOAD_ALLOWED:
-        print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
+    _warn_if_busy()
     results: dict[str, list[Round]] = {case.name: [] for case in cases}
     if len(results) < len(cases):
         raise ValueError(f"two cases of one name: {[case.name for case in cases]}")
@@ -102,6 +102,12 @@ def run_rounds(cases: Sequence[Case], rounds: int, warm_up: int = 1) -> dict[str
             if number >= warm_up:
                 results[case.name].append(result)
     return results
+
+
+@functools.cache  # once a run
+def _warn_if_busy() -> None:
+    if LOAD_BEFORE > LOAD_ALLOWED:
+        print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
 
 
 def median_ratio(values: Sequence[float], base: Sequence[float]) -> float:
