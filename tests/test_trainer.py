@@ -28,7 +28,7 @@ def _config(data_dir, task, **changes) -> TrainConfig:
         "freeze_layers": 1,
         "freeze_embeddings": task == "dialogue_cse",
     }
-    return TrainConfig(**{**settings, **changes}).with_defaults(1000, 50, "packed")
+    return TrainConfig(**{**settings, **changes}).with_defaults(1000, 50)
 
 
 def _build(data_dir, task, devices, **changes):

@@ -137,13 +137,12 @@ class TrainConfig(Options):
         "",
         "How the utterances of a batch lie before the encoder; the result is the same. packed: "
         "several to a row; bucketed: in groups of similar length; padded: each to the longest. "
-        "Default: bucketed on CPUs, packed on GPUs and with --jit_compile, padded with "
-        "--batch_form=plain.",
+        "Default: packed; with --batch_form=plain padded.",
         choices=("", "packed", "bucketed", "padded"),
     )
     row_length: int | None = option(
         None,
-        "packed: tokens of a row, at least the longest utterance's. Default: 128, or the longest "
+        "packed: tokens of a row, at least the longest utterance's. Default: 64, or the longest "
         "utterance if that is more.",
         minimum=8,
     )
@@ -216,13 +215,12 @@ class TrainConfig(Options):
     def _plain(self) -> bool:
         return self.task == "dialogue_cse" and self.batch_form == "plain"
 
-    def with_defaults(self, epoch_size: int, longest: int, layout: str) -> "TrainConfig":
+    def with_defaults(self, epoch_size: int, longest: int) -> "TrainConfig":
         """Every setting filled in, so that the run's JSON says what was used.
 
         Args:
             epoch_size: samples of the train split: sessions or utterances, as the task counts.
             longest: tokens of the longest utterance.
-            layout: the fastest on this device.
 
         Raises:
             ConfigError: the batch does not fit the data.
@@ -234,7 +232,7 @@ class TrainConfig(Options):
         batch = config.global_batch_size
         assert batch is not None
         config._check_batch(batch, epoch_size)
-        config = config._with_layout(longest, layout)
+        config = config._with_layout(longest)
         if config.steps is None:
             assert config.epochs is not None
             config = config.replace(steps=max(1, round(config.epochs * epoch_size / batch)))
@@ -257,11 +255,9 @@ class TrainConfig(Options):
                 f"so at most {each} x (--global_batch_size - 1) = {each * (batch - 1)}"
             )
 
-    def _with_layout(self, longest: int, fastest: str) -> "TrainConfig":
-        if self.jit_compile and fastest == "bucketed":
-            fastest = "packed"
-        layout = self.layout or ("padded" if self._plain() else fastest)
-        row_length = max(128, longest) if self.row_length is None else self.row_length
+    def _with_layout(self, longest: int) -> "TrainConfig":
+        layout = self.layout or ("padded" if self._plain() else "packed")
+        row_length = max(64, longest) if self.row_length is None else self.row_length
         if layout == "packed" and row_length < longest:
             raise ConfigError(
                 f"--row_length={row_length}: utterances of {self.data_dir} have up to {longest} "

@@ -28,7 +28,7 @@ class Layout:
     """
 
     kind: str
-    row_length: int = 128
+    row_length: int = 64
     buckets: int = 6
     row_multiple: int = 1
 

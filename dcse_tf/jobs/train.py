@@ -21,7 +21,7 @@ from dcse_tf.jobs.saturation import describe_saturation
 from dcse_tf.models import bert_encoder, bert_weights, checkpoints
 from dcse_tf.tasks import TASKS, Setup
 from dcse_tf.training.controller import Controller, Schedule, has_checkpoint
-from dcse_tf.training.devices import has_gpu, make_strategy
+from dcse_tf.training.devices import make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
 from dcse_tf.training.trainer import Trainer
 
@@ -93,11 +93,10 @@ def train(config: TrainConfig) -> dict[str, float]:
 
 
 def fill_in(config: TrainConfig, manifest: Manifest) -> TrainConfig:
-    """The configuration with every default, as this corpus and these devices have it."""
+    """The configuration with every default, as this corpus has it."""
     return config.with_defaults(
         TASKS[config.task].epoch_size(manifest.splits["train"]),
         manifest.max_sequence_length,
-        "packed" if has_gpu() else "bucketed",
     )
 
 

@@ -3,11 +3,6 @@
 import tensorflow as tf
 
 
-def has_gpu() -> bool:
-    """Whether a run here trains on GPUs."""
-    return bool(tf.config.list_physical_devices("GPU"))
-
-
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.MirroredStrategy:
     """Every visible GPU, or else so many logical CPU devices; one replica each.
 

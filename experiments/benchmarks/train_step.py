@@ -43,19 +43,13 @@ CASES: dict[str, dict[str, Any]] = {
     "unique": {"batch_form": "unique", "global_batch_size": 64},
     "dense, padded": {**_DENSE, "layout": "padded"},
     "dense, bucketed": {**_DENSE, "layout": "bucketed"},
-    "dense, packed": {**_DENSE, "layout": "packed"},
-    "dense, packed in rows of 64": {**_DENSE, "layout": "packed", "row_length": 64},
+    "dense, packed": _DENSE,
+    "dense, packed in rows of 128": {**_DENSE, "row_length": 128},
     "dense, no dropout": {**_DENSE, "dropout": 0.0},
     "dense, all negatives": {**_DENSE, "negatives": 0},
     "dense, bfloat16": {**_DENSE, "compute_dtype": "bfloat16"},
-    "dense, packed, XLA": {**_DENSE, "layout": "packed", "row_length": 64, "jit_compile": True},
-    "dense, packed, XLA, bfloat16": {
-        **_DENSE,
-        "layout": "packed",
-        "row_length": 64,
-        "jit_compile": True,
-        "compute_dtype": "bfloat16",
-    },
+    "dense, packed, XLA": {**_DENSE, "jit_compile": True},
+    "dense, packed, XLA, bfloat16": {**_DENSE, "jit_compile": True, "compute_dtype": "bfloat16"},
 }
 # Compiling takes a minute a case.
 DEFAULT = [name for name, settings in CASES.items() if "jit_compile" not in settings]
