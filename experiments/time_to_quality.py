@@ -22,6 +22,8 @@ FORMS = {
     "dense": ["--batch_form=dense"],
     "dense, all negatives": ["--batch_form=dense", "--negatives=all"],
 }
+# Steps between two evaluations; a dense step has some ten times the samples of the others.
+EVERY = {"plain": 10, "unique": 100, "dense": 20, "dense, all negatives": 20}
 
 
 def run(job: str, arguments: list[str]) -> None:
@@ -44,6 +46,8 @@ def adapt(options: argparse.Namespace, work_dir: pathlib.Path) -> pathlib.Path:
                 f"--output_dir={data}",
             ],
         )
+    if (adapted / "checkpoints" / f"ckpt-{options.mlm_steps}.index").exists():
+        return adapted
     run(
         "train",
         [
@@ -70,7 +74,7 @@ def train(options: argparse.Namespace, work_dir: pathlib.Path, form: str, seed: 
     if curve_file.exists():
         return json.loads(curve_file.read_text())
     shutil.rmtree(folder, ignore_errors=True)  # times of a run that was cut off mean nothing
-    every = options.plain_every if form == "plain" else options.every
+    every = EVERY[form]
     run(
         "train",
         [
@@ -168,9 +172,7 @@ def main() -> None:
     parser.add_argument("--work_dir", required=True, type=pathlib.Path)
     parser.add_argument("--mlm_steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=20, help="sessions a step")
-    parser.add_argument("--every", type=int, default=20, help="steps between two evaluations")
-    parser.add_argument("--plain_every", type=int, default=10, help="the same for the plain form")
-    parser.add_argument("--points", type=int, default=15, help="evaluations of a run")
+    parser.add_argument("--points", type=int, default=10, help="evaluations of a run")
     parser.add_argument("--target", type=float, default=50.0, help="correlation to reach, percent")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()

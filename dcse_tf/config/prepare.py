@@ -44,8 +44,8 @@ class PrepareConfig(CorpusOptions):
     overwrite: bool = option(False, "Replace --output_dir if it exists.")
     workers: int = option(
         0,
-        "Processes that work at it. 0: as many as there are processors; 1: one, as for a small "
-        "corpus anyway. What is written does not depend on it.",
+        "Processes that work at it. 0: as many as there are processors, at most 6; 1: one, as for "
+        "a small corpus anyway. What is written does not depend on it.",
         minimum=0,
     )
 

@@ -26,6 +26,8 @@ from dcse_tf.data.tokenization import (
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
+# Reading and writing are the first process's alone, about a fifth of the work: it can feed no more.
+_MOST_WORKERS = 6
 VOCABULARY_FOLDER = "vocabulary"
 # About 130,000 turns, two seconds' work: less is done before another process has begun.
 _FEW_CHUNKS = 32
@@ -82,7 +84,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
             for name in SPLITS
         }
         chunks = split_into_chunks(read_raw_sessions(config, bad_lines))
-        workers = config.workers or available_processors()
+        workers = config.workers or min(available_processors(), _MOST_WORKERS)
         results = map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
         for result in stack.enter_context(contextlib.closing(results)):
             fingerprint.update(result.content)
