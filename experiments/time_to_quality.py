@@ -23,7 +23,7 @@ FORMS = {
     "dense, all negatives": ["--batch_form=dense", "--negatives=all"],
 }
 # Steps between two evaluations; a dense step has some ten times the samples of the others.
-EVERY = {"plain": 10, "unique": 100, "dense": 20, "dense, all negatives": 20}
+EVERY = {"plain": 10, "unique": 20, "dense": 5, "dense, all negatives": 5}
 
 
 def run(job: str, arguments: list[str]) -> None:
