@@ -57,7 +57,7 @@ def test_the_first_few_items_are_worked_at_here(monkeypatch, items, here):
     assert all((process == os.getpid()) == here for _, process in results[4:])
 
 
-@pytest.mark.parametrize(("number", "held"), [(1, 1), (2, 8), (3, 12)])
+@pytest.mark.parametrize(("number", "held"), [(1, 1), (2, 10), (3, 15)])
 def test_a_bounded_number_of_items_is_held(number, held):
     """And one more is at hand."""
     drawn, most = 0, 0

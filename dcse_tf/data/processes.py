@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-_QUEUED = 2  # items that a worker has: one to work at, one to go on with
+# Items that a worker has: one being answered, one to work at, one to go on with.
+_QUEUED = 3
 # Items a process that may be held, given out or done before their turn: by all, and before the
 # parent takes one for itself.
-_HELD, _HERE = 4, 3
+_HELD, _HERE = 5, 4
 
 
 def available_processors() -> int:
@@ -168,11 +169,13 @@ def _serve(connection: multiprocessing.connection.Connection, work: bytes) -> No
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take all of a GPU's memory
     items: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, items), daemon=True).start()
+    answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_send, args=(connection, answers), daemon=True).start()
     succeeded, function = _try(_make, work)
-    _answer(connection, (succeeded, None if succeeded else function))
+    answers.put(_answer((succeeded, None if succeeded else function)))
     while True:
         item = items.get()
-        _answer(connection, _try(lambda item=item: function(pickle.loads(item))))
+        answers.put(_answer(_try(lambda item=item: function(pickle.loads(item)))))
 
 
 def _listen(connection: multiprocessing.connection.Connection, items: queue.SimpleQueue) -> None:
@@ -183,6 +186,13 @@ def _listen(connection: multiprocessing.connection.Connection, items: queue.Simp
             items.put(connection.recv_bytes())
     except (EOFError, OSError):
         os._exit(0)
+
+
+def _send(connection: multiprocessing.connection.Connection, answers: queue.SimpleQueue) -> None:
+    """Sends answers while the next item is worked at: the parent may be at one of its own."""
+    with contextlib.suppress(OSError):  # the parent has ended, which `_listen` notices
+        while True:
+            connection.send_bytes(answers.get())
 
 
 def _make(work: bytes) -> Callable[[Any], Any]:
@@ -199,9 +209,9 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Result:
         return False, error
 
 
-def _answer(connection: multiprocessing.connection.Connection, result: Result) -> None:
+def _answer(result: Result) -> bytes:
     succeeded, value = result
     if not succeeded:
         lines = traceback.format_exception(value)
         value.add_note(f"In a worker process:\n{''.join(lines)}")
-    connection.send_bytes(pickle.dumps(result))
+    return pickle.dumps(result)
