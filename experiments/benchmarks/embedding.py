@@ -13,10 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
 import contextlib
-import json
 import pathlib
 import sys
-import tempfile
 from collections.abc import Callable
 
 import dialogues
@@ -151,16 +149,7 @@ def main() -> None:
         base = EXACT
         if not args.no_peers:
             base = BASE
-            files = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            (files / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
-            settings = {
-                "model": str(folder),
-                "sentences": str(files / "sentences.json"),
-                "batch_sizes": [16, 64, 128],
-            }
-            python = peer_process.build_environment(args.peer_env)
-            peer = stack.enter_context(peer_process.Peer(python, "encode", settings))
-            print(json.dumps(peer.found), flush=True)
+            peer = peer_process.start_encoder(stack, args.peer_env, folder, texts)
             cases += [peer.case(n, variant, "sentences", flops) for variant, n in PEERS.items()]
         rows = measure.summarize(
             cases, measure.run_rounds(cases, args.rounds), base, matrix=matrix.name

@@ -1,11 +1,13 @@
 """PyTorch peers: their environment, and a process in it that works when it is told to."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from measure import Case, Round
@@ -98,3 +100,19 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def start_encoder(
+    stack: contextlib.ExitStack, environment: pathlib.Path, model: pathlib.Path, texts: list[str]
+) -> Peer:
+    """sentence-transformers on the sentences of a benchmark; see the mode "encode"."""
+    folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    (folder / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
+    settings = {
+        "model": str(model),
+        "sentences": str(folder / "sentences.json"),
+        "batch_sizes": [16, 64, 128],
+    }
+    peer = stack.enter_context(Peer(build_environment(environment), "encode", settings))
+    print(json.dumps(peer.found, indent=2), flush=True)
+    return peer

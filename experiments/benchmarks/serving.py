@@ -14,7 +14,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
 import contextlib
-import json
 import pathlib
 import statistics
 import subprocess
@@ -135,16 +134,9 @@ def main() -> None:
 
         cases = throughput_cases(saved_model, sentences)
         if not args.no_peers:
-            (folder / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
-            settings = {
-                "model": str(resolve_checkpoint(args.encoder, "encoder")),
-                "sentences": str(folder / "sentences.json"),
-                "batch_sizes": [16, 64, 128],
-            }
-            python = peer_process.build_environment(args.peer_env)
-            peer = stack.enter_context(peer_process.Peer(python, "encode", settings))
+            model = resolve_checkpoint(args.encoder, "encoder")
+            peer = peer_process.start_encoder(stack, args.peer_env, model, sentences)
             peers = peer.found
-            print(json.dumps(peers, indent=2), flush=True)
             cases += [peer.case(name, variant, "sentences") for variant, name in PEERS.items()]
         rows = measure.summarize(cases, measure.run_rounds(cases, args.rounds), BASE)
     print(measure.format_rows(rows, BASE))
