@@ -56,7 +56,7 @@ def in_process(data_dir: pathlib.Path, encoder: str, frozen: int) -> dict[str, f
 
 
 def main() -> None:
-    parser = measure.make_parser(__doc__, rounds=3)
+    parser = measure.make_parser(__doc__, rounds=1)
     dialogues.add_arguments(parser)
     parser.add_argument("--frozen", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
