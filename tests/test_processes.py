@@ -138,7 +138,10 @@ def test_there_is_a_processor_for_every_worker_by_default():
 
 
 SLEEP = """
+import signal
 import sys
+# What a shell starts in the background, and all below it, ignores interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from dcse_tf.data import processes
 from worker_functions import Sleeper
 if __name__ == "__main__":
