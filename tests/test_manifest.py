@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dcse_tf.data.manifest import Manifest, Shard, Split, read_manifest, write_manifest
+from dcse_tf.data.manifest import Index, Manifest, Shard, Split, read_manifest, write_manifest
 from dcse_tf.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def make_manifest():
     def split(sessions, *names):
         shards = tuple(Shard(name, len(SHARDS[name])) for name in names)
-        return Split(sessions, sessions * 5, sessions * 60, 1, shards)
+        return Split(sessions, sessions * 5, sessions * 60, 1, shards, Index("blocks", "5ha"))
 
     return Manifest(
         max_sequence_length=50,
@@ -66,7 +66,7 @@ def test_a_folder_without_manifest_is_refused(tmp_path):
 
 def test_another_version_of_the_format_is_refused(folder):
     change(folder, format_version=1)
-    with pytest.raises(InputError, match="format version 1, expected 2"):
+    with pytest.raises(InputError, match="format version 1, expected 3"):
         read_manifest(folder)
 
 

@@ -287,7 +287,7 @@ def test_what_is_written_depends_neither_on_workers_nor_on_chunks(tmp_path, many
     # The corpus has something of everything.
     assert all(manifest.dropped.values())
     assert all(s.sessions and s.truncated_utterances for s in manifest.splits.values())
-    assert len(whole) == 3 + 2 + 2 + 2 + 1  # shards, texts, vocabulary, manifest
+    assert len(whole) == 3 + 2 + 3 + 2 + 2 + 1  # shards, indices, texts, vocabulary, manifest
 
 
 @pytest.mark.parametrize("workers", [1, 2])

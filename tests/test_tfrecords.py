@@ -4,6 +4,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.data.blocks import read_blocks
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.manifest import Shard
 from dcse_tf.data.tfrecords import (
@@ -98,7 +99,9 @@ def test_sessions_go_to_the_shards_in_turn(tmp_path):
     assert counts == (8, 16, 40, 4)
     sizes = tuple(Shard(name, (tmp_path / name).stat().st_size) for name in names)
     assert split.shards == sizes
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "train-blocks.npy"]
+    assert split.index.name == "train-blocks.npy"
+    assert read_blocks(tmp_path, split).sessions.tolist() == [3, 3, 2]
 
 
 def test_more_shards_than_sessions_leave_some_empty(tmp_path):

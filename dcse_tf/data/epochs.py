@@ -1,19 +1,18 @@
 """Epochs of a split's records: shuffled, endless, resumable at any step."""
 
 import pathlib
-from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from dcse_tf.data.blocks import Blocks, read_blocks
 from dcse_tf.data.manifest import Split
-from dcse_tf.data.tfrecords import parse_session, parse_session_id, shard_paths
+from dcse_tf.data.tfrecords import parse_session_ids, shard_paths
+from dcse_tf.data.windows import Elements, draw_windows, read_windows
 
-SHUFFLE = {"sessions": 20_000, "utterances": 100_000}  # elements shuffled at a time
-_READ_SHARDS = 8
+# Elements shuffled together, or as many more as the last block of them has.
+WINDOW = {"sessions": 20_000, "utterances": 100_000}
 # Streams of random numbers of one seed that must not coincide.
-_SHARDS, _ORDER, SAMPLES, BATCHES = range(4)
-
-Elements = Callable[[tf.Tensor], tf.data.Dataset]
+_BLOCKS, _ORDER, SAMPLES, BATCHES = range(4)
 
 
 def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
@@ -24,50 +23,50 @@ def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
     return seed
 
 
-def read_records(paths: Sequence[str], seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    """The records of one epoch: shards in drawn order, read together. Yields string scalars."""
-    files = tf.random.experimental.stateless_shuffle(
-        tf.constant(list(paths)), fold_seed(seed, epoch, _SHARDS)
-    )
-    return tf.data.Dataset.from_tensor_slices(files).interleave(
-        lambda path: tf.data.TFRecordDataset(path, buffer_size=1 << 20),
-        cycle_length=_READ_SHARDS,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
-
-
 def repeat_epochs(
-    elements: Elements, epoch_size: int, batch_size: int, buffer: int, seed: int, first_step: int
+    folder: pathlib.Path,
+    split: Split,
+    elements: Elements,
+    *,
+    samples: str,
+    batch_size: int,
+    seed: int,
+    first_step: int,
 ) -> tf.data.Dataset:
     """Shuffled epochs of whole batches, one after another, without end.
 
-    An epoch leaves out the elements that do not fill a batch; they are others every time.
+    An epoch leaves out the elements that do not fill a batch; they are others every time. Whatever
+    the first step is, one window is read before the first element is there.
 
     Args:
-        elements: makes the unshuffled elements of the epoch given.
-        epoch_size: number of them.
+        folder: the prepared corpus.
+        split: the split.
+        elements: from the records of a window, strings `[sessions]`, its elements.
+        samples: what these are, and so how many: "sessions" or "utterances".
         batch_size: elements a step.
-        buffer: elements shuffled at a time.
         seed: the run's seed.
         first_step: the step, from 0 at the start of the training, whose elements come first.
 
     Returns:
         A dataset of (step, epoch, index in the epoch, element).
+
+    Raises:
+        InputError: the split's index cannot be read.
     """
-    steps_per_epoch = epoch_size // batch_size
+    blocks = Blocks(*map(tf.constant, read_blocks(folder, split)))
+    paths = tf.constant(shard_paths(folder, split))
+    steps_per_epoch = getattr(split, samples) // batch_size
     first_epoch, steps_done = divmod(first_step, steps_per_epoch)
 
     def make_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        drawn = fold_seed(seed, epoch, _BLOCKS)
+        windows = draw_windows(getattr(blocks, samples), WINDOW[samples], drawn)
+        done = tf.where(epoch == first_epoch, tf.constant(steps_done * batch_size, tf.int64), 0)
         order = fold_seed(seed, epoch, _ORDER)
-        dataset = elements(epoch).shuffle(
-            min(buffer, epoch_size), seed=order[0], reshuffle_each_iteration=False
-        )
-        dataset = dataset.take(steps_per_epoch * batch_size)
-        done = tf.where(epoch == first_epoch, steps_done * batch_size, 0)
         return (
-            dataset.enumerate()
-            .skip(tf.cast(done, tf.int64))
+            read_windows(windows, blocks, paths, elements, order, done)
+            .take(steps_per_epoch * batch_size - done)
+            .enumerate(done)
             .map(
                 lambda index, element: (
                     epoch * steps_per_epoch + index // batch_size,
@@ -87,28 +86,23 @@ def list_sessions(
     """The ids of the sessions that the samples of a step's batch are from, in their order.
 
     Args:
+        folder: the prepared corpus.
+        split: the split.
         samples: what the batches are of: "sessions" or "utterances".
         batch_size, seed: the run's.
         step: the step, from 0.
     """
-    paths = shard_paths(folder, split)
-    sizes = {"sessions": split.sessions, "utterances": split.utterances}
 
-    def elements(epoch: tf.Tensor) -> tf.data.Dataset:
-        records = read_records(paths, seed, epoch)
-        if samples == "sessions":
-            return records.map(parse_session_id)
-        return records.flat_map(
-            lambda record: tf.data.Dataset.from_tensors(parse_session_id(record)).repeat(
-                tf.size(parse_session(record)["utterances"], tf.int64)
-            )
-        )
+    def elements(records: tf.Tensor) -> tf.Tensor:
+        ids, turns = parse_session_ids(records)
+        return ids if samples == "sessions" else tf.repeat(ids, turns)
 
     epochs = repeat_epochs(
+        folder,
+        split,
         elements,
-        epoch_size=sizes[samples],
+        samples=samples,
         batch_size=batch_size,
-        buffer=SHUFFLE[samples],
         seed=seed,
         first_step=step,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "dev", "test")
 
@@ -22,6 +22,14 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True)
+class Index:
+    """The file that says what is where in the shards, see `blocks`: its name and SHA-256."""
+
+    name: str
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Split:
     """Counts of one split. Tokens include [CLS] and [SEP], after truncation."""
 
@@ -30,6 +38,7 @@ class Split:
     tokens: int
     truncated_utterances: int
     shards: tuple[Shard, ...]
+    index: Index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +103,12 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
 
 
 def _parse(content: dict[str, Any], path: pathlib.Path) -> Manifest:
-    splits = {
-        name: Split(**{**value, "shards": tuple(Shard(**shard) for shard in value["shards"])})
-        for name, value in content["splits"].items()
-    }
-    for split in splits.values():
-        for shard in split.shards:
-            plain_name(shard.name, path)
+    splits = {}
+    for name, value in content["splits"].items():
+        shards = tuple(Shard(**shard) for shard in value["shards"])
+        splits[name] = Split(**{**value, "shards": shards, "index": Index(**value["index"])})
+        for file_name in (*(shard.name for shard in shards), splits[name].index.name):
+            plain_name(file_name, path)
     return Manifest(**{**content, "splits": splits})
 
 

@@ -1,8 +1,8 @@
 """Shards to batches: endless, deterministic, resumable at any step.
 
 Everything random comes from (seed, epoch) for the order, (seed, epoch, index) for a sample and
-(seed, step) for a batch. To resume, the pipeline is built with another first step: it then passes
-over the records before it without parsing them.
+(seed, step) for a batch. To resume, the pipeline is built with another first step: what lies before
+it is not read.
 """
 
 import pathlib
@@ -10,13 +10,13 @@ import pathlib
 import tensorflow as tf
 
 from dcse_tf.data.batches import Shapes, make_batches, turns_of_samples, turns_of_sessions
-from dcse_tf.data.epochs import BATCHES, SAMPLES, SHUFFLE, fold_seed, read_records, repeat_epochs
+from dcse_tf.data.epochs import BATCHES, SAMPLES, fold_seed, repeat_epochs
 from dcse_tf.data.flat_contexts import flatten_contexts
 from dcse_tf.data.layouts import Layout, lay_out
 from dcse_tf.data.manifest import Manifest, Split
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.samples import context_offsets, cut_session, make_sample
-from dcse_tf.data.tfrecords import parse_session, shard_paths
+from dcse_tf.data.tfrecords import parse_session, parse_utterances
 from dcse_tf.data.views import make_view_batches
 
 # With fixed shapes the predictions of a batch are filled up to a multiple of this.
@@ -53,12 +53,12 @@ def make_contrastive_dataset(
     slots = len(context_offsets(context_turns, context_side))
     rows = batch_size * (session_turns if batch_form == "dense" else 1)
     shapes = _largest_batch(batch_form, rows, replicas, negatives, slots, longest, context_tokens)
-    paths = shard_paths(folder, split)
     dataset = repeat_epochs(
-        lambda epoch: read_records(paths, seed, epoch),
-        epoch_size=split.sessions,
+        folder,
+        split,
+        lambda records: records,
+        samples="sessions",
         batch_size=batch_size,
-        buffer=SHUFFLE["sessions"],
         seed=seed,
         first_step=first_step,
     )
@@ -171,18 +171,12 @@ def _utterances(
     folder: pathlib.Path, split: Split, batch_size: int, seed: int, first_step: int
 ) -> tf.data.Dataset:
     """Steps `[batch]` and token ids `[batch, tokens]` of utterances, padded to the longest."""
-    paths = shard_paths(folder, split)
-
-    def elements(epoch: tf.Tensor) -> tf.data.Dataset:
-        return read_records(paths, seed, epoch).flat_map(
-            lambda record: tf.data.Dataset.from_tensor_slices(parse_session(record)["token_ids"])
-        )
-
     dataset = repeat_epochs(
-        elements,
-        epoch_size=split.utterances,
+        folder,
+        split,
+        parse_utterances,
+        samples="utterances",
         batch_size=batch_size,
-        buffer=SHUFFLE["utterances"],
         seed=seed,
         first_step=first_step,
     )

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.data.blocks import BlockCounter
 from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import Shard, Split
 from dcse_tf.errors import OutputError
@@ -83,10 +84,30 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-def parse_session_id(record: tf.Tensor) -> tf.Tensor:
-    """The session's id, a string scalar, which `parse_session` leaves out: training needs none."""
-    feature = {_SESSION_ID: tf.io.FixedLenFeature([], tf.string)}
-    return tf.io.parse_single_example(record, feature)[_SESSION_ID]
+def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
+    """The token ids of all turns of all records `[sessions]`: int32 `[utterances, (tokens)]`."""
+    features = {name: _FEATURES[name] for name in ("token_ids", "lengths")}
+    parsed = tf.io.parse_example(records, features)
+    lengths = parsed["lengths"]
+    tokens = tf.cast(parsed["token_ids"].row_lengths(), tf.int64)
+    tf.debugging.assert_equal(tf.reduce_sum(lengths, axis=1), tokens, "lengths that lie")
+    return tf.RaggedTensor.from_row_lengths(
+        tf.cast(parsed["token_ids"].values, tf.int32), lengths.values
+    )
+
+
+def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sessions' ids, which `parse_session` leaves out since training needs none, and turns.
+
+    Args:
+        records: strings `[sessions]`.
+
+    Returns:
+        strings `[sessions]` and int64 `[sessions]`, the number of turns.
+    """
+    feature = {_SESSION_ID: tf.io.FixedLenFeature([], tf.string), "lengths": _FEATURES["lengths"]}
+    parsed = tf.io.parse_example(records, feature)
+    return parsed[_SESSION_ID], tf.cast(parsed["lengths"].row_lengths(), tf.int64)
 
 
 @dataclasses.dataclass
@@ -96,12 +117,13 @@ class SplitRecords:
     Attributes:
         records: of each session.
         texts: of each session, a line of JSON; None where they are not written.
-        utterances, tokens, truncated: of all sessions, as `Split` counts them.
+        turns: of each session, how many.
+        tokens, truncated: of all sessions, as `Split` counts them.
     """
 
     texts: list[str] | None
     records: list[bytes] = dataclasses.field(default_factory=list)
-    utterances: int = 0
+    turns: list[int] = dataclasses.field(default_factory=list)
     tokens: int = 0
     truncated: int = 0
 
@@ -119,20 +141,21 @@ class SplitRecords:
         self.records.append(serialize_session(session.session_id, token_ids, lengths))
         if self.texts is not None:
             self.texts.append(json.dumps(session_to_dict(session), ensure_ascii=False) + "\n")
-        self.utterances += len(lengths)
+        self.turns.append(len(lengths))
         self.tokens += len(token_ids)
         self.truncated += truncated
 
 
 class SplitWriter:
-    """Writes the sessions of one split: TFRecord shards, and optionally their texts as JSON Lines.
+    """Writes the sessions of one split: TFRecord shards, their index, optionally JSON Lines.
 
     Sessions go to the shards in turn, so that all are of a size and any one is a sample.
     """
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
         self._names = [f"{split}-{i:05d}-of-{shards:05d}.tfrecord" for i in range(shards)]
-        self._folder = folder
+        self._folder, self._index_name = folder, f"{split}-blocks.npy"
+        self._blocks = BlockCounter(shards)
         self._writers = [tf.io.TFRecordWriter(str(folder / name)) for name in self._names]
         self._texts = (
             (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") if texts else None
@@ -141,12 +164,14 @@ class SplitWriter:
 
     def write(self, sessions: SplitRecords) -> None:
         with self._named_faults():
-            for record in sessions.records:
-                self._writers[self.sessions % len(self._writers)].write(record)
+            for record, turns in zip(sessions.records, sessions.turns, strict=True):
+                shard = self.sessions % len(self._writers)
+                self._writers[shard].write(record)
+                self._blocks.add(shard, len(record), turns)
                 self.sessions += 1
         if self._texts and sessions.texts:
             self._texts.writelines(sessions.texts)
-        self.utterances += sessions.utterances
+        self.utterances += sum(sessions.turns)
         self.tokens += sessions.tokens
         self.truncated += sessions.truncated
 
@@ -177,9 +202,10 @@ class SplitWriter:
             raise OutputError(f"{self._folder}: cannot be written: {error.message}") from error
 
     def finish(self) -> Split:
-        """The split's entry of the manifest; call it after the writer is closed."""
+        """Writes the index. The split's entry of the manifest; call it after closing."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
-        return Split(self.sessions, self.utterances, self.tokens, self.truncated, shards)
+        index = self._blocks.write(self._folder / self._index_name)
+        return Split(self.sessions, self.utterances, self.tokens, self.truncated, shards, index)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:

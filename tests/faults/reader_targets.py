@@ -169,7 +169,11 @@ _MANIFEST = {
     "corpus_fingerprint": "c",
     "tokenizer_fingerprint": "t",
     "splits": {
-        name: {**_SPLIT, "shards": [{"name": "train-00000-of-00001.tfrecord", "bytes": 3}]}
+        name: {
+            **_SPLIT,
+            "shards": [{"name": "train-00000-of-00001.tfrecord", "bytes": 3}],
+            "index": {"name": "train-blocks.npy", "sha256": "00"},
+        }
         for name in ("train", "dev", "test")
     },
     "dropped": {"short_sessions": 0},
