@@ -152,3 +152,12 @@ def test_the_utterances_of_records_are_their_turns_in_order(corpus):
     records = list(tf.data.TFRecordDataset(str(folder / split.shards[1].name)).take(5))
     one_by_one = [row for record in records for row in parse_session(record)["token_ids"].to_list()]
     assert parse_utterances(tf.stack(records)).to_list() == one_by_one
+
+
+def test_every_window_is_shuffled_in_its_own_way(corpus, monkeypatch):
+    """A window is one block here, 4 sessions; theirs are numbers 3 apart, as they were dealt."""
+    monkeypatch.setattr(epochs, "WINDOW", {"sessions": 1})
+    ids = [int(element[3:]) for *_, element in read(corpus, "sessions", 0, 56)]
+    windows = [ids[start : start + 4] for start in range(0, 56, 4)]
+    assert all(max(own) - min(own) == 9 for own in windows)
+    assert len({tuple(np.argsort(own)) for own in windows}) > 3
