@@ -1,0 +1,165 @@
+"""What the README and the tutorial say to type can be typed: jobs, flags, values, files, Python."""
+
+import contextlib
+import importlib
+import json
+import pathlib
+import re
+import shlex
+import sys
+import typing
+
+import pytest
+from absl import flags
+
+from dcse_tf.cli.flag_options import define_flags, parse_flags, read_flags
+from dcse_tf.data.corpora import READERS
+from dcse_tf.input_files import BadLines
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ("README.md", "docs/tutorial.md")
+JOBS = sorted(path.stem for path in (ROOT / "dcse_tf/cli").glob("[a-z]*.py"))
+JOBS.remove("flag_options")
+# Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
+OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
+
+
+def read_page(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def find_code(text):
+    """The lines of code blocks, which are indented by four."""
+    return [line[4:] for line in text.splitlines() if line.startswith("    ")]
+
+
+def find_commands(text):
+    """(job, arguments) of every command line, lines that go on joined, comments left out."""
+    code = "\n".join(find_code(text)).replace("\\\n", " ")
+    found = re.findall(r"^(?:\w+=\S+ )?python -m dcse_tf\.cli\.(\w+)(.*)$", code, re.MULTILINE)
+    return [(job, shlex.split(arguments, comments=True)) for job, arguments in found]
+
+
+def find_script(text, marker):
+    """The Python of the here-document in which the marker stands."""
+    code = "\n".join(find_code(text))
+    scripts = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
+    (script,) = [script for script in scripts if marker in script]
+    return script
+
+
+def config_of(job):
+    module = importlib.import_module(f"dcse_tf.cli.{job}")
+    return typing.get_type_hints(getattr(module, job))["config"]
+
+
+def define(config):
+    holder = flags.FlagValues()
+    define_flags(config, "job", holder)
+    return holder
+
+
+COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read_page(page))]
+
+
+@pytest.mark.parametrize(
+    ("page", "job", "arguments"),
+    COMMANDS,
+    ids=[f"{c[0]}-{n}-{c[1]}" for n, c in enumerate(COMMANDS)],
+)
+def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
+    """Up to where the job would begin: flags known, values in range, none missing."""
+    monkeypatch.chdir(ROOT)
+    assert job in JOBS
+    config = config_of(job)
+    holder = define(config)
+    parse_flags([job, *arguments], holder)
+    read_flags(config, holder)
+
+
+def test_the_commands_are_found():
+    """The jobs that each page is about; else the test above might have nothing to do."""
+    jobs = {page: {c[1] for c in COMMANDS if c[0] == page} for page in PAGES}
+    assert jobs["README.md"] == set(JOBS)
+    assert jobs["docs/tutorial.md"] >= {
+        *("inspect_data", "prepare_data", "train", "evaluate", "compare", "explain", "search"),
+        "export",
+    }
+    for page in PAGES:
+        named = len(re.findall(r"python -m dcse_tf\.cli\.", read_page(page)))
+        assert named == len([c for c in COMMANDS if c[0] == page]), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_flag_named_in_the_text_is_some_jobs(page):
+    holders = [define(config_of(job)) for job in JOBS]
+    prose = "\n".join(line for line in read_page(page).splitlines() if not line.startswith("    "))
+    named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
+    assert len(named) > 3
+    for name, value in named:
+        takers = [holder for holder in holders if name in holder]
+        assert takers or name in OTHER_FLAGS | {"flagfile"}, name
+        if takers and value and value[0].isalnum():
+            assert any(_takes(holder, name, value) for holder in takers), f"--{name}={value}"
+
+
+def _takes(holder, name, value):
+    with contextlib.suppress(flags.Error, ValueError):
+        holder[name].parser.parse(value)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_named_are_there(page):
+    text = read_page(page)
+    names = re.findall(r"\b((?:flags|experiments|tests)/[\w./-]*\w)", text)
+    assert names
+    for name in names:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", read_page(page)):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_path, monkeypatch):
+    """What the tutorial writes as jsonl is what the reader of the raw file reads."""
+    conversations = {
+        "one": [[("ann", "hi"), ("ann", "how are you?")], [("bob", 'fine, thé\u2028 "you"?')]],
+        "two": [[("cy", "only I\n speak")]],
+        "three": [],
+    }
+    package = tmp_path / "chitchat_dataset"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    raw = {
+        name: {"messages": [[{"text": x, "sender": s} for s, x in turn] for turn in turns]}
+        for name, turns in conversations.items()
+    }
+    (package / "dataset.json").write_text(json.dumps(raw))
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
+    exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
+    monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
+    written = list(READERS["jsonl"](tmp_path / "runs/dialogues.jsonl", BadLines(0)))
+    assert written == list(READERS["chitchat"](package / "dataset.json", BadLines(0)))
+    assert [len(turns) for _, turns in written] == [3, 1, 0]
+
+
+def test_the_tutorial_writes_an_utterance_a_line(tmp_path, monkeypatch):
+    sessions = [["do you like\ncats at all", "yes"], ["no no no no"], []]
+    lines = [
+        json.dumps({"session_id": str(n), "turns": [{"role": "a", "text": t} for t in turns]})
+        for n, turns in enumerate(sessions)
+    ]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/dialogues.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    exec(find_script(read_page("docs/tutorial.md"), "utterances.txt"), {})
+    written = (tmp_path / "runs/utterances.txt").read_text().splitlines()
+    assert written == ["do you like cats at all", "no no no no"]
