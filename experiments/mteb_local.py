@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
         "--env",
         type=pathlib.Path,
         default=ROOT / ".venv-mteb",
-        help="virtual environment, built where it is not there (3.5 GB); default: .venv-mteb",
+        help="virtual environment, built where it is not there (4.3 GB); default: .venv-mteb",
     )
     arguments = parser.parse_args()
     if not (arguments.sts or arguments.retrieval):
@@ -69,7 +69,8 @@ def build_environment(folder: pathlib.Path) -> pathlib.Path:
         sys.exit(f"error: --env={folder}: expected a virtual environment or no folder")
     print(f"installing MTEB, PyTorch and dcse_tf into {folder}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet"]
+    # -I: what PYTHONPATH names is not in the environment, and pip would take it for installed.
+    install = [str(python), "-I", "-m", "pip", "install", "--quiet"]
     for path in CONSTRAINTS:
         install += ["-c", str(path)]
     subprocess.run([*install, "-e", str(ROOT), "mteb", "torch"], check=True)

@@ -254,6 +254,17 @@ def test_an_environment_of_these_constraints_is_used_as_it_is(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["peers-constraints.txt"]
 
 
+def test_an_environment_is_installed_without_regard_to_pythonpath(tmp_path, monkeypatch):
+    """Else pip takes a package that a PYTHONPATH names for installed."""
+    process, commands = load("peer_process"), []
+    monkeypatch.setattr(process.subprocess, "run", lambda words, check: commands.append(words))
+    python = process.build_environment(tmp_path)
+    venv, install = commands
+    assert venv[1:3] == ["-m", "venv"]
+    assert install[:5] == [str(python), "-I", "-m", "pip", "install"]
+    assert install[-len(process.INSTALLED) :] == list(process.INSTALLED)
+
+
 def test_the_peers_know_nothing_of_the_package():
     for name in ("peer.py", "served.py"):
         text = (FOLDER / "peers" / name).read_text()

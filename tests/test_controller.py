@@ -53,6 +53,9 @@ class NoShowcase:
     def begin(self, summaries):
         pass
 
+    def kept(self, summaries, scores, step):
+        pass
+
     def evaluated(self, summaries, step):
         pass
 

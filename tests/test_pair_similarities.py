@@ -113,6 +113,19 @@ def test_it_survives_its_configuration(name):
     np.testing.assert_array_equal(again(*inputs), layer(*inputs))
 
 
+@pytest.mark.parametrize(("kind", "weight"), [("attention", 1.0), ("additive_attention", 2.0)])
+def test_one_turn_has_all_the_weight_without_a_warning(kind, weight, recwarn):
+    attention = build_attention(kind)
+    pooled = tf.constant(np.random.default_rng(3).normal(size=(2, 1, DIM)), tf.float32)
+    with tf.GradientTape() as tape:
+        weights = attention(pooled, tf.constant([[True], [False]]))
+    assert weights.numpy().tolist() == [[weight], [0.0]]
+    variables = [variable.value for variable in attention.trainable_variables]
+    for gradient in tape.gradient(weights, variables):  # zeros, not None: an optimizer takes them
+        assert not tf.convert_to_tensor(gradient).numpy().any()
+    assert not [warning for warning in recwarn if "softmax" in str(warning.message)]
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="expected attention or additive_attention"):
         build_attention("mean")

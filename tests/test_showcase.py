@@ -1,6 +1,8 @@
 """What training shows in TensorBoard besides its figures, read back from the files of events."""
 
+import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -25,7 +27,14 @@ from dcse_tf.export.load import load_sentence_encoder
 from dcse_tf.jobs import train as job
 from dcse_tf.jobs.dev_scores import _CANDIDATES, read_dialogues
 from dcse_tf.jobs.projector import Points, choose_sentences, write_projector
-from dcse_tf.jobs.showcase import SETTINGS, choose_session, list_settings
+from dcse_tf.jobs.showcase import (
+    HEADLINES,
+    SETTINGS,
+    TensorBoardShowcase,
+    choose_session,
+    list_settings,
+)
+from dcse_tf.tasks import TASKS
 from dcse_tf.training.checkpoint_store import find_checkpoint
 
 MAPS = ("explain/matching", "explain/contributions")
@@ -127,6 +136,65 @@ def test_hyperparameters_begin_and_end_in_the_run(shown):
     assert data.session_end_info.status == 1  # success
 
 
+def test_the_scores_of_the_kept_encoder_lead_the_table_of_hyperparameters(shown):
+    """The table shows the first five figures by name."""
+    events = read_events(shown)
+    names = ("cosine_r1", "map", "mrr", "response_r1")
+    best = [f"best/dev/{name}" for name in names]
+    kinds = {tag: values[0][1].metadata.plugin_data.plugin_name for tag, values in events.items()}
+    assert sorted(tag for tag, kind in kinds.items() if kind == "scalars")[:5] == [
+        *best,
+        "eval/dev/cosine_mrr",
+    ]
+    kept = scalars(events, "eval/dev/response_r1")
+    step = max(kept, key=lambda item: (item[1], -item[0]))[0]
+    for tag in best:
+        evaluated = scalars(events, tag.replace("best", "eval"))
+        assert scalars(events, tag)[-1] in evaluated
+        assert scalars(events, tag)[-1][0] == step
+
+
+def test_no_task_has_more_headlines_than_the_table_shows():
+    """`dev/accuracy` is masked language modelling's, which ranks no responses."""
+    assert TASKS["mlm"].scores_responses == ()
+    assert len(set(HEADLINES) - {"dev/cosine_r1", "dev/response_r1"}) <= 5
+    assert len(set(HEADLINES) - {"dev/accuracy"}) <= 5
+
+
+def test_the_best_scores_and_the_projector_are_of_the_encoder_that_is_kept(data_dir, tmp_path):
+    """Equal sentences are ranked first by any encoder: of equal scores the first is the best."""
+    queries = [Query(0, np.array([1]), np.array([2]))]
+    texts, intents = ["a parcel", "a parcel", "a refund"], ["parcel", "parcel", "refund"]
+    write_retrieval_set(tmp_path / "select.txt", RetrievalSet(texts, queries, intents))
+    settings = {"dev_retrieval": str(tmp_path / "select.txt"), "best_metric": "dev/map"}
+    run = tmp_path / "run"
+    job.train(make_config(data_dir, run, "dialogue_cse", dev_samples=0, eval_every=2, **settings))
+    events = read_events(run)
+    assert scalars(events, "eval/dev/map") == [(0, 100.0), (2, 100.0), (4, 100.0)]
+    assert scalars(events, "best/dev/map") == [(0, 100.0)]
+    tensors, _ = read_projector(run / "tensorboard")
+    kept = load_sentence_encoder(str(run), "model", 16, "mean")
+    np.testing.assert_allclose(tensors, kept.encode(["a parcel", "a refund"]), atol=1e-5)
+
+
+def test_a_best_metric_that_is_no_headline_is_shown_too(tmp_path):
+    written = []
+
+    class Summaries:
+        def scalars(self, prefix, values, step):
+            written.append((prefix, values, step))
+
+    config = TrainConfig(
+        data_dir="d", run_dir="r", encoder_size="tiny", best_metric="dev/cosine_r5"
+    )
+    setup = types.SimpleNamespace(
+        config=dataclasses.replace(config, projector_sentences=0), data_dir=tmp_path
+    )
+    showcase = TensorBoardShowcase(setup, types.SimpleNamespace(retrieval=None))
+    showcase.kept(Summaries(), {"dev/cosine_r5": 9.0, "dev/cosine_r2": 8.0, "dev/map": 7.0}, 3)
+    assert written == [("best", {"dev/cosine_r5": 9.0, "dev/map": 7.0}, 3)]
+
+
 def test_the_projector_shows_the_sentences_of_the_set_with_their_intents(shown):
     tensors, lines = read_projector(shown / "tensorboard")
     head, *rows = lines
@@ -144,6 +212,23 @@ def test_sentences_without_labels_are_one_column_without_a_head(tmp_path):
     tensors, lines = read_projector(tmp_path)
     np.testing.assert_allclose(tensors, embeddings, rtol=1e-5)
     assert lines == ["a b c", "(none)"]
+
+
+def test_labels_too_many_to_colour_by_have_a_column_in_which_the_rare_ones_are_one(tmp_path):
+    """TensorBoard offers no column of more than 50 values in "Color by"."""
+    labels = [f"label {n}" for n in range(51) for _ in range(3 - (n in (7, 50)))]
+    texts = [f"sentence {n}" for n in range(len(labels))]
+    for most in (len(labels), labels.index("label 50")):
+        points = Points(texts[:most], labels[:most])
+        write_projector(tmp_path, points, lambda texts: np.zeros((len(texts), 2), np.float32))
+        head, *rows = (line.split("\t") for line in read_projector(tmp_path)[1])
+        assert [row[:2] for row in rows] == [list(row) for row in zip(texts, labels[:most])]
+        if most < len(labels):  # 50 labels
+            assert head == ["sentence", "label"]
+        else:
+            assert head == ["sentence", "label", "common label"]
+            assert all((row[2] == "(other)") == (row[1] in ("label 7", "label 50")) for row in rows)
+            assert all(row[2] in (row[1], "(other)") for row in rows)
 
 
 def test_what_is_shown_changes_nothing_that_is_learnt(shown, data_dir, tmp_path):

@@ -42,7 +42,7 @@ class RunOptions(Options):
     )
     projector_sentences: int = option(
         1000,
-        "Dev sentences whose last embeddings TensorBoard's Projector page shows: of "
+        "Dev sentences that TensorBoard's Projector page shows as the kept encoder embeds them: of "
         "--dev_retrieval with their intents, or else of the dev split. 0: none.",
         minimum=0,
     )

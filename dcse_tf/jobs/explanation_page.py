@@ -19,7 +19,7 @@ body { max-width: 90em; }
 .cells caption { text-align: left; color: #555; white-space: nowrap; }
 .cells th { border: 0; font-weight: normal; padding: .1em .4em; text-align: right;
             white-space: nowrap; }
-.cells thead th { writing-mode: vertical-rl; text-align: left; padding: .3em .1em; }
+.cells thead th { writing-mode: vertical-rl; text-align: right; padding: .3em .1em; }
 .cells td { border: 1px solid #fff; padding: .1em .25em; font-size: 10px; text-align: right;
             min-width: 2.6em; }
 .tokens span { padding: .15em .2em; margin: 0 .05em; border-radius: .2em; display: inline-block; }
@@ -41,7 +41,7 @@ def render_explanation(explanation: Explanation) -> str:
         f"parts of all {pairs:,} pairs add up to {sum(totals):.4f}. Red brings similarity, blue "
         "takes some away.</p>",
         "<h2>What each token brings</h2>",
-        _render_tokens("response", response, of_response),
+        _render_tokens("response, in a scale of colours of its own", response, of_response),
     ]
     strongest = max(np.abs(values).max() for values in by_token)
     parts += [

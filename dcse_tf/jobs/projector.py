@@ -1,5 +1,6 @@
 """The embedding projector of TensorBoard: sentences, their labels, their embeddings."""
 
+import collections
 import dataclasses
 import pathlib
 
@@ -16,6 +17,8 @@ from dcse_tf.input_files import BadLines
 # What TensorBoard looks for in a run's folder.
 CONFIG_FILE = "projector_config.pbtxt"
 TENSORS, METADATA = "sentences.tsv", "sentences_metadata.tsv"
+_COLORS = 50  # the page offers no colours by a column of more values
+_OTHER = "(other)"
 _NONE = "(none)"  # a field of the metadata may not be empty
 
 
@@ -70,14 +73,20 @@ def write_projector(folder: pathlib.Path, points: Points, encode: Encode) -> Non
 
 
 def _format_metadata(points: Points) -> str:
-    """A line a sentence; with a head only if there are several columns, as TensorBoard has it."""
+    """A line a sentence; with a head only if there are several columns, as TensorBoard has it.
+
+    Labels that are too many to colour by get a column in which the rare ones are one.
+    """
     sentences = [_flatten(text) for text in points.sentences]
     if not any(points.labels):
         return "".join(f"{text}\n" for text in sentences)
-    lines = [
-        f"{text}\t{_flatten(label)}\n" for text, label in zip(sentences, points.labels, strict=True)
-    ]
-    return "".join(["sentence\tlabel\n", *lines])
+    columns = {"sentence": sentences, "label": [_flatten(label) for label in points.labels]}
+    counts = collections.Counter(columns["label"])
+    if len(counts) > _COLORS:
+        common = {label for label, _ in counts.most_common(_COLORS - 1)}
+        columns["common label"] = [x if x in common else _OTHER for x in columns["label"]]
+    lines = [columns, *zip(*columns.values(), strict=True)]
+    return "".join("\t".join(fields) + "\n" for fields in lines)
 
 
 def _flatten(text: str) -> str:

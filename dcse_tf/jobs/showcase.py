@@ -6,11 +6,12 @@ import pathlib
 from absl import logging
 
 from dcse_tf.config import TrainConfig
+from dcse_tf.export.load import load_encoder
 from dcse_tf.jobs.dev_scores import DevEvaluation, read_dialogues
 from dcse_tf.jobs.explanation import Explanation, context_of, explain_response
 from dcse_tf.jobs.heatmaps import MAPS, draw_heatmap
 from dcse_tf.jobs.projector import Points, choose_sentences, write_projector
-from dcse_tf.tasks import Setup
+from dcse_tf.tasks import Scores, Setup
 from dcse_tf.training.summaries import Setting, SummaryWriter
 
 # Columns of the table of hyperparameters: what a result may hang on.
@@ -21,11 +22,18 @@ SETTINGS = (
     *("aggregation", "cosine_weight", "center_tokens", "batch_form", "session_turns", "negatives"),
     *("context_turns", "context_side", "compute_dtype", "mask_rate"),
 )
+# Scores by which runs are compared. The table of hyperparameters shows five figures, the first by
+# name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
+# task has more than five of them.
+HEADLINES = (
+    *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/response_r1", "dev/spearman"),
+)
 _LONGEST = 80  # characters of a turn that is drawn, where there is such a session
 
 
 class TensorBoardShowcase:
-    """Hyperparameters, the geometry of dev embeddings, heatmaps of a dev session, the projector.
+    """Hyperparameters, the scores of the encoder that is kept, the geometry of dev embeddings,
+    heatmaps of a dev session, the projector.
 
     Args:
         setup: of the run.
@@ -44,6 +52,11 @@ class TensorBoardShowcase:
         name = "/".join(pathlib.Path(config.run_dir).absolute().parts[-3:])
         summaries.begin_session(list_settings(config), name)
 
+    def kept(self, summaries: SummaryWriter, scores: Scores, step: int) -> None:
+        names = {*HEADLINES, self._setup.config.best_metric}
+        found = {name: value for name, value in scores.items() if name in names}
+        summaries.scalars("best", found, step)
+
     def evaluated(self, summaries: SummaryWriter, step: int) -> None:
         summaries.scalars("eval/geometry", self._evaluation.geometry, step)
         explanation = self._explain()
@@ -53,7 +66,9 @@ class TensorBoardShowcase:
 
     def end(self, summaries: SummaryWriter) -> None:
         if self._points.sentences:
-            write_projector(summaries.folder, self._points, self._evaluation.encoder.encode)
+            # The encoder that the run leaves behind, not the last step's.
+            encoder = load_encoder(self._setup.config.run_dir, "run_dir", 0, "mean")
+            write_projector(summaries.folder, self._points, encoder.encode)
         summaries.end_session()
 
     def _choose_points(self) -> Points:

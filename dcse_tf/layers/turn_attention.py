@@ -10,6 +10,15 @@ _ADDITIVE_WIDTH = 256
 _MASKED = -1e9
 
 
+def _softmax(scores):
+    """Softmax over the last axis."""
+    if scores.shape[-1] == 1:
+        # ops.softmax warns of one entry, which is what a context of one turn has. A constant 1
+        # would leave the network without gradients, where an optimizer expects zeros.
+        return ops.exp(scores - scores)
+    return ops.softmax(scores, axis=-1)
+
+
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class TurnAttention(keras.layers.Layer):
     """Weights of the turns from their pooled refined embeddings (equations 5 and 6, I1).
@@ -55,7 +64,7 @@ class TurnAttention(keras.layers.Layer):
             float `[..., turns]`.
         """
         masked = ops.full((), _MASKED, scores.dtype)
-        alpha = ops.softmax(ops.where(turn_mask, scores, masked), axis=-1)
+        alpha = _softmax(ops.where(turn_mask, scores, masked))
         weights = 1.0 + alpha if self.kind == "additive_attention" else alpha
         return ops.where(turn_mask, weights, ops.zeros((), weights.dtype))
 

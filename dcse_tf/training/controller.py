@@ -254,6 +254,7 @@ class Controller:
         if score > self._best.numpy() or math.isinf(score):
             self._best.assign(score if scores else -math.inf)
             self._save_encoder()
+            self._showcase.kept(self._summaries, scores, self.step)
         self._showcase.evaluated(self._summaries, self.step)
         return scores
 

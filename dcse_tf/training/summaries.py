@@ -65,6 +65,9 @@ class Showcase(Protocol):
     def begin(self, summaries: SummaryWriter) -> None:
         """Called as the run starts, also when it is started again."""
 
+    def kept(self, summaries: SummaryWriter, scores: dict[str, float], step: int) -> None:
+        """Called when the encoder as it is has been kept as the best; `scores` are its own."""
+
     def evaluated(self, summaries: SummaryWriter, step: int) -> None:
         """Called after each evaluation."""
 

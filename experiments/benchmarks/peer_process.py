@@ -52,7 +52,8 @@ def build_environment(
         sys.exit(f"error: --{flag}={folder}: expected a virtual environment or no folder")
     print(f"installing {', '.join(installed)} into {folder}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints)]
+    # -I: what PYTHONPATH names is not in the environment, and pip would take it for installed.
+    install = [str(python), "-I", "-m", "pip", "install", "--quiet", "-c", str(constraints)]
     subprocess.run([*install, *installed], check=True)
     record.write_bytes(constraints.read_bytes())
     return python
