@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from dcse_tf import config
+from dcse_tf.cli.flag_options import find_files
+from dcse_tf.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
 JOBS = {
@@ -103,7 +105,7 @@ def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
 
 def test_the_job_itself_starts_tensorflow(no_tensorflow):
     """Holds the stand-in that the other tests rely on."""
-    flags = ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"]
+    flags = [f"--input={__file__}", "--output_dir=out", "--vocab_size=100"]
     done = run(no_tensorflow, "-m", "dcse_tf.cli.prepare_data", *flags)
     assert "TensorFlow was started" in done.stderr
 
@@ -146,6 +148,30 @@ def test_a_flag_of_another_type_fails(flag, no_tensorflow):
     assert done.returncode != 0
     assert flag.split("=")[0].removeprefix("--") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("config", JOBS.values(), ids=list(JOBS))
+def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp_path):
+    """A setting that the job reads and that is no checkpoint's, data's or run's folder."""
+    names = [field.name for field in dataclasses.fields(config) if field.metadata["files"]]
+    read = {field.name for field in dataclasses.fields(config) if field.metadata["reads"]}
+    assert read - {"model", "encoder", "vocab", "data_dir", "run_dir"} <= set(names)
+    for name in names:
+        for missing in (f"{tmp_path}/none.txt", f"{tmp_path}/*.txt", f"{tmp_path}"):
+            settings = object.__new__(config)  # whose other settings nobody checks
+            for field in dataclasses.fields(config):
+                object.__setattr__(settings, field.name, field.default)
+            many = isinstance(getattr(settings, name), tuple)
+            object.__setattr__(settings, name, (__file__, missing) if many else missing)
+            with pytest.raises(InputError, match=re.escape(f"--{name}={missing}: no such file")):
+                find_files(settings)
+
+
+def test_a_missing_file_is_one_line_and_starts_no_tensorflow(no_tensorflow):
+    flags = ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny", "--dev_sts=none.txt"]
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.train", *flags)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["error: --dev_sts=none.txt: no such file"]
 
 
 def test_importing_the_package_starts_no_tensorflow():

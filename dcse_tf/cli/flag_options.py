@@ -12,6 +12,7 @@ from absl import app, flags, logging
 
 from dcse_tf.config import ConfigError, Options
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import resolve_inputs
 
 T = TypeVar("T", bound=Options)
 
@@ -119,6 +120,18 @@ def read_flags(config: type[T], holder: flags.FlagValues = flags.FLAGS) -> T:
     return config.from_dict(values)
 
 
+def find_files(config: Options) -> None:
+    """Looks for the files that the settings name, so that a job does not find out after loading.
+
+    Raises:
+        InputError: one of them is not there.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.metadata["files"] and value:
+            resolve_inputs(value if isinstance(value, tuple) else (value,), field.name)
+
+
 def one_line(error: BaseException) -> str:
     """What an error says, on one line of bounded length, whatever the user's values hold."""
     text = " ".join(str(error)[: 2 * _LONGEST].splitlines())
@@ -145,7 +158,9 @@ def run(config: type[T], job: Callable[[T], None]) -> None:
 
     def main(_: list[str]) -> None:
         try:
-            job(read_flags(config))
+            settings = read_flags(config)
+            find_files(settings)
+            job(settings)
         except (ConfigError, InputError, OSError) as error:
             sys.exit(f"error: {one_line(error)}")
         except MemoryError as error:

@@ -29,6 +29,7 @@ def option(
     required: bool = False,
     words: Mapping[str, int] | None = None,
     reads: bool = False,
+    files: bool = False,
     writes: bool = False,
 ) -> Any:
     """A field of a configuration, from which its command-line flag is made.
@@ -42,6 +43,7 @@ def option(
         required: whether the job cannot run without it.
         words: numbers that the command line may give as a word.
         reads: whether it names files or folders that the job reads.
+        files: whether it names files, which the command line looks for before anything is loaded.
         writes: whether it names a file or a folder that the job replaces.
     """
     metadata = {
@@ -52,6 +54,7 @@ def option(
         "required": required,
         "words": words or {},
         "reads": reads,
+        "files": files,
         "writes": writes,
     }
     return dataclasses.field(default=default, metadata=metadata)

@@ -38,6 +38,7 @@ class CorpusOptions(Options):
         "allowed, or package:NAME/FILE for a file inside an installed Python package.",
         required=True,
         reads=True,
+        files=True,
     )
     min_turns: int = option(
         2,

@@ -14,17 +14,20 @@ class EvaluateConfig(ModelOptions):
         (),
         "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR.",
         reads=True,
+        files=True,
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt), comma-separated: Spearman's correlation.",
         reads=True,
+        files=True,
     )
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
         "comma-separated: R@k and MRR of the true response among --candidates.",
         reads=True,
+        files=True,
     )
     output: str = option(
         "",
@@ -66,6 +69,7 @@ class CompareConfig(Options):
         "Two or more files that evaluate --output wrote, comma-separated; each is compared with "
         "the first.",
         required=True,
+        files=True,
     )
 
     def __post_init__(self) -> None:

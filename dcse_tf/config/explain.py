@@ -19,6 +19,7 @@ class ExplainConfig(Options):
         "",
         "File of sessions in jsonl form, such as the test.jsonl that prepare_data writes.",
         required=True,
+        files=True,
     )
     session: str = option("", "Id of the session. Default: the first of two turns or more.")
     response: int | None = option(

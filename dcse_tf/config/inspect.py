@@ -39,11 +39,13 @@ class InspectConfig(CorpusOptions):
         (),
         "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
         reads=True,
+        files=True,
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
         reads=True,
+        files=True,
     )
     near_duplicate: float = option(
         0.8,

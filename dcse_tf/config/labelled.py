@@ -109,6 +109,7 @@ class BuildStsConfig(LabelledOptions):
         "",
         "File of word vectors: word2vec text, .bin, or GloVe text. Default: trained on the input.",
         reads=True,
+        files=True,
     )
     vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
     sentences: int = option(10000, "Sentences drawn for pairs, at random. 0: all.", minimum=0)
@@ -139,6 +140,7 @@ class MergeStsConfig(Options):
         "The filled sheets, comma-separated, globs allowed.",
         required=True,
         reads=True,
+        files=True,
     )
     output: str = option(
         "",

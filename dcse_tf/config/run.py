@@ -50,9 +50,15 @@ class RunOptions(Options):
         200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0
     )
     dev_retrieval: str = option(
-        "", "select.txt file evaluated while training (MAP, MRR). Default: none."
+        "",
+        "select.txt file evaluated while training (MAP, MRR). Default: none.",
+        files=True,
     )
-    dev_sts: str = option("", "sts.txt file evaluated while training (Spearman). Default: none.")
+    dev_sts: str = option(
+        "",
+        "sts.txt file evaluated while training (Spearman). Default: none.",
+        files=True,
+    )
     best_metric: str = option(
         "",
         "Dev score by which the best encoder is kept, higher is better, such as dev/response_r1, "

@@ -14,6 +14,7 @@ class SearchConfig(ModelOptions):
         "",
         "Text file to search, a text a line, UTF-8; plain, .gz or .zip. May be left out where "
         "--index exists.",
+        files=True,
     )
     index: str = option(
         "",
@@ -21,7 +22,11 @@ class SearchConfig(ModelOptions):
         "that was stopped goes on with the same command. Default: a temporary one.",
     )
     query: str = option("", "One query. Default: --queries, or else lines of standard input.")
-    queries: str = option("", "Text file of queries, one a line.")
+    queries: str = option(
+        "",
+        "Text file of queries, one a line.",
+        files=True,
+    )
     top: int = option(5, "Texts found for a query.", minimum=1)
     output: str = option(
         "",
@@ -31,8 +36,8 @@ class SearchConfig(ModelOptions):
     index_type: str | None = option(
         None,
         "exact compares a query with every text; hnsw and ivf are approximate indexes of FAISS "
-        "(pip install faiss-cpu), whose recall is measured after the build. Default: what --index "
-        "is, or else exact.",
+        "(pip install 'dcse_tf[search]'), whose recall is measured after the build. Default: what "
+        "--index is, or else exact.",
         choices=("exact", "hnsw", "ivf"),
     )
     hnsw_m: int = option(32, "hnsw, as it is built: links of a text.", minimum=2)

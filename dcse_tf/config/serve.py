@@ -15,6 +15,7 @@ class EmbedConfig(ModelOptions):
         "Text file, one sentence a line, UTF-8; plain, .gz or .zip. It may be larger than memory.",
         required=True,
         reads=True,
+        files=True,
     )
     output: str = option(
         "",
@@ -90,7 +91,11 @@ class ExportConfig(EncoderOptions):
         "lost by experiments/onnx_quality.py.",
         choices=("none", "int8"),
     )
-    results: tuple[str, ...] = option((), "Files that evaluate wrote of this model, for its card.")
+    results: tuple[str, ...] = option(
+        (),
+        "Files that evaluate wrote of this model, for its card.",
+        files=True,
+    )
     data_report: str = option("", "Folder that inspect_data wrote of the corpus, for the card.")
     overwrite: bool = option(False, "Replace --output_dir if it exists.")
 

@@ -41,8 +41,13 @@ class TrainConfig(RunOptions):
         "",
         "With --encoder_size: file of word or character vectors (see fit_baseline --help) from "
         "which the token embeddings start, projected to their width; other tokens start random.",
+        files=True,
     )
-    token_index: str = option("", "Of --token_vectors=FILE.npz: JSON file of the words' rows.")
+    token_index: str = option(
+        "",
+        "Of --token_vectors=FILE.npz: JSON file of the words' rows.",
+        files=True,
+    )
     run_dir: str = option(
         "",
         "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "

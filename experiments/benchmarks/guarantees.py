@@ -5,7 +5,7 @@
 Steps by the recommended preset's form from all-MiniLM-L6-v2 on chitchat, by turns: a bare loop, and
 the loop that asks for signals and for divergence at every step; then a checkpoint with its sizes
 and SHA-256, flushed to the disk. Every round is two processes, one with --deterministic, since that
-is a setting of the whole process. About 5 minutes.
+is a setting of the whole process. About 15 minutes.
 """
 
 import os

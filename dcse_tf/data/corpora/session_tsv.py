@@ -18,7 +18,10 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
         fields = line.split("\t")
         if len(fields) != 3 or not fields[0].strip():
             bad_lines.report(
-                path, number, f"expected session_id<TAB>role<TAB>text, found {len(fields)} field(s)"
+                path,
+                number,
+                f"expected session_id<TAB>role<TAB>text (--format=session_tsv), found "
+                f"{len(fields)} field(s)",
             )
             continue
         session_id, role, text = fields
