@@ -154,6 +154,44 @@ def test_hits_have_rank_cosine_line_count_and_text(folder):
     assert [hit.line for hit in none] == [1, 2, 5]  # a query of no direction: all are as near
 
 
+@pytest.fixture
+def spellings(tmp_path):
+    """Makes an exact index of texts; their directions are given in degrees."""
+
+    def make(directions):
+        write_lines(tmp_path / "spelt.txt", [text.encode() for text in directions])
+        folder = tmp_path / "spelt"
+        folder.mkdir()
+        write_corpus_texts(tmp_path / "spelt.txt", folder)
+        angles = np.radians(list(directions.values()))
+        write_embeddings(np.stack([np.cos(angles), np.sin(angles)], 1), folder / EMBEDDINGS_FILE)
+        write_description(folder, Description("exact", len(angles), 2, len(angles), "c", {}))
+        return SearchIndex(folder)
+
+    return make
+
+
+def found_texts(index, top, queries=1):
+    answers = index.search(np.array([[1.0, 0.0]] * queries), top)
+    assert all([hit.rank for hit in hits] == list(range(1, len(hits) + 1)) for hits in answers)
+    return [[hit.text for hit in hits] for hits in answers]
+
+
+def test_other_spellings_that_the_encoder_does_not_tell_apart_take_no_places(spellings):
+    """Six spellings of one text come before all others, however few are asked for."""
+    same = ["Hi there", "hi there", "HI THERE", "hI there", "hi There", "Hi There"]
+    index = spellings({**dict.fromkeys(same, 10), "Straße": 20, "STRASSE": 20, "who": 30})
+    assert found_texts(index, 1) == [["Hi there"]]
+    assert found_texts(index, 2, queries=3) == [["Hi there", "Straße"]] * 3
+    for top in (3, 4, 50):
+        assert found_texts(index, top) == [["Hi there", "Straße", "who"]]
+
+
+def test_spellings_that_the_encoder_tells_apart_are_different_texts(spellings):
+    index = spellings({"US": 10, "us": 12, "other": 10})
+    assert found_texts(index, 3) == [["US", "other", "us"]]
+
+
 def test_embeddings_are_stored_at_length_one(folder):
     stored = np.load(folder / EMBEDDINGS_FILE)
     assert stored.dtype == np.float32

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from dcse_tf.evaluation import metrics
 from dcse_tf.search import corpus_texts
 from dcse_tf.search.approximate import ApproximateIndex, Settings
 from dcse_tf.search.corpus_texts import CorpusTexts
-from dcse_tf.search.exact import find_nearest
+from dcse_tf.search.exact import Nearest, find_nearest
 
 DESCRIPTION_FILE = "index.json"
 EMBEDDINGS_FILE = "embeddings.npy"
@@ -22,6 +23,8 @@ FAISS_FILE = "faiss.index"
 FILES = (*corpus_texts.FILES, EMBEDDINGS_FILE, FAISS_FILE, DESCRIPTION_FILE)
 _FORMAT = 1
 _ROWS_AT_A_TIME = 8192
+# The same embedding, computed in two batches.
+_ALIKE = 2 * metrics.TIE_RESOLUTION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Hit:
         rank: from 1.
         cosine: with the query.
         line: of the corpus, from 1, on which the text stands first.
-        count: on how many lines it stands.
+        count: on how many lines it stands, so spelt.
         text: the text.
     """
 
@@ -136,6 +139,9 @@ class SearchIndex:
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
+        Of texts that differ in upper and lower case alone, and not to the encoder, the first
+        stands for all.
+
         Args:
             embeddings: float `[queries, dim]`.
             top: at least 1.
@@ -144,23 +150,38 @@ class SearchIndex:
             Best first; texts of equal cosine in the order of their lines.
         """
         queries = metrics.normalize(embeddings).astype(np.float32)
-        if self._faiss:
-            found = self._faiss.find_nearest(queries, top, self._settings)
-        else:
-            found = find_nearest(self._matrix, queries, top)
-        return [
-            [
-                self._make_hit(rank, int(row), float(cosine))
-                for rank, (row, cosine) in enumerate(
-                    zip(nearest.rows, nearest.cosines, strict=True), start=1
-                )
+        hits: list[list[Hit]] = [[] for _ in queries]
+        asked, short = top, list(range(len(queries)))
+        while short:
+            found = dict(zip(short, self._find(queries[short], asked), strict=True))
+            for place, nearest in found.items():
+                hits[place] = self._list_hits(nearest)[:top]
+            # Other spellings took places: as many more are asked for until there are enough.
+            short = [
+                place
+                for place, nearest in found.items()
+                if len(hits[place]) < top and len(nearest.rows) == asked
             ]
-            for nearest in found
-        ]
+            asked *= 2
+        return hits
 
-    def _make_hit(self, rank: int, row: int, cosine: float) -> Hit:
-        line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
-        return Hit(rank, cosine, line, count, self._texts[row])
+    def _find(self, queries: np.ndarray, top: int) -> list[Nearest]:
+        if self._faiss:
+            return self._faiss.find_nearest(queries, top, self._settings)
+        return find_nearest(self._matrix, queries, top)
+
+    def _list_hits(self, nearest: Nearest) -> list[Hit]:
+        hits: list[Hit] = []
+        cosines: dict[str, float] = {}
+        for row, cosine in zip(nearest.rows.tolist(), nearest.cosines.tolist(), strict=True):
+            text = self._texts[row]
+            folded = text.casefold()
+            if cosines.get(folded, math.inf) - cosine <= _ALIKE:
+                continue
+            cosines[folded] = cosine
+            line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
+            hits.append(Hit(len(hits) + 1, cosine, line, count, text))
+        return hits
 
 
 def list_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
