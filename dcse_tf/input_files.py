@@ -8,6 +8,7 @@ import json
 import lzma
 import pathlib
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,13 @@ T = TypeVar("T")
 
 # What reading a file can raise, compressed or not.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+# What reading NumPy's files can raise besides: their header is an expression of Python's, and an
+# archive may be of a form that zipfile does not know.
+UNREADABLE_ARRAY = (
+    *UNREADABLE,
+    *(ValueError, TypeError, AttributeError, RuntimeError),
+    *(SyntaxError, OverflowError, tokenize.TokenError),
+)
 
 
 class BadLines:

@@ -1,5 +1,7 @@
 """The index of a split's shards: what it counts, where blocks lie, what is refused."""
 
+import dataclasses
+import hashlib
 import json
 
 import numpy as np
@@ -9,7 +11,7 @@ from lettered_corpus import prepare_sessions
 
 from dcse_tf.data import blocks
 from dcse_tf.data.blocks import BlockCounter, read_blocks
-from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.manifest import Index, read_manifest
 from dcse_tf.data.tfrecords import parse_session
 from dcse_tf.errors import InputError
 
@@ -88,12 +90,26 @@ def test_an_index_that_counts_other_than_the_manifest_is_refused(corpus, name):
         read_blocks(folder, read_manifest(folder).splits["train"])
 
 
+def test_an_index_that_does_not_fit_its_shards_is_refused(corpus):
+    """Places that follow one another, but for the last: a byte more than the shard has."""
+    folder, manifest = corpus
+    split = manifest.splits["train"]
+    path = folder / split.index.name
+    table = np.load(path)
+    for row, column in ((1, 1), (8, 2), (5, 0)):
+        changed = table.copy()
+        changed[row, column] += 1
+        np.save(path, changed)
+        index = Index(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+        with pytest.raises(InputError, match=r"train-blocks\.npy: does not fit train-0000\d-of"):
+            read_blocks(folder, dataclasses.replace(split, index=index))
+
+
 def test_an_index_of_another_form_is_refused(corpus):
     folder, manifest = corpus
     for table in (np.zeros((2, 4), np.int64), np.zeros((2, 5)), np.array([{}], object)):
         path = folder / "train-blocks.npy"
         np.save(path, table, allow_pickle=True)
-        split = manifest.splits["train"]
-        index = blocks.Index(path.name, blocks.hashlib.sha256(path.read_bytes()).hexdigest())
+        index = Index(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
         with pytest.raises(InputError, match=f"{path}: not an index of prepare_data"):
-            read_blocks(folder, blocks.Split(**{**vars(split), "index": index}))
+            read_blocks(folder, dataclasses.replace(manifest.splits["train"], index=index))

@@ -13,6 +13,7 @@ import numpy as np
 
 from dcse_tf.data.manifest import Index, Split
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import UNREADABLE_ARRAY
 
 BLOCK_SESSIONS = 256
 _FRAME = 16  # bytes of a TFRecord besides its content: the length and two checksums
@@ -65,8 +66,7 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split.
 
     Raises:
-        InputError: it is not there, not what `prepare_data` wrote, or counts other than the
-            manifest does.
+        InputError: it is not there, not what `prepare_data` wrote, or does not fit the manifest.
     """
     path = folder / split.index.name
     try:
@@ -76,12 +76,19 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     if hashlib.sha256(content).hexdigest() != split.index.sha256:
         raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
     try:
-        table = np.load(io.BytesIO(content), allow_pickle=False)
-        blocks = Blocks(*table.astype(np.int64, casting="safe").T)
-    except (ValueError, TypeError, EOFError, OSError) as error:
+        # Mapped: a header that claims more than the file has takes no memory.
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        blocks = Blocks(*np.array(table.astype(np.int64, casting="safe")).T)
+    except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: not an index of prepare_data: {error!r}") from error
     for name in ("sessions", "utterances"):
         found, said = int(getattr(blocks, name).sum()), getattr(split, name)
         if found != said:
             raise InputError(f"{path}: {found} {name}, the manifest says {said}; run prepare_data")
+    for number, shard in enumerate(split.shards):
+        ends = np.cumsum(blocks.bytes[blocks.shard == number])
+        begins = np.concatenate([[0], ends])
+        found = blocks.offset[blocks.shard == number]
+        if not np.array_equal(found, begins[:-1]) or begins[-1] != shard.bytes:
+            raise InputError(f"{path}: does not fit {shard.name}; run prepare_data again")
     return blocks

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, open_input
+from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +91,9 @@ def _read_npz(path: pathlib.Path, index: pathlib.Path | None) -> WordVectors:
         raise InputError(f"{path}: has no words; a JSON file must give each its row")
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            found = [arrays[name] for name in arrays.files]
-    except (ValueError, TypeError, AttributeError, RuntimeError, *UNREADABLE) as error:
-        # Of another form, or of an archive that zipfile does not know.
+            # A member that is no array comes as bytes.
+            found = [np.asarray(arrays[name]) for name in arrays.files]
+    except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
     shapes = [array.shape for array in found]
     if len(found) != 1 or len(shapes[0]) != 2 or found[0].dtype.kind != "f":

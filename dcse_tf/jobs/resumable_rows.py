@@ -17,6 +17,7 @@ import numpy as np
 
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import UNREADABLE_ARRAY
 
 _ROWS_FILE = "rows.npy"
 _SHARED_TEXTS_FILE = "shared.json"
@@ -137,7 +138,7 @@ def resume(output: pathlib.Path, job: dict[str, str]) -> ResumableRows | None:
         with (folder / _ROWS_FILE).open("rb") as file:
             written = _read_offset(file) + journal["done"] * journal["columns"] * 4
         missing = written - (folder / _ROWS_FILE).stat().st_size
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, *UNREADABLE_ARRAY) as error:
         raise InputError(f"{folder}: cannot be gone on with: {error!r}; {_ANEW}") from error
     changed = [
         f"{name}: {job.get(name)} (begun with {before.get(name)})"

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import iterate_bare_lines
+from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
 from dcse_tf.progress import Progress
 
 TEXTS_FILE = "texts.txt"
@@ -71,20 +71,33 @@ class CorpusTexts:
     def __init__(self, folder: pathlib.Path):
         """Raises InputError if a file is missing, damaged, or does not fit the others."""
         path = folder / TEXTS_FILE
+        self._offsets, self.lines, self.counts = (
+            _read_array(folder / f"{name}.npy") for name in _ARRAYS
+        )
         try:
-            self._offsets, self.lines, self.counts = (
-                np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS
-            )
             with path.open("rb") as file:
                 self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{folder}: not a whole index: {error}") from error
-        one = {values.shape for values in (self._offsets[1:], self.lines, self.counts)}
-        if len(one) != 1 or int(self._offsets[-1]) != len(self._content):
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not of a whole index: {error}") from error
+        texts = self.lines.size
+        forms = [
+            (values.dtype, values.shape) for values in (self._offsets, self.lines, self.counts)
+        ]
+        expected = [(np.int64, (number,)) for number in (texts + 1, texts, texts)]
+        if forms != expected or int(self._offsets[-1]) != len(self._content):
             raise InputError(f"{path}: does not fit the other files of the index")
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __getitem__(self, row: int) -> str:
-        return self._content[self._offsets[row] : self._offsets[row + 1] - 1].decode()
+        return self._content[self._offsets[row] : self._offsets[row + 1] - 1].decode(
+            errors="replace"
+        )
+
+
+def _read_array(path: pathlib.Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except UNREADABLE_ARRAY as error:
+        raise InputError(f"{path}: not of a whole index: {error}") from error

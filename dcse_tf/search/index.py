@@ -12,6 +12,7 @@ import numpy as np
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
+from dcse_tf.input_files import UNREADABLE_ARRAY
 from dcse_tf.search import corpus_texts
 from dcse_tf.search.approximate import ApproximateIndex, Settings
 from dcse_tf.search.corpus_texts import CorpusTexts
@@ -126,7 +127,7 @@ class SearchIndex:
         path = folder / EMBEDDINGS_FILE
         try:
             self._matrix = np.load(path, mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
+        except UNREADABLE_ARRAY as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
         shape = (self.description.texts, self.description.dim)
         if self._matrix.shape != shape or len(self._texts) != shape[0]:

@@ -5,6 +5,7 @@ A reader either takes a file or raises InputError with the file's name, on one l
 
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import pathlib
@@ -18,11 +19,12 @@ import tensorflow as tf
 from dcse_tf.baselines import files as baseline_files
 from dcse_tf.config import BuildRetrievalConfig
 from dcse_tf.data import tfrecords, word_vectors
+from dcse_tf.data.blocks import read_blocks
 from dcse_tf.data.corpora import READERS
 from dcse_tf.data.damage import count_records
 from dcse_tf.data.dialogue import make_session, session_to_dict
 from dcse_tf.data.labelled_sentences import read_sentences
-from dcse_tf.data.manifest import FORMAT_VERSION, read_manifest
+from dcse_tf.data.manifest import FORMAT_VERSION, Index, Shard, Split, read_manifest
 from dcse_tf.data.tokenization import SPECIAL_TOKENS, read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.annotation import read_sheet
@@ -31,6 +33,7 @@ from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, read_bare_lines
 from dcse_tf.models import bert_weights, checkpoints
+from dcse_tf.search.corpus_texts import CorpusTexts
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 
@@ -102,6 +105,13 @@ def _read_record(path: pathlib.Path) -> None:
     assert count_records(shard) == 1
 
 
+def _read_blocks(path: pathlib.Path) -> None:
+    """The content as an index of two shards: what is in it lies, its checksum is right."""
+    shards = tuple(Shard(f"train-{number}", size) for number, size in enumerate((93, 36)))
+    index = Index(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    read_blocks(path.parent, Split(4, 20, 60, 0, shards, index))
+
+
 def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
@@ -110,6 +120,12 @@ def _zip(content: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("dialogues.jsonl", content)
+    return file.getvalue()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
     return file.getvalue()
 
 
@@ -195,6 +211,7 @@ _BERT = {
 _TENSORS = safetensors.numpy.save({"bert.x.LayerNorm.gamma": np.ones(2, np.float32)})
 _HALVES = safetensors.numpy.save({"y": np.ones((2, 2), np.float16), "z": np.zeros(0, np.int64)})
 _RECORD = tfrecords.serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
+_PLACES = np.array([[0, 0, 50, 1, 8], [0, 50, 43, 2, 9], [1, 0, 36, 1, 3]])
 _VECTORS = {"a": [0.5, 1.0], "的": [0.25, -1.0]}
 _MATRIX = np.array(list(_VECTORS.values()), np.float32)
 _BINARY = b"2 2\na " + _MATRIX[0].tobytes() + b"\n\xe7\x9a\x84 " + _MATRIX[1].tobytes() + b"\n"
@@ -244,6 +261,17 @@ TARGETS: dict[str, Target] = {
         lambda path: read_manifest(path.parent),
         (_json(_MANIFEST),),
         {"train-00000-of-00001.tfrecord": b"abc"},
+    ),
+    "blocks": Target("train-blocks.npy", _read_blocks, (_npy(_PLACES),)),
+    "index_texts": Target(
+        "offsets.npy",
+        lambda path: list(CorpusTexts(path.parent)),
+        (_npy(np.array([0, 2, 6])),),
+        {
+            "texts.txt": "a\n的\n".encode(),
+            "lines.npy": _npy(np.array([1, 3])),
+            "counts.npy": _npy(np.array([2, 1])),
+        },
     ),
     "record": Target("record", _read_record, (_RECORD,)),
     "weights": Target(
