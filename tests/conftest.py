@@ -82,3 +82,14 @@ def data_dir(
     )
     prepare(config, None)
     return folder
+
+
+@pytest.fixture(scope="session")
+def no_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which importing TensorFlow ends the process."""
+    folder = tmp_path_factory.mktemp("stub")
+    for name in ("tensorflow", "keras", "keras_hub"):
+        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
+    root = pathlib.Path(__file__).parent.parent
+    paths = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -56,15 +55,6 @@ def table_2():
 
 def commands(plan):
     return [command for run in plan.runs for command in run.commands]
-
-
-@pytest.fixture(scope="module")
-def no_tensorflow(tmp_path_factory):
-    """An environment in which importing TensorFlow ends the process."""
-    folder = tmp_path_factory.mktemp("stub")
-    for name in ("tensorflow", "keras", "keras_hub"):
-        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,6 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
-@pytest.fixture(scope="module")
-def no_tensorflow(tmp_path_factory):
-    """An environment in which importing TensorFlow ends the process."""
-    folder = tmp_path_factory.mktemp("stub")
-    for name in ("tensorflow", "keras", "keras_hub"):
-        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
-    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
 def run(environment, *arguments):
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

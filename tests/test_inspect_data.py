@@ -3,7 +3,6 @@
 import collections
 import csv
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -245,24 +244,24 @@ def test_sessions_are_read_as_the_settings_say(tmp_path):
         list(read_sessions(config, BadLines(0), dropped))
 
 
-def test_the_command_says_in_one_line_what_is_wrong_and_leaves_nothing(tmp_path):
+def test_the_command_says_in_one_line_what_is_wrong_and_leaves_nothing(no_tensorflow, tmp_path):
     path = tmp_path / "corpus.tsv"
     write(path, "s1\tuser\thello there", "s1\tagent\thow are you", "s2 user hello")
     flags = [f"--input={path}", f"--output_dir={tmp_path / 'out'}"]
-    done = run_command(tmp_path, *flags)
+    done = run_command(no_tensorflow, tmp_path, *flags)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: {path}:3: expected session_id<TAB>role<TAB>text")
     assert line.endswith("(bad line 1; --max_bad_lines=0)")
-    assert files(tmp_path) == ["corpus.tsv", "stub"]
+    assert files(tmp_path) == ["corpus.tsv"]
 
 
-def test_the_command_prints_the_report_without_tensorflow(tmp_path):
+def test_the_command_prints_the_report_without_tensorflow(no_tensorflow, tmp_path):
     path = tmp_path / "corpus.tsv"
     write(path, "s1\tuser\thello there", "s1\tagent\thow are you", "s2 user hello")
     flags = [f"--input={path}", f"--output_dir={tmp_path / 'out'}", "--max_bad_lines=1"]
-    done = run_command(tmp_path, *flags)
+    done = run_command(no_tensorflow, tmp_path, *flags)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["words", "5"] in rows
@@ -271,19 +270,9 @@ def test_the_command_prints_the_report_without_tensorflow(tmp_path):
     assert files(tmp_path / "out") == ["leaks.tsv", "report.html", "report.json"]
 
 
-def run_command(folder, *flags):
-    """Runs where importing TensorFlow ends the process."""
-    (folder / "stub").mkdir()
-    for name in ("tensorflow", "keras"):
-        (folder / f"stub/{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
-    paths = [str(folder / "stub"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-m", "dcse_tf.cli.inspect_data", *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+def run_command(environment, folder, *flags):
+    command = [sys.executable, "-m", "dcse_tf.cli.inspect_data", *flags]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 
 def test_the_public_sample_of_jddc(tmp_path):

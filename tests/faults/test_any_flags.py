@@ -1,7 +1,6 @@
 """Whatever a command line says, it is a configuration or one sentence that names the flag."""
 
 import dataclasses
-import os
 import pathlib
 import re
 import subprocess
@@ -169,17 +168,13 @@ def test_a_command_line_is_a_configuration_or_one_sentence(job, opened):
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory):
+def shell(no_tensorflow, tmp_path_factory):
     """Runs a command line where importing TensorFlow would end it with another message."""
-    folder = tmp_path_factory.mktemp("stub")
-    for name in ("tensorflow", "keras", "keras_hub"):
-        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
     work = tmp_path_factory.mktemp("work")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
     def run(job, *arguments):
         command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *_NEEDED.get(job, ()), *arguments]
-        done = subprocess.run(command, cwd=work, env=environment, capture_output=True)
+        done = subprocess.run(command, cwd=work, env=no_tensorflow, capture_output=True)
         assert list(work.iterdir()) == []
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
