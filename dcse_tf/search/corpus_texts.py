@@ -72,7 +72,7 @@ class CorpusTexts:
         """Raises InputError if a file is missing, damaged, or does not fit the others."""
         path = folder / TEXTS_FILE
         self._offsets, self.lines, self.counts = (
-            _read_array(folder / f"{name}.npy") for name in _ARRAYS
+            map_array(folder / f"{name}.npy") for name in _ARRAYS
         )
         try:
             with path.open("rb") as file:
@@ -96,7 +96,8 @@ class CorpusTexts:
         )
 
 
-def _read_array(path: pathlib.Path) -> np.ndarray:
+def map_array(path: pathlib.Path) -> np.ndarray:
+    """An array of an index, left on disk; raises InputError if it cannot be read."""
     try:
         return np.load(path, mmap_mode="r")
     except UNREADABLE_ARRAY as error:

@@ -12,10 +12,9 @@ import numpy as np
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
-from dcse_tf.input_files import UNREADABLE_ARRAY
 from dcse_tf.search import corpus_texts
 from dcse_tf.search.approximate import ApproximateIndex, Settings
-from dcse_tf.search.corpus_texts import CorpusTexts
+from dcse_tf.search.corpus_texts import CorpusTexts, map_array
 from dcse_tf.search.exact import Nearest, find_nearest
 
 DESCRIPTION_FILE = "index.json"
@@ -125,10 +124,7 @@ class SearchIndex:
         self._settings = settings or Settings()
         self._texts = CorpusTexts(folder)
         path = folder / EMBEDDINGS_FILE
-        try:
-            self._matrix = np.load(path, mmap_mode="r")
-        except UNREADABLE_ARRAY as error:
-            raise InputError(f"{path}: cannot be read: {error}") from error
+        self._matrix = map_array(path)
         shape = (self.description.texts, self.description.dim)
         if self._matrix.shape != shape or len(self._texts) != shape[0]:
             raise InputError(f"{path}: {self._matrix.shape} for {len(self._texts)} texts; {shape}")
