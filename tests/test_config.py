@@ -11,11 +11,13 @@ from dcse_tf.config import (
     ConfigError,
     EmbedConfig,
     EvaluateConfig,
+    ExplainConfig,
     ExportConfig,
     FitBaselineConfig,
     InspectConfig,
     MergeStsConfig,
     PrepareConfig,
+    SearchConfig,
     TrainConfig,
 )
 
@@ -309,6 +311,24 @@ def test_what_is_read_is_not_written_over(config, changes, message):
     with pytest.raises(ConfigError) as caught:
         config(**{**CONFIGS[config], **changes})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (ExplainConfig, {"model": "run", "input": "why/a.jsonl", "output_dir": "why"}),
+        (ExplainConfig, {"model": "why", "input": "a.jsonl", "output_dir": "./why"}),
+        (SearchConfig, {"model": "run", "queries": "q.txt", "output": "q.txt"}),
+        (SearchConfig, {"model": "run", "corpus": "c.txt", "output": "./c.txt"}),
+        (
+            ExportConfig,
+            {"run_dir": "run", "results": ("out/r.json",), "output_dir": "out"},
+        ),
+    ],
+)
+def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(config, settings):
+    with pytest.raises(ConfigError, match="would take the place of --"):
+        config(**settings)
 
 
 def test_an_output_inside_or_beside_an_input_is_none_of_it():

@@ -43,7 +43,8 @@ def option(
         required: whether the job cannot run without it.
         words: numbers that the command line may give as a word.
         reads: whether it names files or folders that the job reads.
-        files: whether it names files, which the command line looks for before anything is loaded.
+        files: whether it names files that the job reads; the command line looks for them before
+            anything is loaded.
         writes: whether it names a file or a folder that the job replaces.
     """
     metadata = {
@@ -53,7 +54,7 @@ def option(
         "maximum": maximum,
         "required": required,
         "words": words or {},
-        "reads": reads,
+        "reads": reads or files,
         "files": files,
         "writes": writes,
     }

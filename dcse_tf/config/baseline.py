@@ -93,13 +93,11 @@ class FitBaselineConfig(EncoderOptions):
         "",
         "word_vectors: the file: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), or "
         ".npz (one array [words, dim], with --word_index).",
-        reads=True,
         files=True,
     )
     word_index: str = option(
         "",
         "word_vectors from .npz: JSON file that gives each word its row ({word: row}).",
-        reads=True,
         files=True,
     )
     word_unit: str = option(

@@ -37,7 +37,6 @@ class CorpusOptions(Options):
         "Files of dialogues, comma-separated; plain, .gz or .zip with one file inside, globs "
         "allowed, or package:NAME/FILE for a file inside an installed Python package.",
         required=True,
-        reads=True,
         files=True,
     )
     min_turns: int = option(

@@ -13,20 +13,17 @@ class EvaluateConfig(ModelOptions):
     retrieval: tuple[str, ...] = option(
         (),
         "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR.",
-        reads=True,
         files=True,
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt), comma-separated: Spearman's correlation.",
-        reads=True,
         files=True,
     )
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
         "comma-separated: R@k and MRR of the true response among --candidates.",
-        reads=True,
         files=True,
     )
     output: str = option(

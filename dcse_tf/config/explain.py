@@ -14,6 +14,7 @@ class ExplainConfig(Options):
         "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME. An export has "
         "no token embeddings to show.",
         required=True,
+        reads=True,
     )
     input: str = option(
         "",
@@ -31,6 +32,7 @@ class ExplainConfig(Options):
         "",
         "Folder for explanation.html, explanation.json, matching.png and contributions.png.",
         required=True,
+        writes=True,
     )
     context_turns: int = option(3, "Most context turns on each side of the response.", minimum=1)
     context_side: str = option(

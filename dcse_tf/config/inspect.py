@@ -38,13 +38,11 @@ class InspectConfig(CorpusOptions):
     retrieval: tuple[str, ...] = option(
         (),
         "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
-        reads=True,
         files=True,
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
-        reads=True,
         files=True,
     )
     near_duplicate: float = option(

@@ -108,7 +108,6 @@ class BuildStsConfig(LabelledOptions):
     word_vectors: str = option(
         "",
         "File of word vectors: word2vec text, .bin, or GloVe text. Default: trained on the input.",
-        reads=True,
         files=True,
     )
     vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
@@ -139,7 +138,6 @@ class MergeStsConfig(Options):
         (),
         "The filled sheets, comma-separated, globs allowed.",
         required=True,
-        reads=True,
         files=True,
     )
     output: str = option(

@@ -32,6 +32,7 @@ class SearchConfig(ModelOptions):
         "",
         "File for the answers, a JSON object a query and line; - for standard output. Default: "
         "they are printed to be read.",
+        writes=True,
     )
     index_type: str | None = option(
         None,

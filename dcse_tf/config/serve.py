@@ -14,7 +14,6 @@ class EmbedConfig(ModelOptions):
         "",
         "Text file, one sentence a line, UTF-8; plain, .gz or .zip. It may be larger than memory.",
         required=True,
-        reads=True,
         files=True,
     )
     output: str = option(
