@@ -129,6 +129,19 @@ def test_negatives_are_other_responses_and_never_the_same_text(seed):
         assert not own & set(negatives)
 
 
+def test_every_row_draws_negatives_of_its_own():
+    """The draws of two rows are independent: they share as many as chance has it, seldom all."""
+    count, negatives = 40, 9
+    session = response = tf.range(count, dtype=tf.int64)
+    rows, mask = sample_negatives(session, response, negatives, tf.constant([3, 4]))
+    assert mask.numpy().all()
+    found = [set(row[1:]) for row in rows.numpy().tolist()]
+    common = [len(a & b) for a, b in itertools.combinations(found, 2)]
+    # Two independent draws of 9 of 38 others share 9 * 9 / 38 = 2.1 on average.
+    assert 1.8 < np.mean(common) < 2.5
+    assert max(common) < negatives
+
+
 def test_two_rows_of_one_session_are_no_negatives_of_each_other():
     """Nor is the text of either, where a third session has it too."""
     session = tf.constant([1, 1, 2, 3], tf.int64)

@@ -1,5 +1,6 @@
 """Whatever the layout, the encoded table and its gradients are the same."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,6 +45,26 @@ def test_encoded_tokens_equal_those_of_the_padded_table(backbone, layout):
     np.testing.assert_array_equal(batch["padding_mask"], mask)
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
     assert np.isfinite(found).all()
+
+
+@layouts
+def test_every_dropout_acts_in_every_layout(layout):
+    """One at a time, the others off: what is encoded in training is then changed by it alone."""
+    backbone = build_backbone(dropout=0.5)
+    encoder, batch = build_table_encoder(backbone, layout), lay_out(token_ids(), layout)
+    dropouts = [x for x in backbone._flatten_layers() if isinstance(x, keras.layers.Dropout)]
+    # The embeddings' one, and in each of two layers those of the attention's weights, of its
+    # output and of the feed-forward network.
+    assert len(dropouts) == 1 + 2 * 3
+    for dropout in dropouts:
+        dropout.rate = 0.0
+    quiet = encoder(batch, training=True).numpy()
+    np.testing.assert_array_equal(quiet, encoder(batch, training=False))
+    for dropout in dropouts:
+        dropout.rate = 0.5
+        changed = encoder(batch, training=True).numpy()
+        assert np.abs(changed - quiet).max() > 1e-3, dropout.path
+        dropout.rate = 0.0
 
 
 @layouts
