@@ -13,10 +13,10 @@ from dcse_tf.data.layouts import Layout
 from dcse_tf.data.views import make_view_batches
 from dcse_tf.export.load import load_sentence_encoder
 from dcse_tf.jobs import train as job
-from dcse_tf.models.bert_encoder import seed_dropout
 from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.training.checkpoint_store import find_checkpoint
+from dcse_tf.training.trainer import seed_dropout
 
 
 def make_config(data_dir, run_dir, task, **changes):
@@ -47,7 +47,7 @@ def read_checkpoint(run_dir):
 
 @pytest.mark.parametrize("task", ["siamese_single", "simcse"])
 def test_a_run_scores_by_cosine_and_leaves_an_encoder_like_any_other(data_dir, tmp_path, task):
-    scores = job.train(make_config(data_dir, tmp_path, task, steps=2))
+    scores = job.train(make_config(data_dir, tmp_path, task, steps=2)).scores
     assert set(scores) == {f"dev/cosine_{name}" for name in ("r1", "r2", "r5", "mrr")}
     settings = json.loads((tmp_path / "config.json").read_text())
     expected = {"siamese_single": (1, "before", 1.0), "simcse": (3, "both", 0.05)}[task]
@@ -74,7 +74,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_head(data_dir, tmp_path, monkey
         if next(steps) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "describe_saturation", stop_at_the_third)
+    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         job.train(make_config(data_dir, cut, "siamese_multi"))
     before = read_checkpoint(cut)
@@ -137,7 +137,7 @@ def test_views_are_the_same_without_dropout_and_differ_with_it(layout):
     for dropout in (0.0, 0.1):
         backbone = build_backbone(dropout=dropout)
         model = build_dialogue_cse(backbone, layout, Objective(0.05, cosine_weight=1.0))
-        seed_dropout(model, 0)
+        seed_dropout(model, 0, 0)
         sums = compute_contrastive_loss(model, batch)
         assert sums["samples"] == 4.0  # one text comes twice
         found[dropout] = float(sums["positive_similarity"]) / 4

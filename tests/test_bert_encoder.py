@@ -64,29 +64,6 @@ def test_initial_matrices_have_the_standard_deviation_and_differ():
     assert (weights["embeddings_layer_norm/gamma"] == 1).all()
 
 
-def _training_outputs(seed: int, steps: int = 2) -> list[np.ndarray]:
-    encoder = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
-    bert_encoder.seed_dropout(encoder, seed)
-    return [encoder(make_table(UTTERANCES), training=True).numpy() for _ in range(steps)]
-
-
-def test_the_seed_decides_the_dropout():
-    first, again, other = _training_outputs(1), _training_outputs(1), _training_outputs(2)
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first[0], first[1])  # a mask of its own for every step
-    assert not np.allclose(first[0], other[0])
-
-
-def test_every_dropout_draws_a_mask_of_its_own():
-    encoder = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
-    bert_encoder.seed_dropout(encoder, 0)
-    states = [v.numpy() for v in encoder.non_trainable_variables if "seed" in v.path]
-    # The embeddings' one, and in both layers those of attention, its output and the feed-forward.
-    assert len(states) >= 5
-    assert len({state.tobytes() for state in states}) == len(states)
-    assert all(state[1] == 0 for state in states)
-
-
 def test_there_is_no_dropout_outside_training():
     table = make_table(UTTERANCES)
     plain = bert_encoder.build_bert_encoder(build_backbone(dropout=0.0))(table)

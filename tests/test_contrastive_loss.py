@@ -42,11 +42,13 @@ def test_masked_candidates_do_not_count_and_equal_is_not_above():
     batch = {"candidate_mask": mask, "padding_mask": tf.constant([[True, True], [True, False]])}
     batch["token_ids"] = tf.zeros([2, 2], tf.int32)
     sums = compute_contrastive_loss(lambda batch, training: outputs, batch)
-    assert float(sums["loss"]) == 10
-    assert float(sums["accuracy"]) == 3  # rows 0, 2, 3
-    # 0.4 + (0.5 + 0.1) / 2 - 0.95 + 0
+    # The last row has nothing to be told apart from: it is counted, and that is all.
+    assert (float(sums["samples"]), float(sums["without_negatives"])) == (4, 1)
+    assert (float(sums["weight"]), float(sums["loss"])) == (3, 6)
+    assert float(sums["accuracy"]) == 2  # rows 0 and 2
+    # 0.4 + (0.5 + 0.1) / 2 - 0.95
     assert float(sums["negative_similarity"]) == pytest.approx(0.4 + 0.3 - 0.95)
-    assert float(sums["positive_similarity"]) == pytest.approx(0.5 + 0.5 - 0.9 + 0.2)
+    assert float(sums["positive_similarity"]) == pytest.approx(0.5 + 0.5 - 0.9)
     assert float(sums["tokens"]) == 3
 
 

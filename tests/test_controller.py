@@ -9,11 +9,13 @@ import keras
 import pytest
 import tensorflow as tf
 
+from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
 from dcse_tf.training.controller import Controller, Divergence, Schedule, TrainingError
 from dcse_tf.training.skipped_batches import SkippedBatches
 from dcse_tf.training.stop_signals import Stopped, StopSignals
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
+METRICS["without_negatives"] = 0.0
 
 
 class CountingTrainer:
@@ -29,6 +31,13 @@ class CountingTrainer:
         self._bad = set(bad)
         self._stop_after = stop_after
         self.signals = StopSignals()
+
+    def write(self, folder):
+        (folder / "weight").write_text(str(self.step))
+
+    @property
+    def step(self):
+        return int(self.optimizer.iterations.numpy())
 
     def train(self, iterator, num_steps, loss_limit=math.inf):
         for done in range(1, num_steps + 1):
@@ -63,14 +72,13 @@ class NoShowcase:
         pass
 
 
-def _start(run_dir, trainer, evaluate=dict, skip=False, steps=20, **schedule):
+def _start(run_dir, trainer, evaluate=dict, skip=False, steps=20, lower=False, **schedule):
     every = {"log_every": 3, "save_every": 5, "eval_every": 10, "keep_checkpoints": 2}
     controller = Controller(
         trainer,
         start_at=lambda step: iter(range(step + 1, 1000)),
         evaluate=evaluate,
-        best_metric="dev/score",
-        save_encoder=lambda: None,
+        best=BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write),
         advise=lambda _: None,
         schedule=Schedule(steps=steps, **{**every, **schedule}),
         divergence=Divergence(10.0, skip, most=2),
@@ -150,3 +158,103 @@ def test_the_stop_is_a_variable_of_the_inner_loop():
             pass
     assert signals.signal is signal.SIGINT
     assert isinstance(signals.asked, tf.Variable)
+
+
+def _scores_by_step(trainer, by_step):
+    """Dev scores of the steps, and the steps at which they were asked for."""
+    asked = []
+
+    def evaluate():
+        asked.append(trainer.step)
+        return {"dev/score": by_step[trainer.step]}
+
+    return evaluate, asked
+
+
+@pytest.mark.parametrize(
+    ("lower", "by_step", "best"),
+    [
+        (False, {0: 1.0, 5: 7.0, 10: 3.0, 15: 7.0, 20: 5.0}, 5),  # the first of equal ones
+        (True, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 5),
+        (False, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 0),  # nothing is better than the start
+        (True, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 1.0}, 20),
+    ],
+)
+def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, lower, by_step, best):
+    trainer = CountingTrainer()
+    evaluate, asked = _scores_by_step(trainer, by_step)
+    outcome = _start(tmp_path, trainer, evaluate, lower=lower, eval_every=5)
+    assert asked == [0, 5, 10, 15, 20]
+    assert (tmp_path / "encoder/weight").read_text() == str(best)
+    assert outcome.kept == Kept(best, "dev/score", by_step[best], 20, by_step[20])
+    assert read_kept(tmp_path / "encoder") == outcome.kept
+    assert outcome.scores == {"dev/score": by_step[20]}
+
+
+def test_without_scores_the_last_encoder_is_kept(tmp_path):
+    outcome = _start(tmp_path, CountingTrainer())
+    assert (tmp_path / "encoder/weight").read_text() == "20"
+    assert outcome.kept == Kept(20, "", None, last_step=20)
+    assert "no dev data" in outcome.kept.describe()
+
+
+def _cut_off(run_dir, by_step, after):
+    """A run that dies in the step after `after`, without a word."""
+    trainer = CountingTrainer()
+    evaluate, _ = _scores_by_step(trainer, by_step)
+    train = trainer.train
+
+    def die(iterator, num_steps, loss_limit):
+        if trainer.step >= after:
+            raise KeyboardInterrupt
+        return train(iterator, num_steps, loss_limit)
+
+    trainer.train = die
+    with pytest.raises(KeyboardInterrupt):
+        _start(run_dir, trainer, evaluate, eval_every=5)
+
+
+def test_a_resumed_run_replaces_the_kept_encoder_by_a_better_one_alone(tmp_path):
+    by_step = {0: 1.0, 5: 7.0, 10: 3.0, 15: 6.0, 20: 5.0}
+    _cut_off(tmp_path, by_step, after=12)
+    assert (tmp_path / "checkpoints/step-000000010").is_dir()
+    trainer = CountingTrainer()
+    evaluate, asked = _scores_by_step(trainer, by_step)
+    outcome = _start(tmp_path, trainer, evaluate, eval_every=5)
+    assert asked == [15, 20]  # step 10 was evaluated before it was saved
+    assert outcome.kept.step == 5
+    assert (tmp_path / "encoder/weight").read_text() == "5"
+
+
+def _lose(folder):
+    (folder / "weight").unlink()
+
+
+def _damage(folder):
+    (folder / "weight").write_text("6")
+
+
+def _replace_halfway(folder):
+    pass
+    folder.rename(folder.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("harm", [_lose, _damage, _replace_halfway])
+def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, caplog, harm):
+    by_step = {0: 1.0, 10: 7.0, 20: 5.0}
+    trainer = CountingTrainer()
+    _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    harm(tmp_path / "encoder")
+    trainer = CountingTrainer()
+    outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    assert outcome.kept == Kept(20, "dev/score", 5.0, 20, 5.0)
+    assert (tmp_path / "encoder/weight").read_text() == "20"
+    assert "the encoder that the run has kept is lost" in caplog.text
+
+
+def test_what_an_attempt_before_the_first_checkpoint_kept_does_not_count(tmp_path):
+    _cut_off(tmp_path, {0: 99.0}, after=0)
+    trainer = CountingTrainer()
+    by_step = {0: 1.0, 10: 7.0, 20: 5.0}
+    outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    assert outcome.kept.step == 10

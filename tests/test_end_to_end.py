@@ -151,12 +151,12 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(trained):
     process.wait()
     process.stderr.close()
     printed = run("train", *flags)
-    assert "going on from" in printed
+    assert "resumed from" in printed
     whole, resumed = (
         (trained / name / "encoder/model.safetensors").read_bytes() for name in ("run", "killed")
     )
     assert whole == resumed
-    assert "going on from" in run("train", *flags)  # ended: nothing is left to do
+    assert "resumed from" in run("train", *flags)  # ended: nothing is left to do
     refused = run("train", *train_flags(trained / "data", run_dir, temperature=0.2), fails=True)
     assert "--temperature=0.2 (begun with 0.1)" in refused
 

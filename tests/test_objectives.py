@@ -34,7 +34,7 @@ def _train(data_dir, run_dir, **changes):
         "dev_samples": 20,
         "best_metric": "dev/cosine_r5",
     }
-    return train(TrainConfig(**{**settings, **changes}))
+    return train(TrainConfig(**{**settings, **changes})).scores
 
 
 def _variables(run_dir):

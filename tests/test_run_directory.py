@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -16,10 +17,10 @@ def _config(run_dir, **changes):
     return TrainConfig(**{**settings, **changes})
 
 
-def _begin(run_dir, inputs=INPUTS, **changes):
+def _begin(run_dir, inputs=INPUTS, devices=1, **changes):
     """Begins a run as `train` does: the settings given, and those filled in."""
     given = _config(run_dir, **changes)
-    return begin_run(given.with_defaults(1000, 50), given, inputs)
+    return begin_run(given.with_defaults(1000, 50), given, inputs, devices)
 
 
 def _save_checkpoint(run_dir):
@@ -52,6 +53,117 @@ def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
     assert (config.steps, config.warmup_steps) == (200, 10)
     with pytest.raises(ConfigError, match=r"--warmup_steps=20 \(begun with 10\)"):
         _begin(tmp_path, steps=200, warmup_steps=20)
+
+
+# Settings that may change when a run is resumed, each with another value; the first list changes
+# nothing that is learnt, the second what comes.
+FREE = {
+    "log_every": 3,
+    "save_every": 7,
+    "keep_checkpoints": 5,
+    "profile_steps": 2,
+    "projector_sentences": 5,
+    "logical_cpus": 2,
+}
+FROM_NOW_ON = {
+    "steps": 300,
+    "eval_every": 9,
+    "on_divergence": "skip",
+    "loss_limit": 50.0,
+    "max_skipped": 8,
+}
+# Those whose content is compared, and the folder itself.
+COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index"}
+# Of all others the run depends, and nothing else may be taken on a resume.
+FIXED = {
+    "task": "mlm",
+    "encoder_size": "mini",
+    "epochs": 3.0,
+    "global_batch_size": 10,
+    "learning_rate": 1e-4,
+    "warmup_steps": 7,
+    "decay": "constant",
+    "weight_decay": 0.5,
+    "clip_norm": 1.0,
+    "dropout": 0.2,
+    "temperature": 0.5,
+    "aggregation": "attention",
+    "cosine_weight": 0.5,
+    "center_tokens": True,
+    "batch_form": "dense",
+    "session_turns": 5,
+    "negatives": 3,
+    "context_turns": 2,
+    "context_side": "before",
+    "context_tokens": 99,
+    "layout": "bucketed",
+    "row_length": 128,
+    "compute_dtype": "bfloat16",
+    "jit_compile": True,
+    "freeze_layers": 1,
+    "freeze_embeddings": False,
+    "mask_rate": 0.3,
+    "max_predictions": 4,
+    "seed": 1,
+    "deterministic": True,
+    "dev_samples": 50,
+    "dev_retrieval": "select.txt",
+    "dev_sts": "sts.txt",
+    "best_metric": "dev/cosine_r1",
+}
+# What a setting needs beside it, to be allowed.
+BESIDE = {
+    "session_turns": {"batch_form": "dense"},
+    "context_tokens": {"task": "siamese_multi"},
+    "mask_rate": {"task": "mlm"},
+    "max_predictions": {"task": "mlm"},
+}
+
+
+def test_every_setting_is_in_one_of_these_lists():
+    assert {field.name for field in dataclasses.fields(TrainConfig)} == (
+        COMPARED | FREE.keys() | FROM_NOW_ON.keys() | FIXED.keys()
+    )
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_a_run_depends_on_may_not_change(tmp_path, name):
+    beside = BESIDE.get(name, {})
+    _begin(tmp_path, **beside)
+    _save_checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match=rf"--{name}=.* \(begun with "):
+        _begin(tmp_path, **beside, **{name: FIXED[name]})
+
+
+@pytest.mark.parametrize("name", [*FREE, *FROM_NOW_ON])
+def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_path, caplog, name):
+    _begin(tmp_path)
+    _save_checkpoint(tmp_path)
+    value = {**FREE, **FROM_NOW_ON}[name]
+    with caplog.at_level("INFO"):
+        _begin(tmp_path, **{name: value})
+    assert _read(tmp_path)[name] == value
+    assert (f"from now on --{name}={value}" in caplog.text) == (name in FROM_NOW_ON)
+
+
+def test_another_number_of_devices_is_told(tmp_path, caplog):
+    _begin(tmp_path, devices=1)
+    _save_checkpoint(tmp_path)
+    with caplog.at_level("INFO"):
+        _begin(tmp_path, devices=1)
+        assert "device" not in caplog.text
+        _begin(tmp_path, devices=2)
+    assert "from now on on 2 device(s) (begun with 1)" in caplog.text
+
+
+def test_a_linear_decay_ends_where_it_was_begun_to_end(tmp_path):
+    """With other steps the rate would jump: at step 100 of 100 it is 0, of 200 half the peak."""
+    _begin(tmp_path, steps=100, decay="linear")
+    _save_checkpoint(tmp_path)
+    _begin(tmp_path, steps=100, decay="linear")
+    message = r"--steps=200 \(begun with 100\), to which --decay=linear"
+    with pytest.raises(ConfigError, match=message):
+        _begin(tmp_path, steps=200, decay="linear")
 
 
 def test_files_may_move_but_not_change(tmp_path):

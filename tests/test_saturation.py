@@ -1,10 +1,10 @@
 import pytest
 
-from dcse_tf.jobs.saturation import describe_saturation
+from dcse_tf.jobs.saturation import describe_trouble
 
 
 def _describe(positive: float, negative: float) -> str | None:
-    return describe_saturation(
+    return describe_trouble(
         {"loss": 2.303, "positive_similarity": positive, "negative_similarity": negative}
     )
 
@@ -38,5 +38,11 @@ def test_similarities_that_differ_or_are_low_are_not_reported(positive, negative
 
 @pytest.mark.parametrize("name", ["positive_similarity", "negative_similarity"])
 def test_without_similarities_there_is_nothing_to_say(name):
-    assert describe_saturation({"loss": 2.3, "accuracy": 0.1}) is None
-    assert describe_saturation({"loss": 2.3, name: 1.0}) is None
+    assert describe_trouble({"loss": 2.3, "accuracy": 0.1}) is None
+    assert describe_trouble({"loss": 2.3, name: 1.0}) is None
+
+
+def test_samples_without_negatives_are_reported_and_are_no_saturation():
+    metrics = {"positive_similarity": 0.0, "negative_similarity": 0.0, "without_negatives": 1.0}
+    assert "100% of the samples had no negative" in describe_trouble(metrics)
+    assert describe_trouble({**metrics, "without_negatives": 0.1}) is None

@@ -11,7 +11,7 @@ from dcse_tf.models import bert_encoder
 from dcse_tf.tasks import TASKS, Setup
 from dcse_tf.training.devices import make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
-from dcse_tf.training.trainer import Trainer
+from dcse_tf.training.trainer import Trainer, seed_dropout
 
 
 def _config(data_dir, task, **changes) -> TrainConfig:
@@ -46,7 +46,6 @@ def _build(data_dir, task, devices, **changes):
         manifest = read_manifest(data_dir)
         setup = Setup(config, data_dir, manifest, vocabulary, backbone, encoder, {})
         model = TASKS[task].build_model(setup)
-        bert_encoder.seed_dropout(model, config.seed)
         optimizer = build_optimizer(WarmupDecay(config.learning_rate, 2, "linear", 10), 0.01)
     chosen = TASKS[task]
     trainer = Trainer(
@@ -57,6 +56,7 @@ def _build(data_dir, task, devices, **changes):
         chosen.metric_names,
         config.clip_norm,
         config.jit_compile,
+        seed=config.seed,
     )
     return trainer, setup
 
@@ -128,6 +128,54 @@ def test_dropout_and_data_differ_between_steps(data_dir):
         for _ in range(3)
     ]
     assert len(set(losses)) == 3
+
+
+def _mask_states(trainer, seed, step):
+    """The states of all dropouts of every replica after they are set, one list a replica."""
+
+    @tf.function
+    def draw():
+        seed_dropout(trainer.model, seed, step)
+        layers = trainer.model._flatten_layers()
+        found = [getattr(layer, "seed_generator", None) for layer in layers]
+        return tf.stack([generator.state.value for generator in found if generator is not None])
+
+    replicas = trainer.strategy.experimental_local_results(trainer.strategy.run(draw))
+    return [[tuple(state) for state in states.numpy().tolist()] for states in replicas]
+
+
+def test_seed_step_layer_and_replica_decide_the_dropout_masks(data_dir):
+    trainer, _ = _build(data_dir, "dialogue_cse", 2, dropout=0.1)
+    draws = {(seed, step): _mask_states(trainer, seed, step) for seed in (0, 1) for step in (0, 1)}
+    for key, states in draws.items():
+        assert _mask_states(trainer, *key) == states  # whatever was drawn between
+    every = [state for replicas in draws.values() for states in replicas for state in states]
+    # Two seeds, two steps, two replicas; of a layer the attention's dropout, its output's and the
+    # feed-forward network's, and the embeddings' one.
+    assert len(set(every)) == len(every) == 2 * 2 * 2 * (2 * 3 + 1)
+
+
+def _variables(trainer):
+    """All but the states of the dropouts, which a checkpoint need not have."""
+    every = (*trainer.model.variables, *trainer.optimizer.variables)
+    return [variable for variable in every if "seed_generator" not in variable.path]
+
+
+@pytest.mark.parametrize(("layout", "devices"), [("packed", 1), ("bucketed", 1), ("bucketed", 2)])
+def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir, layout, devices):
+    """A bucketed batch calls each dropout several times a step."""
+    settings = {"layout": layout, "dropout": 0.3}
+    whole, setup = _build(data_dir, "dialogue_cse", devices, **settings)
+    whole.train(_iterator(whole, setup), 2)
+    saved = [variable.numpy() for variable in _variables(whole)]
+    whole.train(_iterator(whole, setup, first_step=2), 2)
+
+    resumed, setup = _build(data_dir, "dialogue_cse", devices, **settings)
+    for variable, value in zip(_variables(resumed), saved, strict=True):
+        variable.assign(value)
+    resumed.train(_iterator(resumed, setup, first_step=2), 2)
+    for found, expected in zip(_variables(resumed), _variables(whole), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_after_it_is_averaged(data_dir):

@@ -61,7 +61,7 @@ class RunOptions(Options):
     )
     best_metric: str = option(
         "",
-        "Dev score by which the best encoder is kept, higher is better, such as dev/response_r1, "
-        "dev/map, dev/spearman. Default: dev/response_r1 (dialogue_cse), dev/accuracy (mlm), "
-        "dev/cosine_r1 (the others).",
+        "Dev score by which the best encoder is kept, such as dev/response_r1, dev/map, "
+        "dev/spearman; of dev/loss the lowest is the best, of all others the highest. Default: "
+        "dev/response_r1 (dialogue_cse), dev/accuracy (mlm), dev/cosine_r1 (the others).",
     )

@@ -57,6 +57,9 @@ BEST_METRICS = {
     **dict.fromkeys(("siamese_single", "siamese_multi", "simcse"), "dev/cosine_r1"),
 }
 
+# Of all other dev scores the higher is the better.
+LOWER_IS_BETTER = {"dev/loss"}
+
 
 def describe_defaults(name: str, tasks: Sequence[str] = tuple(TASK_DEFAULTS)) -> str:
     """For the help: the default of a setting in each of some tasks, those of one value together."""

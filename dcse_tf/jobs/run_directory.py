@@ -15,9 +15,11 @@ from dcse_tf.training.checkpoint_store import find_checkpoint
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
-# Settings that may differ when a run is started again. Of the first nothing that is learnt
-# depends on; what the files of the second hold is compared instead of their names; the third
-# change what comes, which is said.
+_DEVICES = "devices"
+# Settings that may differ when a run is started again. What is learnt does not depend on the
+# first (on logical CPUs only by their number, which is compared as that of the devices); what the
+# files of the second hold is compared instead of their names; the third change what comes, which
+# is said.
 _FREE = {
     "run_dir",
     "logical_cpus",
@@ -31,7 +33,9 @@ _FILES = {"data_dir", "encoder", "token_vectors", "token_index"}
 _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}
 
 
-def begin_run(config: TrainConfig, given: TrainConfig, inputs: dict[str, str]) -> TrainConfig:
+def begin_run(
+    config: TrainConfig, given: TrainConfig, inputs: dict[str, str], devices: int
+) -> TrainConfig:
     """Writes what a run is begun with, or holds it against what it was begun with.
 
     A run without a checkpoint has not begun: what it stumbled over may be put right.
@@ -40,6 +44,7 @@ def begin_run(config: TrainConfig, given: TrainConfig, inputs: dict[str, str]) -
         config: the settings, all filled in.
         given: those that the user gave, None where a default was worked out.
         inputs: what `describe_inputs` says.
+        devices: on how many it trains; another number changes the dropout from now on.
 
     Returns:
         The settings, worked-out ones as they were when the run was begun.
@@ -53,11 +58,12 @@ def begin_run(config: TrainConfig, given: TrainConfig, inputs: dict[str, str]) -
         before = TrainConfig.read_json(path)
         config = _keep_defaults(config, given, before)
         _compare_settings(path, before, config)
-        _compare_inputs(run_dir / INPUTS_FILE, inputs)
+        _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
     run_dir.mkdir(parents=True, exist_ok=True)
     config.write_json(path)
     with atomic_file(run_dir / INPUTS_FILE) as partial:
-        partial.write_text(json.dumps(inputs, indent=2, sort_keys=True) + "\n")
+        content = {**inputs, _DEVICES: devices}
+        partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     return config
 
 
@@ -102,6 +108,8 @@ def _compare_settings(path: pathlib.Path, before: TrainConfig, config: TrainConf
         if now[name] != old[name] and name not in _FREE | _FILES
     }
     refused = [text for name, text in changed.items() if name not in _FROM_NOW_ON]
+    if "steps" in changed and config.decay == "linear":
+        refused.append(f"{changed['steps']}, to which --decay=linear lowers the learning rate")
     if refused:
         raise ConfigError(
             f"{path}: the run was begun with other settings: {', '.join(refused)}; "
@@ -111,9 +119,10 @@ def _compare_settings(path: pathlib.Path, before: TrainConfig, config: TrainConf
         logging.info("from now on %s", text)
 
 
-def _compare_inputs(path: pathlib.Path, inputs: dict[str, str]) -> None:
+def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
+        before_devices = before.pop(_DEVICES, None)
         changed = [
             f"{name} (now {_get(inputs, name)}, begun with {_get(before, name)})"
             for name in {**before, **inputs}
@@ -125,6 +134,13 @@ def _compare_inputs(path: pathlib.Path, inputs: dict[str, str]) -> None:
         raise ConfigError(
             f"{path}: the run was begun with another content of {'; '.join(changed)}; "
             "use that, or another --run_dir"
+        )
+    if before_devices != devices:
+        logging.info(
+            "from now on on %d device(s) (begun with %s): each draws dropout masks of its own, so "
+            "the run does not end as it would have",
+            devices,
+            before_devices,
         )
 
 

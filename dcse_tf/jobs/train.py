@@ -11,10 +11,9 @@ import keras_hub
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.atomic import atomic_directory
 from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.config import ConfigError, TrainConfig
-from dcse_tf.config.task_defaults import BEST_METRICS, ENCODER_SIZES
+from dcse_tf.config.task_defaults import BEST_METRICS, ENCODER_SIZES, LOWER_IS_BETTER
 from dcse_tf.data.damage import raise_damage
 from dcse_tf.data.epochs import list_sessions
 from dcse_tf.data.manifest import Manifest, read_manifest
@@ -24,7 +23,7 @@ from dcse_tf.data.word_vectors import fold_case, read_word_vectors
 from dcse_tf.errors import InputError
 from dcse_tf.jobs.dev_scores import DevEvaluation
 from dcse_tf.jobs.run_directory import begin_run, describe_inputs
-from dcse_tf.jobs.saturation import describe_saturation
+from dcse_tf.jobs.saturation import describe_trouble
 from dcse_tf.jobs.showcase import TensorBoardShowcase
 from dcse_tf.layers import TokenCentering
 from dcse_tf.locking import lock_folder
@@ -33,7 +32,8 @@ from dcse_tf.models.sentence_modules import refuse_maps
 from dcse_tf.models.token_vectors import compute_token_embeddings
 from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
 from dcse_tf.tasks import TASKS, Setup
-from dcse_tf.training.controller import Controller, Divergence, Schedule
+from dcse_tf.training.best_encoder import BestEncoder
+from dcse_tf.training.controller import Controller, Divergence, Outcome, Schedule
 from dcse_tf.training.devices import make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
 from dcse_tf.training.skipped_batches import SkippedBatches
@@ -41,11 +41,8 @@ from dcse_tf.training.stop_signals import StopSignals
 from dcse_tf.training.trainer import Trainer
 
 
-def train(config: TrainConfig) -> dict[str, float]:
+def train(config: TrainConfig) -> Outcome:
     """Trains, from the last checkpoint of the run directory if there is one.
-
-    Returns:
-        The last dev scores.
 
     Raises:
         InputError: data or checkpoint cannot be used.
@@ -58,7 +55,7 @@ def train(config: TrainConfig) -> dict[str, float]:
         return _train(config)
 
 
-def _train(config: TrainConfig) -> dict[str, float]:
+def _train(config: TrainConfig) -> Outcome:
     data_dir = pathlib.Path(config.data_dir)
     folder = checkpoints.resolve_checkpoint(config.encoder, "encoder") if config.encoder else None
     if folder:
@@ -71,7 +68,7 @@ def _train(config: TrainConfig) -> dict[str, float]:
     strategy = make_strategy(config.logical_cpus, config.deterministic)
     _check_devices(config, strategy.num_replicas_in_sync)
     inputs = describe_inputs(manifest, _list_files(config, folder))
-    config = begin_run(config, given, inputs)
+    config = begin_run(config, given, inputs, strategy.num_replicas_in_sync)
     with strategy.scope():
         setup = _make_setup(config, data_dir, manifest, vocabulary, folder)
         model = task.build_model(setup)
@@ -86,6 +83,7 @@ def _train(config: TrainConfig) -> dict[str, float]:
         config.clip_norm,
         config.jit_compile,
         signals.asked,
+        config.seed,
     )
     _log_model(model, strategy.num_replicas_in_sync)
     controller = _make_controller(setup, trainer, signals, folder)
@@ -115,7 +113,6 @@ def _make_controller(
     task, run_dir = TASKS[config.task], pathlib.Path(config.run_dir)
 
     def start_at(step: int) -> Iterator[Any]:
-        bert_encoder.seed_dropout(trainer.model, config.seed, step)
         return iter(
             strategy.distribute_datasets_from_function(
                 lambda _: task.make_dataset(setup, step, strategy.num_replicas_in_sync)
@@ -133,13 +130,19 @@ def _make_controller(
         )
 
     evaluation = DevEvaluation(setup, trainer.model)
+    metric = config.best_metric or BEST_METRICS[config.task]
+    best = BestEncoder(
+        run_dir / checkpoints.ENCODER_FOLDER,
+        metric,
+        metric in LOWER_IS_BETTER,
+        functools.partial(_write_encoder, setup, folder),
+    )
     return Controller(
         trainer,
         start_at,
         evaluate=evaluation.evaluate,
-        best_metric=config.best_metric or BEST_METRICS[config.task],
-        save_encoder=functools.partial(_save_encoder, run_dir, setup, folder),
-        advise=describe_saturation,
+        best=best,
+        advise=describe_trouble,
         schedule=_outer_schedule(config),
         divergence=Divergence(
             config.loss_limit, config.on_divergence == "skip", config.max_skipped
@@ -269,19 +272,24 @@ def _log_model(model: keras.Model, replicas: int) -> None:
     )
 
 
-def _save_encoder(run_dir: pathlib.Path, setup: Setup, folder: pathlib.Path | None) -> None:
-    """Writes the encoder as a checkpoint folder like any other, for --encoder and --model."""
+def _write_encoder(setup: Setup, source: pathlib.Path | None, target: pathlib.Path) -> None:
+    """Writes the encoder as a checkpoint folder like any other, for --encoder and --model.
+
+    Args:
+        setup: of the run.
+        source: the checkpoint that it started from, if any.
+        target: an empty folder.
+    """
     backbone = setup.backbone
-    if folder:
-        bert_config = checkpoints.read_config(folder)
+    if source:
+        bert_config = checkpoints.read_config(source)
     else:
         bert_config = bert_encoder.make_bert_config(
             backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
         )
-    with atomic_directory(run_dir / checkpoints.ENCODER_FOLDER, overwrite=True) as target:
-        mean = setup.centering.mean().numpy() if setup.centering else None
-        bert_encoder.save_backbone(target, backbone, bert_config, mean)
-        if setup.attention:
-            write_turn_attention(target, setup.attention)
-        write_vocabulary(target, setup.vocabulary)
-        checkpoints.write_max_sequence_length(target, setup.manifest.max_sequence_length)
+    mean = setup.centering.mean().numpy() if setup.centering else None
+    bert_encoder.save_backbone(target, backbone, bert_config, mean)
+    if setup.attention:
+        write_turn_attention(target, setup.attention)
+    write_vocabulary(target, setup.vocabulary)
+    checkpoints.write_max_sequence_length(target, setup.manifest.max_sequence_length)

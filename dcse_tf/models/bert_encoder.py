@@ -113,25 +113,6 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
         )
 
 
-def seed_dropout(model: keras.Model, seed: int, step: int = 0) -> None:
-    """Sets the state of every dropout, so that a mask is decided by (seed, layer, step).
-
-    A state counts the steps from then on. Keras does not save it with the model: set it again
-    wherever a training goes on.
-
-    Args:
-        model: the training model.
-        seed: the run's seed.
-        step: the step that comes next.
-    """
-    layers = model._flatten_layers(include_self=False)
-    generators = [layer.seed_generator for layer in layers if hasattr(layer, "seed_generator")]
-    for position, generator in enumerate(g for g in generators if g is not None):
-        folded = tf.random.fold_in(tf.constant([seed, 1], tf.int64), position)
-        drawn = tf.random.stateless_uniform([], folded, 0, 2**31 - 1, tf.int64)
-        generator.state.assign(tf.cast(tf.stack([drawn, step]), generator.state.dtype))
-
-
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
     """Marks the bottom of a BERT as not trainable (paper, section 5.3).
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from dcse_tf.data.pipeline import make_contrastive_dataset
-from dcse_tf.tasks.task import Setup, Tensors, count_tokens, make_layout
+from dcse_tf.tasks.task import Setup, Tensors, count_batch, make_layout
 
 
 def make_dialogue_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
@@ -40,21 +40,26 @@ def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
 
     Returns:
         loss, weight and the counts; accuracy: the positive is above every negative, equal is not
-        above; positive_NAME, and negative_NAME as the mean over a row's negatives.
+        above; positive_NAME, and negative_NAME as the mean over a row's negatives. A row without
+        any negative has nothing to tell apart: it is counted, and has no part in the sums.
     """
     values, negative_mask = outputs[name], batch["candidate_mask"][:, 1:]
-    # A row without a positive fills the batch up and counts for nothing.
-    rows = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
-    negatives = tf.where(negative_mask, values[:, 1:], 0.0)
+    # A row without a positive only fills the batch up.
+    real = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
     count = tf.reduce_sum(tf.cast(negative_mask, tf.float32), axis=1)
+    rows = real * tf.cast(count > 0.0, tf.float32)
+
+    negatives = tf.where(negative_mask, values[:, 1:], 0.0)
+    mean_negative = tf.reduce_sum(negatives, axis=1) / tf.maximum(count, 1.0)
     hardest = tf.reduce_max(tf.where(negative_mask, values[:, 1:], tf.float32.min), axis=1)
     above = tf.cast(values[:, 0] > hardest, tf.float32)
+
+    samples, weight = tf.reduce_sum(real), tf.reduce_sum(rows)
     return {
         "loss": tf.reduce_sum(outputs["loss"] * rows),
-        "weight": tf.reduce_sum(rows),
+        "weight": weight,
         "accuracy": tf.reduce_sum(above * rows),
         f"positive_{name}": tf.reduce_sum(values[:, 0] * rows),
-        f"negative_{name}": tf.reduce_sum(tf.reduce_sum(negatives, 1) / tf.maximum(count, 1.0)),
-        "samples": tf.reduce_sum(rows),
-        **count_tokens(batch),
+        f"negative_{name}": tf.reduce_sum(mean_negative * rows),
+        **count_batch(batch, samples, without_negatives=samples - weight),
     }

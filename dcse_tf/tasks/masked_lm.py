@@ -10,7 +10,7 @@ from dcse_tf.data.pipeline import make_masked_lm_dataset
 from dcse_tf.data.tokenization import SPECIAL_TOKENS
 from dcse_tf.models.bert_encoder import initialize_weights
 from dcse_tf.models.masked_lm import build_masked_lm, load_head, own_variables
-from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_tokens, make_layout
+from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_batch, make_layout
 
 
 def _build_masked_lm(setup: Setup) -> keras.Model:
@@ -57,12 +57,12 @@ def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = 
     right = tf.cast(
         tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["mask_ids"], tf.float32
     )
+    samples = tf.cast(tf.shape(batch["padding_mask"])[0], tf.float32)
     return {
         "loss": tf.reduce_sum(losses * weights),
         "weight": tf.reduce_sum(weights),
         "accuracy": tf.reduce_sum(right * weights),
-        "samples": tf.cast(tf.shape(batch["padding_mask"])[0], tf.float32),
-        **count_tokens(batch),
+        **count_batch(batch, samples, without_negatives=0.0),
     }
 
 

@@ -83,11 +83,21 @@ def make_layout(config: TrainConfig) -> Layout:
     return Layout(config.layout, row_length=config.row_length or 0, row_multiple=rows)
 
 
-def count_tokens(batch: Tensors) -> Tensors:
-    """Real tokens of the table, and those that the encoder computed for them."""
+def count_batch(
+    batch: Tensors, samples: tf.Tensor, without_negatives: tf.Tensor | float
+) -> Tensors:
+    """The counts of a batch, see `Trainer`.
+
+    Args:
+        batch: has the table: `tokens` are its real ones, `cells` all that the encoder computes.
+        samples: float `[]`, how many rows the batch has.
+        without_negatives: float `[]`, how many of them have nothing to be told apart from.
+    """
     return {
+        "samples": samples,
         "tokens": tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32)),
         "cells": count_cells(batch),
+        "without_negatives": tf.convert_to_tensor(without_negatives, tf.float32),
     }
 
 

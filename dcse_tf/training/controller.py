@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.training.best_encoder import BestEncoder, Kept
 from dcse_tf.training.checkpoint_store import CheckpointStore, find_checkpoint
 from dcse_tf.training.profiler import StepProfiler
 from dcse_tf.training.skipped_batches import SkippedBatches
@@ -52,19 +53,31 @@ class Divergence:
     most: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run ends with.
+
+    Attributes:
+        scores: dev scores of the last step; empty where there are no dev data.
+        kept: where the encoder comes from that the run leaves.
+    """
+
+    scores: Scores
+    kept: Kept
+
+
 class Controller:
     """Drives a trainer through a run that may be cut off at any time.
 
-    A checkpoint has the model, the optimizer with its step, and the best dev score. Data and
-    dropout come from the step, so a run that is started again goes on as if it had not stopped,
-    and one that goes back to a checkpoint takes the same steps again.
+    A checkpoint has the model, the optimizer with its step, and which step was evaluated last.
+    Data and dropout come from the step, so a run that is started again continues as if it had not
+    stopped, and one that goes back to a checkpoint takes the same steps again.
 
     Args:
         trainer: the inner loop.
-        start_at: sets what is drawn by step to a step, and makes the iterator over batches from it.
+        start_at: makes the iterator over batches from a step on.
         evaluate: gives dev scores; an empty dict where there are no dev data.
-        best_metric: the score by which the best encoder is kept.
-        save_encoder: writes the encoder as it is now.
+        best: keeps the best encoder.
         advise: remarks on a stretch's metrics, None where there is nothing to say.
         schedule: how often what.
         divergence: what to do about a loss that diverges.
@@ -79,8 +92,7 @@ class Controller:
         trainer: Trainer,
         start_at: Callable[[int], Iterator[Any]],
         evaluate: Callable[[], Scores],
-        best_metric: str,
-        save_encoder: Callable[[], None],
+        best: BestEncoder,
         advise: Callable[[Scores], str | None],
         schedule: Schedule,
         divergence: Divergence,
@@ -92,8 +104,7 @@ class Controller:
         self._trainer = trainer
         self._start_at = start_at
         self._evaluate = evaluate
-        self._best_metric = best_metric
-        self._save_encoder = save_encoder
+        self._best = best
         self._advise = advise
         self._schedule = schedule
         self._divergence = divergence
@@ -103,13 +114,9 @@ class Controller:
         self._showcase = showcase
         self._folder = run_dir / "tensorboard"
         self._summaries = SummaryWriter(self._folder)
-        self._best = tf.Variable(-math.inf, trainable=False, dtype=tf.float64)
         self._scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
         state = tf.train.Checkpoint(
-            model=trainer.model,
-            optimizer=trainer.optimizer,
-            best=self._best,
-            scored=self._scored,
+            model=trainer.model, optimizer=trainer.optimizer, scored=self._scored
         )
         self._store = CheckpointStore(run_dir, state, schedule.keep_checkpoints)
         self._saved = -1
@@ -118,14 +125,11 @@ class Controller:
     def step(self) -> int:
         return int(self._trainer.optimizer.iterations.numpy())
 
-    def run(self, settings: str) -> Scores:
+    def run(self, settings: str) -> Outcome:
         """Trains to the last step, from the last checkpoint if there is one.
 
         Args:
             settings: the run's configuration as text, for the summaries.
-
-        Returns:
-            The last dev scores.
 
         Raises:
             TrainingError: the loss diverged.
@@ -134,16 +138,19 @@ class Controller:
         with self._signals:
             self._store.clear_left_overs()
             self._restore()
+            if self._saved >= 0:
+                self._best.restore()
             self._summaries.text("configuration", settings, self.step)
             self._showcase.begin(self._summaries)
             self._first, self._started = self.step, time.monotonic()
-            scores: Scores = {}
+            scores: Scores | None = None
             iterator = self._start_at(self.step)
             profiler = StepProfiler(self._folder, self.step, self._schedule.profile_steps)
             while True:
                 if self._signals.signal:
                     self._stop(self._signals.signal)
-                if self._is_due(self._schedule.eval_every) and self._scored.numpy() < self.step:
+                scored = self._scored.numpy() >= self.step and self._best.kept
+                if self._is_due(self._schedule.eval_every) and not scored:
                     scores = self._score()
                 if self._is_due(self._schedule.save_every):
                     self._save()
@@ -152,9 +159,10 @@ class Controller:
                 profiler.before(self.step)
                 iterator = self._train_stretch(iterator, profiler.boundaries(self.step))
             profiler.stop()
-            scores = scores or self._score()
+            scores = self._score() if scores is None else scores
+            kept = self._best.end(scores, self.step)
             self._showcase.end(self._summaries)
-            return scores
+            return Outcome(scores, kept)
 
     def _is_due(self, every: int) -> bool:
         return self.step >= self._schedule.steps or self.step % every == 0
@@ -163,7 +171,7 @@ class Controller:
         path = self._store.restore()
         if path:
             self._saved = self.step
-            logging.info("going on from %s, step %d", path, self.step)
+            logging.info("resumed from %s, step %d", path, self.step)
 
     def _save(self) -> None:
         """Saves what is not saved yet; the start alone where a run may have to go back to it."""
@@ -175,7 +183,7 @@ class Controller:
         self._save()
         raise Stopped(
             f"stopped by {by.name} at step {self.step} of {self._schedule.steps}, which is saved; "
-            "the same command goes on from there"
+            "the same command resumes it"
         )
 
     def _train_stretch(self, iterator: Iterator[Any], stops: list[int]) -> Iterator[Any]:
@@ -222,6 +230,8 @@ class Controller:
         schedule, now = self._schedule, step + taken
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
         metrics["step_seconds"] = seconds / taken
+        if without_negatives := metrics.pop("without_negatives"):
+            metrics["without_negatives"] = without_negatives / metrics["samples"]
         for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / seconds
         metrics["learning_rate"] = float(self._trainer.optimizer.learning_rate)
@@ -237,24 +247,21 @@ class Controller:
             self._summaries.text("advice", advice, now)
 
     def _score(self) -> Scores:
-        """Evaluates, and keeps the encoder if it is the best so far (or nothing is known of it)."""
+        """Evaluates, and keeps the encoder if it is the best so far."""
         started = time.monotonic()
         scores = self._evaluate()
         if scores:
             self._summaries.scalars("eval", scores, self.step)
             seconds = time.monotonic() - started
             logging.info("step %d, dev scores: %s (%.0f s)", self.step, _line(scores), seconds)
-            if self._best_metric not in scores:
-                raise TrainingError(
-                    f"--best_metric={self._best_metric}: not among {', '.join(sorted(scores))}"
-                )
+        try:
+            # At step 0 too: a run that never improves leaves its start, and says so.
+            if self._best.offer(scores, self.step):
+                self._showcase.kept(self._summaries, scores, self.step)
+        except KeyError as error:
+            known = ", ".join(sorted(scores))
+            raise TrainingError(f"--best_metric={error.args[0]}: not among {known}") from error
         self._scored.assign(self.step)
-        score = scores.get(self._best_metric, math.inf)
-        # At the first step the start is kept too: a run that never improves must not claim it did.
-        if score > self._best.numpy() or math.isinf(score):
-            self._best.assign(score if scores else -math.inf)
-            self._save_encoder()
-            self._showcase.kept(self._summaries, scores, self.step)
         self._showcase.evaluated(self._summaries, self.step)
         return scores
 

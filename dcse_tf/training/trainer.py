@@ -8,11 +8,39 @@ import keras
 import tensorflow as tf
 
 Tensors = dict[str, tf.Tensor]
-# (model, batch) -> sums over the rows of this replica: "loss" and "weight", the rows' number, by
-# which every sum but the counts is divided; samples, tokens and cells are counts.
+# (model, batch) -> sums over the rows of this replica: "loss" and "weight", the number of rows that
+# count, by which every sum but the counts is divided.
 ComputeLoss = Callable[[keras.Model, Tensors], Tensors]
 
-COUNTS = ("samples", "tokens", "cells")
+COUNTS = ("samples", "tokens", "cells", "without_negatives")
+
+
+def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
+    """Sets the state of every dropout, so that (seed, step, layer, replica) decide its masks.
+
+    Keras counts the calls of a dropout instead, and does not save the count: a resumed run would
+    draw other masks, and so would one whose layers are called several times a step. All replicas
+    would draw the same masks.
+
+    Args:
+        model: the training model.
+        seed: the run's seed.
+        step: the step that comes next, from 0.
+    """
+    layers = model._flatten_layers(include_self=False)
+    found = [getattr(layer, "seed_generator", None) for layer in layers]
+    states = [generator.state for generator in found if generator is not None]
+
+    replica = tf.distribute.get_replica_context()
+    replica_id = replica.replica_id_in_sync_group if replica else 0
+    # The 1 keeps these draws apart from those of initial weights.
+    key = tf.constant([seed, 1], tf.int64)
+    for part in (step, replica_id):
+        key = tf.random.fold_in(key, tf.cast(part, tf.int64))
+
+    drawn = tf.random.stateless_uniform([len(states), 2], key, 0, 2**31 - 1, tf.int64)
+    for state, value in zip(states, tf.unstack(drawn), strict=True):
+        state.assign(tf.cast(value, state.dtype))
 
 
 class Trainer:
@@ -31,6 +59,7 @@ class Trainer:
         clip_norm: largest global norm of the gradient.
         jit_compile: whether loss and gradients are compiled with XLA.
         stop_asked: bool variable, read before every step; no stop without one.
+        seed: of the dropout masks.
     """
 
     def __init__(
@@ -43,6 +72,7 @@ class Trainer:
         clip_norm: float,
         jit_compile: bool = False,
         stop_asked: tf.Variable | None = None,
+        seed: int = 0,
     ):
         self.strategy = strategy
         self.model = model
@@ -50,6 +80,7 @@ class Trainer:
         self._compute_loss = compute_loss
         self._names = ("loss", "weight", *COUNTS, *metric_names)
         self._clip_norm = clip_norm
+        self._seed = seed
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
         self._differentiate = self._sum_gradients
         if jit_compile:
@@ -130,6 +161,7 @@ class Trainer:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
 
     def _step(self, batch: Tensors) -> Tensors:
+        seed_dropout(self.model, self._seed, self.optimizer.iterations)
         gradients, sums = self.compute_gradients(batch)
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         # The optimizer adds up what the replicas hand it; they all hand it the same.

@@ -117,7 +117,7 @@ def _watch(process: subprocess.Popen, delay: float | None) -> tuple[int | None, 
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
-        if found := re.search(r"going on from .*, step (\d+)", line):
+        if found := re.search(r"resumed from .*, step (\d+)", line):
             begun = int(found[1])
         if found := re.search(r"saved .*/step-(\d+)", line):
             saved = int(found[1])
