@@ -33,6 +33,8 @@ def run_dir(data_dir, tmp_path):
     checkpoints.write_max_sequence_length(encoder, 16)
     settings = {"data_dir": str(tmp_path / "corpus"), "run_dir": str(folder), "steps": 7}
     TrainConfig(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
+    kept = {"step": 5, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
+    _write(encoder / "training.json", {**kept, "files": {}})
     _write(folder / "inputs.json", {"the corpus": read_manifest(data_dir).corpus_fingerprint})
     return folder
 
@@ -75,6 +77,25 @@ def test_corpus_settings_and_weights_are_told(run_dir, data_dir):
     weights = (run_dir.parent / "export/model.safetensors").read_bytes()
     assert f"| model.safetensors | {hashlib.sha256(weights).hexdigest()} |" in card
     assert "Evaluation" not in card
+
+
+def test_the_step_that_is_kept_and_every_setting_are_told(run_dir):
+    settings = json.loads((run_dir / "config.json").read_text())
+    settings |= {"negatives": 0, "freeze_layers": 0, "center_tokens": False, "dropout": 0.0}
+    _write(run_dir / "config.json", settings)
+    card = make_card(run_dir)
+    assert "A sentence encoder trained on dialogues by dcse_tf" in card
+    assert "| kept of the training | step 5 of 7, dev/map 64.25 (last step: 63) |" in card
+    for row in ("negatives | all", "freeze_layers | 0", "center_tokens | False", "dropout | 0.0"):
+        assert f"| {row} |" in card
+
+
+def test_an_encoder_that_training_did_not_improve_is_not_called_trained(run_dir):
+    kept = {"step": 0, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
+    _write(run_dir / "encoder/training.json", {**kept, "files": {}})
+    card = make_card(run_dir)
+    assert "trained on dialogues by dcse_tf" not in card
+    assert "the one that the training started from, unchanged" in card
 
 
 def test_no_folder_of_the_machine_is_told(run_dir):

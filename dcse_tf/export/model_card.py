@@ -67,6 +67,7 @@ class ModelCard:
 
     Attributes:
         name: of the model.
+        origin: a sentence on where it comes from.
         form: the export's --format.
         max_sequence_length: in tokens.
         facts: about the encoder, by what they are.
@@ -77,6 +78,7 @@ class ModelCard:
     """
 
     name: str
+    origin: str
     form: str
     max_sequence_length: int
     facts: Mapping[str, str]
@@ -107,9 +109,7 @@ def _render(card: ModelCard, hashes: Mapping[str, str]) -> str:
     parts = [
         _front_matter(card),
         f"# {card.name}",
-        "A sentence encoder trained on dialogues by dcse_tf (DialogueCSE, Liu et al., EMNLP 2021)."
-        if card.settings
-        else "A sentence encoder, exported by dcse_tf.",
+        card.origin,
         f"## Use\n\n{usage}",
         f"## Intended use and limits\n\n{_LIMITS}{_LIMITS_OF_TRAINING if card.settings else ''}",
         _section("Encoder", card.facts),

@@ -1,5 +1,6 @@
 """What a model card tells, from a run directory, its corpus and what was measured."""
 
+import dataclasses
 import importlib.metadata
 import json
 import pathlib
@@ -9,7 +10,7 @@ from typing import Any
 from absl import logging
 
 import dcse_tf
-from dcse_tf.config import ExportConfig
+from dcse_tf.config import ExportConfig, TrainConfig
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
@@ -18,6 +19,7 @@ from dcse_tf.export.model_card import ModelCard, Score
 from dcse_tf.jobs.run_directory import CONFIG_FILE, INPUTS_FILE
 from dcse_tf.models.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.models.sentence_encoder import SentenceEncoder
+from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
 
 # Settings that say where something lies or how it is computed, and nothing of what is learnt.
 _UNTOLD = {
@@ -29,6 +31,8 @@ _UNTOLD = {
     "run_dir",
     "save_every",
 }
+# The words that the command line has for some numbers, such as all negatives.
+_WORDS = {field.name: field.metadata["words"] for field in dataclasses.fields(TrainConfig)}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
@@ -46,20 +50,38 @@ def collect_card(config: ExportConfig, source: pathlib.Path, encoder: SentenceEn
     run_dir = pathlib.Path(config.run_dir)
     trained = source == run_dir / ENCODER_FOLDER and (run_dir / CONFIG_FILE).is_file()
     settings = _read_json(run_dir / CONFIG_FILE) if trained else {}
+    kept = read_kept(source) if trained else None
     return ModelCard(
         name=run_dir.name or config.run_dir,
         form=config.format,
         max_sequence_length=encoder.max_sequence_length,
-        facts=_describe_encoder(config, source, encoder),
+        origin=_describe_origin(kept),
+        facts={
+            **_describe_encoder(config, source, encoder),
+            **({"kept of the training": kept.describe()} if kept else {}),
+        },
         corpus=_describe_corpus(run_dir, settings) if trained else {},
         report=_describe_report(config.data_report) if config.data_report else {},
         settings={
             name: _plain(name, value)
             for name, value in sorted(settings.items())
-            if name not in _UNTOLD and value not in (None, "", 0, False)
+            if name not in _UNTOLD and value is not None and value != ""
         },
         scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
         versions=_list_versions(),
+    )
+
+
+def _describe_origin(kept: Kept | None) -> str:
+    if kept is None:
+        return "A sentence encoder, exported by dcse_tf."
+    if kept.step == 0:
+        return (
+            "A sentence encoder, exported by dcse_tf from a training that did not improve it: "
+            f"{UNTRAINED}."
+        )
+    return (
+        "A sentence encoder trained on dialogues by dcse_tf (DialogueCSE, Liu et al., EMNLP 2021)."
     )
 
 
@@ -170,7 +192,8 @@ def _plain(name: str, value: Any) -> str:
     """A setting without the folders of the machine that it was trained on."""
     if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
-    return str(value)
+    words = {number: word for word, number in _WORDS.get(name, {}).items()}
+    return words.get(value, str(value))
 
 
 def _list_versions() -> dict[str, str]:
