@@ -104,6 +104,12 @@ def similarity(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     return cosine(aggregate_turns(refined), mean_of_rows(response))
 
 
+def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
+    """Cosine of a response's mean `[m, d]` and the mean of the context utterances' means."""
+    turns = np.array([mean_of_rows(rows) for rows in context])
+    return cosine(mean_of_rows(turns), mean_of_rows(response))
+
+
 def pair_score(u: np.ndarray, v: np.ndarray, weights: Sequence[np.ndarray]) -> float:
     """SiameseBERT's network on [u, v, |u - v|]: a layer with a ReLU, then one output.
 
