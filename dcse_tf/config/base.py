@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from dcse_tf.atomic import atomic_file
+from dcse_tf.input_files import parse_json
 
 # What TensorFlow takes: int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -103,7 +104,7 @@ class Options:
     def read_json(cls, path: pathlib.Path) -> Self:
         """Reads what `write_json` wrote; a broken file raises ConfigError with its name."""
         try:
-            return cls.from_dict(json.loads(path.read_text()))
+            return cls.from_dict(parse_json(path.read_text()))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path}: not a {cls.__name__}: {error}") from error
 
