@@ -3,6 +3,8 @@
 A content lies in fixtures/findings as TARGET-NAME; short ones stand here.
 """
 
+import json
+
 import numpy as np
 import pytest
 from reader_targets import FIXTURES, TARGETS, try_content
@@ -16,6 +18,12 @@ _VOCABULARY = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 _DEEP_ACT = b'"7": {"messages": [{"role": "usr", "content": "a", "dialog_act": [%s]}]}' % (
     b"[" * 3000 + b"]" * 3000
 )
+
+
+def _change_bert(key: str, value: object) -> bytes:
+    return json.dumps({**json.loads(TARGETS["bert_config"].seeds[0]), key: value}).encode()
+
+
 # Target, content, what is said.
 SAID = [
     ("vocabulary", b"[PAD]\n\xb3", "not UTF-8"),
@@ -35,6 +43,10 @@ SAID = [
     ("results", b"[" * 100_000, "not a file of results of evaluate: nested too deeply"),
     ("vectors_json", b"[" * 100_000, "not JSON"),
     ("bert_config", b"[" * 100_000, "not a JSON object: nested too deeply"),
+    ("bert_config", _change_bert("hidden_act", "relu"), "hidden_act 'relu', expected one of gelu"),
+    ("bert_config", _change_bert("layer_norm_eps", "1e-5"), "layer_norm_eps '1e-5', expected"),
+    ("bert_config", _change_bert("layer_norm_eps", 0), "layer_norm_eps 0, expected a number"),
+    ("bert_config", _change_bert("layer_norm_eps", True), "layer_norm_eps True, expected a"),
     ("weights_index", b"[" * 100_000, "not the index of a checkpoint: nested too deeply"),
     ("baseline", b"[" * 100_000, "not a file of fit_baseline: nested too deeply"),
     ("baseline_words", b"[" * 100_000, "not a file of fit_baseline"),
