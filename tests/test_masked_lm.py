@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from lettered_corpus import MASK, SPECIAL, prepare_sessions
 from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
 from dcse_tf.config import TrainConfig
 from dcse_tf.data.layouts import Layout
+from dcse_tf.data.tokenization import read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.jobs.train import train
 from dcse_tf.models import bert_weights
 from dcse_tf.models.bert_encoder import build_bert_encoder
 from dcse_tf.models.masked_lm import build_masked_lm, load_head
+from dcse_tf.tasks import Setup
+from dcse_tf.tasks.masked_lm import MASKED_LM
 
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64
@@ -131,3 +135,24 @@ def test_adapting_an_encoder_without_a_head_begins_from_its_token_embeddings(dat
     before, after = (bert_weights.read_tensors(run / "encoder") for run in (first, second))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def test_the_task_predicts_every_ordinary_token_and_none_else(tmp_path):
+    """With a rate of 1: [CLS] and [SEP] are neither asked for nor put in place of another."""
+    manifest = prepare_sessions(tmp_path, [8] * 60, words=12)
+    settings = {"task": "mlm", "data_dir": str(tmp_path / "data"), "run_dir": "unused"}
+    settings |= {"encoder_size": "tiny", "global_batch_size": 48, "layout": "padded"}
+    config = TrainConfig(mask_rate=1.0, max_predictions=20, **settings).with_defaults(480, 50)
+    vocabulary = read_vocabulary(tmp_path / "data/vocabulary")
+    # Neither the BERT nor its encoder is needed for the data.
+    setup = Setup(config, tmp_path / "data", manifest, vocabulary, None, None, {})
+    replaced = 0
+    for batch in MASKED_LM.make_dataset(setup, 0, 1).take(10).as_numpy_iterator():
+        # A turn has 14 tokens between [CLS] and [SEP].
+        assert batch["mask_weights"].sum() == len(batch["mask_ids"]) == 48 * 14
+        assert not set(batch["mask_ids"].tolist()) & set(SPECIAL)
+        seen = batch["token_ids"].reshape(-1)[batch["mask_positions"]]
+        assert set(seen.tolist()) & set(SPECIAL) == {MASK}
+        replaced += ((seen != MASK) & (seen != batch["mask_ids"])).sum()
+    # A tenth of 6,720. Were all 85 entries drawn from, 40 or so would be special ones.
+    assert replaced > 500
