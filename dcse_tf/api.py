@@ -50,8 +50,8 @@ class SentenceEncoder:
             path_or_name: a run directory, a checkpoint folder, package:NAME, a hub name, a
                 SavedModel export or a fitted baseline.
             pooling: "mean" over the tokens, or "cls".
-            max_sequence_length: longest sentence in tokens, the rest is cut; 0 for what the
-                encoder was trained with, or else 128.
+            max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
+                the encoder was trained with, or else 128.
             compute_dtype: "float32" or "bfloat16"; embeddings are float32 either way.
             batch_tokens: tokens encoded at a time, padding counted.
             jit_compile: compile by XLA.
@@ -62,7 +62,7 @@ class SentenceEncoder:
         """
         _check_choice("pooling", pooling, ("mean", "cls"))
         _check_choice("compute_dtype", compute_dtype, ("float32", "bfloat16"))
-        _check_least("max_sequence_length", max_sequence_length, 0)
+        _check_least("max_sequence_length", max_sequence_length, 3, or_zero=True)
         _check_least("batch_tokens", batch_tokens, 1)
         name = os.fspath(path_or_name)
         execution = Execution(batch_tokens, compute_dtype, jit_compile)
@@ -200,6 +200,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
 
 
-def _check_least(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+def _check_least(name: str, value: object, least: int, or_zero: bool = False) -> None:
+    if not isinstance(value, int) or (value < least and not (or_zero and value == 0)):
+        zero = "0 or " if or_zero else ""
+        raise ValueError(f"{name}={value!r}: expected {zero}a whole number of at least {least}")

@@ -192,6 +192,18 @@ def _refusing(open_member: Callable[[], T]) -> T:
         raise zipfile.BadZipFile(str(error)) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """`json.loads`, which tells what is nested too deeply as it tells every other fault.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply to be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:
     """Reads a small JSON file that must be one object.
 
@@ -203,9 +215,7 @@ def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[st
         InputError: it cannot be read, or is something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise InputError(f"{path}: not {what}: nested too deeply") from error
+        content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path}: not {what}: {error}") from error
     except OSError as error:

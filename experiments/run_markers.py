@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -75,14 +76,19 @@ def describe_change(marker: dict[str, Any], commands: Commands) -> str:
 
 
 def read_flag_files(commands: Commands) -> dict[str, list[str]]:
-    """Lines of the flag files that the commands name, and of those that these name."""
+    """Lines of the flag files that the commands name, and of those that these name.
+
+    A command's names are relative to the repository, those in a file to its own folder.
+    """
     found: dict[str, list[str]] = {}
-    words = [word for command in commands for word in command]
+    words = [(ROOT, word) for command in commands for word in command]
     while words:
-        name = words.pop().partition("--flagfile=")[2]
-        path = ROOT / name
-        if name and name not in found and path.is_file():
+        folder, word = words.pop()
+        given = word.partition("--flagfile=")[2]
+        path = pathlib.Path(os.path.normpath(folder / given))
+        name = os.path.relpath(path, ROOT)
+        if given and name not in found and path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
             found[name] = [line for line in lines if line.strip() and not line.startswith("#")]
-            words += found[name]
+            words += [(path.parent, line) for line in found[name]]
     return found

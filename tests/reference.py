@@ -179,6 +179,23 @@ def bert(
     return x
 
 
+def adamw(
+    value: np.ndarray, gradients: Sequence[np.ndarray], rates: Sequence[float], decay: float
+) -> np.ndarray:
+    """Loshchilov and Hutter 2019, algorithm 2, with BERT's constants, a gradient and a rate a step.
+
+    The bias is corrected in the rate, as at the end of section 2 of Kingma and Ba 2015: epsilon is
+    added to the root of the uncorrected second moment.
+    """
+    first, second = np.zeros_like(value), np.zeros_like(value)
+    for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        corrected = rate * math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+        value = value - rate * decay * value - corrected * first / (np.sqrt(second) + 1e-6)
+    return value
+
+
 def rankings(scores: Sequence[float]) -> Iterator[list[int]]:
     """Every order of the candidates by falling score: all permutations of equal ones."""
     groups = [

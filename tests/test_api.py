@@ -198,7 +198,8 @@ def test_a_batch_size_that_is_none_is_refused(encoder, batch_size):
     [
         ({"pooling": "max"}, "pooling='max': expected one of 'mean', 'cls'"),
         ({"compute_dtype": "float16"}, "compute_dtype='float16'"),
-        ({"max_sequence_length": -1}, "max_sequence_length=-1"),
+        ({"max_sequence_length": -1}, "max_sequence_length=-1: expected 0 or a whole number"),
+        ({"max_sequence_length": 2}, "max_sequence_length=2: .* of at least 3"),
         ({"batch_tokens": 0}, "batch_tokens=0"),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -79,6 +80,13 @@ def test_imports_run_one_way(path):
 def test_flags_are_read_in_the_command_lines_alone():
     readers = {path for path in MODULES if any(n.startswith("absl.flags") for n in _imports(path))}
     assert readers == {PACKAGE / "cli/flag_options.py"}
+
+
+def test_json_is_parsed_in_one_place():
+    """Elsewhere a text that is nested too deeply would be a traceback."""
+    own = {PACKAGE / "input_files.py", PACKAGE / "export/fresh_process.py"}  # the latter runs alone
+    readers = {path for path in MODULES if re.search(r"\bjson\.loads?\(", path.read_text())}
+    assert readers <= own
 
 
 def test_evaluation_and_dialogues_need_no_tensorflow():

@@ -38,6 +38,7 @@ CONFIGS = {
     BuildStsConfig: {"input": ("a.csv",), "output_dir": "out", "strategies": ("unigram",)},
     MergeStsConfig: {"sheets": ("a.csv", "b_*.csv"), "output": "sts.txt", "min_annotators": 2},
     CompareConfig: {"results": ("a.json", "b.json")},
+    ExplainConfig: {"model": "run", "input": "a.jsonl", "output_dir": "out", "response": 2},
     FitBaselineConfig: {"encoder": "bert", "data_dir": "d", "kind": "flow", "output_dir": "out"},
 }
 each_config = pytest.mark.parametrize(
@@ -112,10 +113,25 @@ def test_a_broken_file_is_named(tmp_path, content):
         (TrainConfig, {"freeze_layers": -2}, "--freeze_layers=-2: expected at least -1"),
         (TrainConfig, {"data_dir": ""}, "--data_dir is required: Folder that prepare_data wrote"),
         (TrainConfig, {"run_dir": ""}, "--run_dir is required"),
+        (
+            TrainConfig,
+            {"logical_cpus": 2, "global_batch_size": 25, "negatives": 3},
+            "--global_batch_size=25: not divisible by --logical_cpus=2",
+        ),
+        (
+            TrainConfig,  # the default of the task, 20
+            {"logical_cpus": 3, "negatives": 3},
+            "--global_batch_size=20: not divisible by --logical_cpus=3",
+        ),
         (EvaluateConfig, {"model": ""}, "--model is required"),
         (EvaluateConfig, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
         (EvaluateConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
         (EmbedConfig, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
+        *(
+            (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
+            for config in (EmbedConfig, EvaluateConfig, ExportConfig, ExplainConfig)
+            for length in (-1, 1, 2)
+        ),
         (ExportConfig, {"format": "keras"}, "--format=keras: expected one of 'saved_model'"),
         (BuildRetrievalConfig, {"input": ()}, "--input is required"),
         (BuildRetrievalConfig, {"output": ""}, "--output is required: The select.txt to write"),

@@ -76,7 +76,7 @@ def test_a_changed_flag_file_is_a_changed_command(tmp_path, monkeypatch):
     markers = load("run_markers")
     monkeypatch.setattr(markers, "ROOT", tmp_path)
     (tmp_path / "flags").mkdir()
-    (tmp_path / "flags/a.flags").write_text("# A\n--flagfile=flags/b.flags\n")
+    (tmp_path / "flags/a.flags").write_text("# A\n--flagfile=b.flags\n")
     (tmp_path / "flags/b.flags").write_text("# B\n--steps=1\n")
     commands = (("-m", "job", "--flagfile=flags/a.flags"),)
     before = markers.compute_digest(commands, [])

@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags as absl_flags
 
 from dcse_tf import config
-from dcse_tf.cli.flag_options import find_files
+from dcse_tf.cli.flag_options import define_flags, find_files, parse_flags
+from dcse_tf.config import ConfigError
 from dcse_tf.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -70,9 +72,9 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
-def run(environment, *arguments):
+def run(environment, *arguments, folder=ROOT):
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def read_help(printed):
@@ -177,11 +179,49 @@ def test_every_command_line_is_tested_here():
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "flags").rglob("*.flags")), ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_a_flag_file_is_read_by_its_job(path, no_tensorflow):
+def test_a_flag_file_is_read_by_its_job(path, no_tensorflow, tmp_path):
+    """From any folder, whatever file it names in turn."""
     job = f"dcse_tf.cli.{FLAG_FILES[path.stem]}"
-    done = run(no_tensorflow, "-m", job, f"--flagfile={path}")
+    done = run(no_tensorflow, "-m", job, f"--flagfile={path}", folder=tmp_path)
     # The settings that only the user can give are missing; all others were understood.
     assert re.match(r"error: --\w+ is required: ", done.stderr), done.stderr
+
+
+def test_flag_files_stand_in_the_place_of_their_names(tmp_path, monkeypatch):
+    """The last of several values counts, and a name in a file is relative to the file."""
+    (tmp_path / "flags/below").mkdir(parents=True)
+    files = {
+        "flags/own.flags": "# own\n--shards=2\n--flagfile=below/near.flags\n--seed=2\n",
+        "flags/below/near.flags": "// near\n\n--shards=3\n--seed=3\n--flagfile\n../far.flags\n",
+        "flags/far.flags": "  --workers=4  \n--seed=4\n",
+        "far.flags": "--workers=9\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    holder = absl_flags.FlagValues()
+    define_flags(config.PrepareConfig, "job", holder)
+    given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2"]
+    assert parse_flags(["job", *given], holder) == ["job"]
+    assert (holder.shards, holder.seed, holder.workers) == (3, 2, 4)
+    assert holder.dev_fraction == 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--flagfile=none.flags", "--flagfile={0}/none.flags cannot be read: .*No such file"),
+        ("--flagfile=../flags/a.flags", "--flagfile={0}/../flags/a.flags: the file names itself"),
+        ("--flagfile=", "--flagfile={0}/ cannot be read"),
+        ("--flagfile", "--flagfile={0}/ cannot be read"),
+    ],
+)
+def test_a_file_that_a_flag_file_cannot_name(text, message, tmp_path):
+    path = tmp_path / "flags/a.flags"
+    path.parent.mkdir()
+    path.write_text(f"{text}\n")
+    with pytest.raises(ConfigError, match=message.format(re.escape(str(path.parent)))):
+        parse_flags(["job", f"--flagfile={path}"], absl_flags.FlagValues())
 
 
 @pytest.mark.parametrize(

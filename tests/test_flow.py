@@ -130,6 +130,18 @@ def test_likelihood_rises_while_a_flow_is_fitted():
     assert mean == pytest.approx(fitted.after, abs=1e-5)
 
 
+def test_what_is_held_out_is_not_fitted_to():
+    """Other embeddings in the last tenth change what is measured, and no weight of the flow."""
+    rows, settings = two_moons(1100), FlowSettings(2, 16, 40, 64, 3e-3, seed=5)
+    first = fit_flow(rows[:1000], settings)
+    second = fit_flow(np.concatenate([rows[:900], rows[1000:]]), settings)
+    assert first.held_out == second.held_out == 100
+    assert first.after != second.after
+    assert first.best_step == second.best_step == 40
+    for one, other in zip(first.flow.weights, second.flow.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_flow_is_decided_by_its_seed():
     rows, settings = two_moons(200), FlowSettings(1, 8, 3, 32, 1e-2, seed=1)
     tf.random.set_seed(1)

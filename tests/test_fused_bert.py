@@ -6,9 +6,9 @@ from dcse_tf.models.bert_encoder import build_bert_encoder
 from dcse_tf.models.fused_bert import FusedBert
 
 
-@pytest.fixture(scope="module")
-def backbone():
-    return build_backbone()
+@pytest.fixture(scope="module", params=[1e-12, 0.02])
+def backbone(request):
+    return build_backbone(epsilon=request.param)
 
 
 @pytest.mark.parametrize("extra", [0, 3])

@@ -24,6 +24,7 @@ from dcse_tf.jobs.train import train
 from dcse_tf.models import bert_encoder, checkpoints
 
 LENGTH = 9
+EPSILON = 0.02  # other than BERT's own, and large enough to be seen
 SENTENCES = [
     "where is my parcel",
     "",
@@ -44,6 +45,7 @@ def write_bert(folder, vocabulary=VOCABULARY, backbone=None):
     config = bert_encoder.make_bert_config(
         backbone.num_layers, backbone.hidden_dim, len(vocabulary.tokens)
     )
+    config["layer_norm_eps"] = EPSILON
     bert_encoder.save_backbone(folder, backbone, config)
     write_vocabulary(folder, vocabulary)
     checkpoints.write_max_sequence_length(folder, LENGTH)
@@ -108,6 +110,7 @@ def test_the_written_config_and_tensors_give_the_embedding_by_float64(exported, 
     config = read(exported, "config.json")
     tensors = {k: np.float64(v) for k, v in _tensors(exported).items()}
     assert config["hidden_act"] == "gelu_pytorch_tanh"
+    assert config["layer_norm_eps"] == EPSILON
     tokenizer = tokenizers.Tokenizer.from_file(str(exported / "tokenizer.json"))
     tokenizer.enable_truncation(read(exported, "sentence_bert_config.json")["max_seq_length"])
     for sentence, found in zip(SENTENCES, expected["mean"]):
@@ -115,7 +118,7 @@ def test_the_written_config_and_tensors_give_the_embedding_by_float64(exported, 
             tokenizer.encode(sentence).ids,
             tensors,
             config["num_attention_heads"],
-            config["layer_norm_eps"],
+            EPSILON,
         )
         np.testing.assert_allclose(found, reference.mean_of_rows(tokens), atol=1e-5)
 

@@ -1,16 +1,22 @@
+import json
+
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from lettered_corpus import MASK, SPECIAL, prepare_sessions
 from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
 from dcse_tf.config import TrainConfig
 from dcse_tf.data.layouts import Layout
+from dcse_tf.data.tokenization import read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.jobs.train import train
 from dcse_tf.models import bert_weights
 from dcse_tf.models.bert_encoder import build_bert_encoder
 from dcse_tf.models.masked_lm import build_masked_lm, load_head
+from dcse_tf.tasks import Setup
+from dcse_tf.tasks.masked_lm import MASKED_LM
 
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64
@@ -29,8 +35,8 @@ def _head_tensors(seed=0):
     return {n: rng.normal(scale=0.3, size=s).astype(np.float32) for n, s in shapes.items()}
 
 
-def _build():
-    backbone = build_backbone()
+def _build(epsilon=1e-12):
+    backbone = build_backbone(epsilon=epsilon)
     encoder = build_bert_encoder(backbone)
     model, head = build_masked_lm(backbone, Layout("padded"))
     return backbone, encoder, model, head
@@ -43,8 +49,9 @@ def _batch():
     return {**table, "mask_positions": tf.constant(places)}
 
 
-def test_logits_equal_the_reference():
-    backbone, encoder, model, head = _build()
+@pytest.mark.parametrize("epsilon", [1e-12, 0.02])
+def test_logits_equal_the_reference(epsilon):
+    backbone, encoder, model, head = _build(epsilon)
     tensors = _head_tensors()
     assert load_head(head, tensors, "source")
     batch = _batch()
@@ -53,12 +60,17 @@ def test_logits_equal_the_reference():
     assert logits.shape == (6, VOCABULARY_SIZE)
     table = {name: batch[name] for name in ("token_ids", "padding_mask")}
     embeddings = encoder(table).numpy().astype(np.float64)
+    weights = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
+    exact = {name: np.float64(value) for name, value in weights.items()}
     words = backbone.token_embedding.embeddings.numpy().astype(np.float64)
     kernel, bias, gamma, beta, output_bias = tensors.values()
     for row, positions in enumerate(POSITIONS):
+        ids = table["token_ids"][row][table["padding_mask"][row]].numpy().tolist()
+        expected = reference.bert(ids, exact, 1, epsilon)
+        np.testing.assert_allclose(embeddings[row, : len(ids)], expected, atol=1e-5)
         for place, position in enumerate(positions):
             hidden = reference.gelu(kernel @ embeddings[row, position] + bias)
-            hidden = reference.layer_norm(hidden, gamma, beta, 1e-12)
+            hidden = reference.layer_norm(hidden, gamma, beta, epsilon)
             expected = words @ hidden + output_bias
             # BERT's other GELU and Keras' own epsilon are ten times farther away.
             np.testing.assert_allclose(logits[2 * row + place], expected, atol=1e-5)
@@ -108,12 +120,39 @@ def test_gradients_reach_encoder_and_head():
 
 
 def test_adapting_an_encoder_without_a_head_begins_from_its_token_embeddings(data_dir, tmp_path):
-    """The head has the token embedding among its variables; drawing the head must not draw it."""
+    """The head has the token embedding among its variables; drawing the head must not draw it.
+
+    What else is not trained, the epsilon of the layer norms, is handed on too.
+    """
     settings = {"task": "mlm", "data_dir": str(data_dir), "steps": 1, "learning_rate": 0.0}
     settings |= {"global_batch_size": 4, "dev_samples": 0}
     first, second = tmp_path / "first", tmp_path / "second"
     train(TrainConfig(encoder_size="tiny", run_dir=str(first), **settings))
+    config = first / "encoder/config.json"
+    config.write_text(config.read_text().replace("1e-12", "0.02"))
     train(TrainConfig(encoder=str(first), run_dir=str(second), seed=5, **settings))
+    assert json.loads((second / "encoder/config.json").read_text())["layer_norm_eps"] == 0.02
     before, after = (bert_weights.read_tensors(run / "encoder") for run in (first, second))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def test_the_task_predicts_every_ordinary_token_and_none_else(tmp_path):
+    """With a rate of 1: [CLS] and [SEP] are neither asked for nor put in place of another."""
+    manifest = prepare_sessions(tmp_path, [8] * 60, words=12)
+    settings = {"task": "mlm", "data_dir": str(tmp_path / "data"), "run_dir": "unused"}
+    settings |= {"encoder_size": "tiny", "global_batch_size": 48, "layout": "padded"}
+    config = TrainConfig(mask_rate=1.0, max_predictions=20, **settings).with_defaults(480, 50)
+    vocabulary = read_vocabulary(tmp_path / "data/vocabulary")
+    # Neither the BERT nor its encoder is needed for the data.
+    setup = Setup(config, tmp_path / "data", manifest, vocabulary, None, None, {})
+    replaced = 0
+    for batch in MASKED_LM.make_dataset(setup, 0, 1).take(10).as_numpy_iterator():
+        # A turn has 14 tokens between [CLS] and [SEP].
+        assert batch["mask_weights"].sum() == len(batch["mask_ids"]) == 48 * 14
+        assert not set(batch["mask_ids"].tolist()) & set(SPECIAL)
+        seen = batch["token_ids"].reshape(-1)[batch["mask_positions"]]
+        assert set(seen.tolist()) & set(SPECIAL) == {MASK}
+        replaced += ((seen != MASK) & (seen != batch["mask_ids"])).sum()
+    # A tenth of 6,720. Were all 85 entries drawn from, 40 or so would be special ones.
+    assert replaced > 500

@@ -20,6 +20,7 @@ from dcse_tf.models import bert_encoder, bert_weights, checkpoints
 from dcse_tf.models.affine_map import AffineMap
 
 LENGTH = 12
+EPSILON = 0.02  # other than BERT's own, and large enough to be seen
 SENTENCES = ["where is my parcel", "ok", "i want a refund for the blue cup . thanks", ""]
 
 needs_onnx = pytest.mark.skipif(
@@ -36,6 +37,7 @@ def bert(tmp_path_factory):
     config = bert_encoder.make_bert_config(
         backbone.num_layers, backbone.hidden_dim, len(VOCABULARY.tokens)
     )
+    config["layer_norm_eps"] = EPSILON
     bert_encoder.save_backbone(folder, backbone, config)
     write_vocabulary(folder, VOCABULARY)
     checkpoints.write_max_sequence_length(folder, LENGTH)
@@ -96,12 +98,12 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors):
     ]
     # Activations of some size: GELU has two forms.
     wide = {k: 10 * v if k.endswith("intermediate.dense.weight") else v for k, v in tensors.items()}
-    model = build_onnx_graph(wide, 1, "mean", maps, unit_norm=True)
+    model = build_onnx_graph(wide, 1, EPSILON, "mean", maps, unit_norm=True)
     ids = [2, 7, 9, 30, 3]
     inputs = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, 5), np.int64)}
     found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0][0]
     exact = {name: np.float64(value) for name, value in wide.items()}
-    expected = reference.mean_of_rows(reference.bert(ids, exact, 1, 1e-12))
+    expected = reference.mean_of_rows(reference.bert(ids, exact, 1, EPSILON))
     for step in maps:
         expected = (expected - step.shift) @ step.matrix + step.bias
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)

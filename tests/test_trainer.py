@@ -2,12 +2,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import reference
 import tensorflow as tf
+from tiny_bert import build_backbone
 
 from dcse_tf.config import TrainConfig
+from dcse_tf.data.layouts import Layout
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.tokenization import read_vocabulary
-from dcse_tf.models import bert_encoder
+from dcse_tf.models import bert_encoder, bert_weights
+from dcse_tf.models.masked_lm import build_masked_lm
 from dcse_tf.tasks import TASKS, Setup
 from dcse_tf.training.devices import make_strategy
 from dcse_tf.training.optimization import WarmupDecay, build_optimizer
@@ -264,6 +268,30 @@ def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layo
     kept = [n for n in of_layer[0] if not n.rpartition("/")[2].startswith(("Shape", "strided"))]
     assert all("feedforward_layer_norm" in name for name in kept), kept
     assert not any("transformer_layer_0" in op.name for op in backward)
+
+
+def test_steps_are_adamw_that_decays_no_bias_and_no_norm():
+    """Three steps of the optimizer of a training, on all weights of a BERT and its head."""
+    backbone = build_backbone()
+    _, head = build_masked_lm(backbone, Layout("padded"))
+    pairs = [*bert_weights.backbone_weights(backbone), *bert_weights.masked_lm_head_weights(head)]
+    variables = [pair.variable for pair in pairs]
+    before = [np.float64(variable) for variable in variables]
+    rng = np.random.default_rng(0)
+    signs = [[rng.choice([-1.0, 1.0], size=v.shape) for v in variables] for _ in range(3)]
+    steps = [[np.float32(s * rng.uniform(0.5, 1.5, s.shape)) for s in step] for step in signs]
+
+    optimizer = build_optimizer(WarmupDecay(1e-2, 2, "constant", 10), weight_decay=0.5)
+    optimizer.build(variables)
+    for gradients in steps:
+        optimizer.apply([tf.constant(gradient) for gradient in gradients], variables)
+
+    for place, pair in enumerate(pairs):
+        plain = "LayerNorm" in pair.name or pair.name.endswith("bias")
+        drawn = [np.float64(gradients[place]) for gradients in steps]
+        # The warm-up's first step has half of the rate.
+        expected = reference.adamw(before[place], drawn, [5e-3, 1e-2, 1e-2], 0.0 if plain else 0.5)
+        np.testing.assert_allclose(pair.variable, expected, atol=1e-6, err_msg=pair.name)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_what_is_frozen_stays_and_all_else_is_trained(corpus, tmp_path, settings
         elif not name.endswith("key.bias"):
             assert name in moved, name
     # Adam's first step is at most the rate, here that of step 0, half of the peak, and nearly that
-    # that where the gradient is large; the decay adds a hundredth of a weight times the rate.
+    # where the gradient is large; the decay adds a hundredth of a weight times the rate.
     farthest = max(np.abs(after[name] - before[name]).max() for name in before)
     assert 0.3e-3 < farthest < 0.51e-3
 

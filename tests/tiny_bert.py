@@ -23,13 +23,16 @@ VOCABULARY = Vocabulary(
 )  # fmt: skip
 
 
-def build_backbone(seed: int = 3, dropout: float = 0.0, stddev: float = 0.05):
+def build_backbone(
+    seed: int = 3, dropout: float = 0.0, stddev: float = 0.05, epsilon: float = 1e-12
+):
     """Random weights, biases too, under which similarities differ.
 
     What tokens share is kept small (their segment, and the average that attention makes): where
     token embeddings point one way, every similarity is 1.
     """
     config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    config["layer_norm_eps"] = epsilon
     backbone = bert_encoder.build_backbone(config, dropout)
     bert_encoder.initialize_weights(backbone.trainable_variables, seed, stddev)
     rng = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from dcse_tf.baselines.flow import Flow
 from dcse_tf.baselines.whitening import Whitening, WhiteningMap
 from dcse_tf.data.word_vectors import WordVectors
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import read_json_object
+from dcse_tf.input_files import parse_json, read_json_object
 
 KINDS = ("whitening", "flow", "word_vectors")
 
@@ -125,10 +125,10 @@ def read_word_average(folder: pathlib.Path) -> tuple[WordVectors, str]:
     path = folder / _WORDS_FILE
     matrix = _read_tensors(folder).get("matrix")
     try:
-        words = json.loads(path.read_text(encoding="utf-8"))
+        words = parse_json(path.read_text(encoding="utf-8"))
         unit = read_description(folder)["word_unit"]
         rows = {word: row for row, word in enumerate(words)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a file of fit_baseline: {error!r}") from error
     if matrix is None or matrix.ndim != 2 or len(matrix) != len(rows):
         raise InputError(f"{folder / _TENSORS_FILE}: expected a vector for {len(rows)} words")

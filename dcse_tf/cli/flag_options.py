@@ -93,21 +93,51 @@ def parse_flags(arguments: Sequence[str], holder: flags.FlagValues = flags.FLAGS
     """Parses a command line, the program's name first; returns the name.
 
     Raises:
-        ConfigError: a flag is not known or of another type, or something is no flag.
+        ConfigError: a flag is not known or of another type, something is no flag, or a flag file
+            cannot be read.
     """
+    program, *given = arguments
     try:
-        program, *others = holder(arguments)
+        program, *others = holder([program, *_expand_flag_files(given)])
     except flags.Error as error:
-        if isinstance(error.__context__, OSError):
-            raise ConfigError(f"--flagfile cannot be read: {error.__context__}") from error
         raise ConfigError(f"{error}; see --help") from error
-    except ValueError as error:  # of a name that no file can have, of a file that is not UTF-8
-        raise ConfigError(f"--flagfile cannot be read: {error}") from error
     if others:
         raise ConfigError(
             f"{others[0]!r} is no flag: expected --flag=VALUE, files with commas between them"
         )
     return [program]
+
+
+def _expand_flag_files(arguments: Sequence[str], within: tuple[str, ...] = ()) -> list[str]:
+    """Arguments, or the lines of a flag file, with every --flagfile replaced by what is in it.
+
+    absl would do it, but takes the names in a file relative to the working folder, so that a file
+    which names another could be read from one place alone. Here they are relative to that file.
+
+    Args:
+        arguments: a flag each.
+        within: the files that these are the lines of, the outermost first.
+    """
+    found: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, given, name = argument.partition("=")
+        if flag not in ("--flagfile", "-flagfile"):
+            found.append(argument)
+            continue
+        name = os.path.expanduser((name if given else next(rest, "")).strip())
+        path = os.path.join(os.path.dirname(within[-1]), name) if within else name
+        try:
+            itself = any(os.path.samefile(path, other) for other in within)
+            with open(path, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except (OSError, ValueError) as error:  # ValueError: no name of a file, or no UTF-8
+            raise ConfigError(f"--flagfile={path} cannot be read: {error}") from error
+        if itself:
+            raise ConfigError(f"--flagfile={path}: the file names itself, in {within[-1]}")
+        flags_of_it = [line for line in lines if line and not line.startswith(("#", "//"))]
+        found += _expand_flag_files(flags_of_it, (*within, path))
+    return found
 
 
 def read_flags(config: type[T], holder: flags.FlagValues = flags.FLAGS) -> T:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from dcse_tf.atomic import atomic_file
+from dcse_tf.input_files import parse_json
 
 # What TensorFlow takes: int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -26,6 +27,7 @@ def option(
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
     maximum: float | None = None,
+    or_zero: bool = False,
     required: bool = False,
     words: Mapping[str, int] | None = None,
     reads: bool = False,
@@ -40,6 +42,7 @@ def option(
         choices: the values allowed, if they are few.
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
+        or_zero: whether 0 is allowed below the smallest, for a value that the job works out.
         required: whether the job cannot run without it.
         words: numbers that the command line may give as a word.
         reads: whether it names files or folders that the job reads.
@@ -52,6 +55,7 @@ def option(
         "choices": choices,
         "minimum": minimum,
         "maximum": maximum,
+        "or_zero": or_zero,
         "required": required,
         "words": words or {},
         "reads": reads or files,
@@ -103,7 +107,7 @@ class Options:
     def read_json(cls, path: pathlib.Path) -> Self:
         """Reads what `write_json` wrote; a broken file raises ConfigError with its name."""
         try:
-            return cls.from_dict(json.loads(path.read_text()))
+            return cls.from_dict(parse_json(path.read_text()))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path}: not a {cls.__name__}: {error}") from error
 
@@ -128,8 +132,12 @@ def _check(field: dataclasses.Field, value: Any) -> None:
             f"--{field.name}={show(value)}: expected one of "
             f"{', '.join(map(repr, rules['choices']))}"
         )
-    if rules["minimum"] is not None and not value >= rules["minimum"]:
-        raise ConfigError(f"--{field.name}={show(value)}: expected at least {rules['minimum']}")
+    zero = rules["or_zero"] and value == 0
+    if rules["minimum"] is not None and not value >= rules["minimum"] and not zero:
+        raise ConfigError(
+            f"--{field.name}={show(value)}: expected {'0 or ' if rules['or_zero'] else ''}"
+            f"at least {rules['minimum']}"
+        )
     if rules["maximum"] is not None and not value <= rules["maximum"]:
         raise ConfigError(f"--{field.name}={show(value)}: expected at most {rules['maximum']}")
     _check_type(field.name, value)

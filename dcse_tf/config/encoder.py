@@ -16,8 +16,10 @@ class EncoderOptions(Options):
     )
     max_sequence_length: int = option(
         0,
-        "Longest sentence, in tokens. 0: what the encoder was trained with, or else 128.",
-        minimum=0,
+        "Longest sentence, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, "
+        "or else 128.",
+        minimum=3,
+        or_zero=True,
     )
 
 

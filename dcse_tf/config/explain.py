@@ -41,6 +41,10 @@ class ExplainConfig(Options):
         choices=("both", "before"),
     )
     max_sequence_length: int = option(
-        0, "Longest turn, in tokens. 0: what the encoder was trained with, or else 128.", minimum=0
+        0,
+        "Longest turn, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, or "
+        "else 128.",
+        minimum=3,
+        or_zero=True,
     )
     overwrite: bool = option(False, "Replace --output_dir if it exists.")

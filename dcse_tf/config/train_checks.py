@@ -72,9 +72,13 @@ def _check_batch(config: "TrainConfig") -> None:
         config.refuse("layout", "--batch_form=plain pads every utterance, so only padded")
     if config.jit_compile and config.layout == "bucketed":
         config.refuse("layout", "its shapes change at every step; not compiled")
+    batch = config.global_batch_size or TASK_DEFAULTS[config.task]["global_batch_size"]
+    if batch % config.logical_cpus:
+        raise ConfigError(
+            f"--global_batch_size={batch}: not divisible by --logical_cpus={config.logical_cpus}"
+        )
     if config.task not in DIALOGUE_TASKS:
         return
-    batch = config.global_batch_size or TASK_DEFAULTS[config.task]["global_batch_size"]
     # A session gives one response, or with dense two at least.
     each = 2 if config.batch_form == "dense" else 1
     if max(1, config.negatives) > each * (batch - 1):

@@ -145,7 +145,7 @@ def write_tokenizer(folder: pathlib.Path, vocabulary: Vocabulary, max_sequence_l
     """
     write_vocabulary(folder, vocabulary)
     path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = read_json_object(path)
     settings |= {"model_max_length": max_sequence_length, "split_special_tokens": True}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     names = {key: value for key, value in settings.items() if key.endswith("_token")}

@@ -1,6 +1,5 @@
 """tokenizer.json, HuggingFace's file of a whole tokenizer: BERT's WordPiece, read and written."""
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import tokenizers.pre_tokenizers
 import tokenizers.processors
 
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import parse_json
 
 _LONGEST_WORD = 100
 
@@ -24,7 +24,7 @@ def read_tokenizer_json(path: pathlib.Path) -> tuple[tuple[str, ...], bool]:
         InputError: it is not BERT's WordPiece, or a setting of it is not supported.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         model, normalizer = content["model"], content["normalizer"]
         kinds = (model["type"], normalizer["type"], content["pre_tokenizer"]["type"])
         entries: dict[str, int] = model["vocab"]

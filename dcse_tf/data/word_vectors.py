@@ -1,7 +1,6 @@
 """Word vectors: from a file, or trained on a corpus (gensim). No TensorFlow here."""
 
 import dataclasses
-import json
 import logging
 import pathlib
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input
+from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +64,8 @@ def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         with open_input(path) as file:
-            content = json.load(file)
-    except (ValueError, RecursionError) as error:
+            content = parse_json(file.read())
+    except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from error
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error

@@ -16,7 +16,6 @@ INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "embeddings"
 # Gelu has been an operation since opset 20; the IR version is the first that goes with it.
 _OPSET, _IR_VERSION = 20, 9
-_EPSILON = 1e-12
 _MASKED = -1e9
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
@@ -24,7 +23,8 @@ _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 class _Graph:
     """Nodes and constants as they are added; an operation returns the name of its result."""
 
-    def __init__(self) -> None:
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon  # of all layer norms
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
@@ -55,6 +55,7 @@ class _Graph:
 def build_onnx_graph(
     tensors: Mapping[str, np.ndarray],
     num_heads: int,
+    epsilon: float,
     pooling: str,
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
@@ -66,11 +67,12 @@ def build_onnx_graph(
     Args:
         tensors: of a BERT by HuggingFace's names, without "bert.".
         num_heads: of its attention.
+        epsilon: of its layer norms.
         pooling: "mean" or "cls".
         maps: applied to the pooled embedding.
         unit_norm: whether the result is scaled to unit length.
     """
-    graph = _Graph()
+    graph = _Graph(epsilon)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
     mask = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
     masked = graph.add("Sub", graph.constant(1.0), mask)
@@ -164,4 +166,4 @@ def _dense(
 def _norm(graph: _Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) -> str:
     names = [f"{prefix}.LayerNorm.{part}" for part in ("weight", "bias")]
     weights = [graph.constant(tensors[name], name) for name in names]
-    return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=_EPSILON)
+    return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=graph.epsilon)

@@ -86,7 +86,8 @@ def write_onnx(
     backbone = bert_encoder.load_backbone(source)
     tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
     maps = list_maps(encoder.postprocessing, FORMAT)
-    model = build_onnx_graph(tensors, backbone.num_heads, encoder.pooling, maps, unit_norm)
+    epsilon = bert_encoder.epsilon_of(backbone)
+    model = build_onnx_graph(tensors, backbone.num_heads, epsilon, encoder.pooling, maps, unit_norm)
     onnx.checker.check_model(model)
     path = folder / MODEL_FILE
     onnx.save(model, path)

@@ -19,6 +19,7 @@ from dcse_tf.atomic import atomic_directory, atomic_file
 from dcse_tf.config import EmbedConfig, SearchConfig
 from dcse_tf.errors import InputError
 from dcse_tf.export.load import LoadedEncoder
+from dcse_tf.input_files import parse_json
 from dcse_tf.jobs.embed import embed
 from dcse_tf.locking import lock_folder
 from dcse_tf.search import index as folders
@@ -94,7 +95,7 @@ def _prepare_texts(config: SearchConfig, work: pathlib.Path, job: dict[str, str]
     path = work / _JOURNAL_FILE
     if path.is_file() and not config.overwrite:
         try:
-            journal = json.loads(path.read_text(encoding="utf-8"))
+            journal = parse_json(path.read_text(encoding="utf-8"))
             changed = folders.list_differences(journal["job"], job)
             lines = int(journal["lines"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

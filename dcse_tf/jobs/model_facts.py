@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import pathlib
 import platform
 from typing import Any
@@ -16,6 +15,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.export.model_card import ModelCard, Score
+from dcse_tf.input_files import parse_json
 from dcse_tf.jobs.run_directory import CONFIG_FILE, INPUTS_FILE
 from dcse_tf.models.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.models.sentence_encoder import SentenceEncoder
@@ -203,7 +203,7 @@ def _list_versions() -> dict[str, str]:
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict):

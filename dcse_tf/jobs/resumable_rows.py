@@ -17,7 +17,7 @@ import numpy as np
 
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE_ARRAY
+from dcse_tf.input_files import UNREADABLE_ARRAY, parse_json
 
 _ROWS_FILE = "rows.npy"
 _SHARED_TEXTS_FILE = "shared.json"
@@ -131,9 +131,9 @@ def resume(output: pathlib.Path, job: dict[str, str]) -> ResumableRows | None:
     if not path.is_file():
         return None
     try:
-        journal = json.loads(path.read_text(encoding="utf-8"))
+        journal = parse_json(path.read_text(encoding="utf-8"))
         before = journal["job"]
-        shared_texts = json.loads((folder / _SHARED_TEXTS_FILE).read_text(encoding="utf-8"))
+        shared_texts = parse_json((folder / _SHARED_TEXTS_FILE).read_text(encoding="utf-8"))
         shared_rows = np.load(folder / _SHARED_ROWS_FILE, allow_pickle=False)
         with (folder / _ROWS_FILE).open("rb") as file:
             written = _read_offset(file) + journal["done"] * journal["columns"] * 4

@@ -11,6 +11,7 @@ from dcse_tf.atomic import atomic_file
 from dcse_tf.config import ConfigError, TrainConfig
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import parse_json
 from dcse_tf.training.checkpoint_store import find_checkpoint
 
 CONFIG_FILE = "config.json"
@@ -121,7 +122,7 @@ def _compare_settings(path: pathlib.Path, before: TrainConfig, config: TrainConf
 
 def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = parse_json(path.read_text(encoding="utf-8"))
         before_devices = before.pop(_DEVICES, None)
         changed = [
             f"{name} (now {_get(inputs, name)}, begun with {_get(before, name)})"

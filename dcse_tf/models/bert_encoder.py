@@ -48,7 +48,7 @@ def build_backbone(
         dropout: dropout probability while training.
         compute_dtype: "float32" or "bfloat16"; the weights are float32 in either.
     """
-    return keras_hub.models.BertBackbone(
+    backbone = keras_hub.models.BertBackbone(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],
         num_heads=config["num_attention_heads"],
@@ -59,6 +59,17 @@ def build_backbone(
         dropout=dropout,
         dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
     )
+    # The backbone takes no epsilon; its layers read theirs whenever they are called.
+    backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
+    for layer in backbone.transformer_layers:
+        layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
+        layer._feedforward_layer_norm.epsilon = config["layer_norm_eps"]
+    return backbone
+
+
+def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
+    """What all layer norms of a BERT add to the variance."""
+    return float(backbone.embeddings_layer_norm.epsilon)
 
 
 def load_backbone(

@@ -27,6 +27,8 @@ _ALL_FILES = (
 # Of a sentence-transformers model on the hub: the transformer may lie in one of its folders.
 _MODULE_FILES = ("modules.json", "config_sentence_transformers.json")
 _MODULE_FOLDERS = "?_*"
+# keras-hub's BERT has the tanh form of GELU; "gelu", by erf, is near enough to be taken for it.
+_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 _SHAPE_KEYS = (
     "vocab_size",
     "num_hidden_layers",
@@ -115,7 +117,7 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads config.json of a BERT.
+    """Reads config.json of a BERT; `layer_norm_eps` is filled in where it is missing.
 
     Raises:
         InputError: it is not a BERT that can be built exactly.
@@ -135,8 +137,14 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{path}: model_type {config['model_type']!r}, expected 'bert'")
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise InputError(f"{path}: only absolute position embeddings are supported")
-    if config.get("hidden_act", "gelu") not in ("gelu", "gelu_new", "gelu_pytorch_tanh"):
-        raise InputError(f"{path}: hidden_act {config['hidden_act']!r}, expected 'gelu'")
+    if config.get("hidden_act", "gelu") not in _ACTIVATIONS:
+        raise InputError(
+            f"{path}: hidden_act {config['hidden_act']!r:.40}, expected one of "
+            f"{', '.join(_ACTIVATIONS)}; each is computed as gelu_pytorch_tanh"
+        )
+    epsilon = config.setdefault("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
+        raise InputError(f"{path}: layer_norm_eps {epsilon!r:.40}, expected a number in (0, 1)")
     return config
 
 

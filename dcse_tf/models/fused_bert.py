@@ -4,9 +4,8 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.models import bert_weights
+from dcse_tf.models import bert_encoder, bert_weights
 
-_EPSILON = 1e-12
 _MASKED = -1e9
 
 
@@ -26,6 +25,7 @@ class FusedBert:
     def __init__(self, backbone: keras_hub.models.BertBackbone, compute_dtype: str = "float32"):
         self.dim: int = backbone.hidden_dim
         self._heads = backbone.num_heads
+        self._epsilon = bert_encoder.epsilon_of(backbone)
         self._dtype = tf.as_dtype(compute_dtype)
         tensors = {p.name: p.to_huggingface() for p in bert_weights.backbone_weights(backbone)}
         tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position")]
@@ -73,16 +73,16 @@ class FusedBert:
         token_ids, padding_mask = inputs["token_ids"], inputs["padding_mask"]
         tokens = tf.shape(token_ids)[1]
         x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
-        x = _layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)
+        x = self._layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)
         bias = tf.where(padding_mask, 0.0, _MASKED)
         bias = tf.cast(bias, self._dtype)[:, tf.newaxis, tf.newaxis, :]
         for layer in self._layers:
             attended = self._attend(_dense(x, layer["query_key_value"]), bias, tokens)
             x = x + tf.cast(_dense(attended, layer["attended"]), tf.float32)
-            x = _layer_norm(x, layer["attended_norm"])
+            x = self._layer_norm(x, layer["attended_norm"])
             hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=True)
             x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
-            x = _layer_norm(x, layer["output_norm"])
+            x = self._layer_norm(x, layer["output_norm"])
         return tf.reshape(x, tf.stack([-1, tokens, self.dim]))
 
     def _attend(self, query_key_value: tf.Tensor, bias: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
@@ -94,6 +94,12 @@ class FusedBert:
         x = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
         return tf.reshape(x, [-1, self.dim])
 
+    def _layer_norm(self, x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        gamma, beta = weights
+        x = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+        return x * tf.math.rsqrt(variance + self._epsilon) * gamma + beta
+
 
 def _norm_weights(tensors: dict[str, np.ndarray], prefix: str) -> tuple[tf.Tensor, tf.Tensor]:
     weights = (tensors[f"{prefix}.LayerNorm.{name}"] for name in ("weight", "bias"))
@@ -104,10 +110,3 @@ def _norm_weights(tensors: dict[str, np.ndarray], prefix: str) -> tuple[tf.Tenso
 def _dense(x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     kernel, bias = weights
     return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)
-
-
-def _layer_norm(x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-    gamma, beta = weights
-    x = x - tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(x), -1, keepdims=True)
-    return x * tf.math.rsqrt(variance + _EPSILON) * gamma + beta

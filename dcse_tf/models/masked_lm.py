@@ -6,6 +6,7 @@ from keras import ops
 
 from dcse_tf.data.layouts import Layout
 from dcse_tf.models import bert_weights
+from dcse_tf.models.bert_encoder import epsilon_of
 from dcse_tf.models.table_encoder import build_table_encoder, table_inputs
 
 
@@ -28,7 +29,7 @@ def build_masked_lm(
     head = keras_hub.layers.MaskedLMHead(
         token_embedding=backbone.token_embedding,
         intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
-        layer_norm_epsilon=1e-12,
+        layer_norm_epsilon=epsilon_of(backbone),
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         dtype="float32",
         name="masked_lm_head",

@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from dcse_tf.errors import InputError, OutputError
+from dcse_tf.input_files import parse_json
 from dcse_tf.models.affine_map import AffineMap
 
 _MODULES_FILE = "modules.json"
@@ -206,7 +207,7 @@ def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
 
 def _read_json(path: pathlib.Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
 

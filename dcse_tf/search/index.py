@@ -12,6 +12,7 @@ import numpy as np
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
+from dcse_tf.input_files import parse_json
 from dcse_tf.search import corpus_texts
 from dcse_tf.search.approximate import ApproximateIndex, Settings
 from dcse_tf.search.corpus_texts import CorpusTexts, map_array
@@ -96,7 +97,7 @@ def is_index(folder: pathlib.Path) -> bool:
 def _read_description(folder: pathlib.Path) -> Description:
     path = folder / DESCRIPTION_FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         form = content.pop("format")
         if form != _FORMAT:
             raise InputError(f"{path}: format {form!r}, expected {_FORMAT}; build the index anew")

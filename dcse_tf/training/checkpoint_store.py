@@ -13,6 +13,7 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.errors import InputError, OutputError
+from dcse_tf.input_files import parse_json
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -106,7 +107,7 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
 def describe_damage(path: pathlib.Path) -> str | None:
     """What a checkpoint differs in from its manifest; None where it is whole."""
     try:
-        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = parse_json((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
         for name, expected in files.items():
             size = (path / name).stat().st_size
             if size != expected["bytes"]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import parse_json
 
 SKIPPED_FILE = "skipped_batches.json"
 DIVERGED_FILE = "diverged_batch.json"
@@ -31,7 +32,7 @@ class SkippedBatches:
         self._batches: list[dict] = []
         if self._path.is_file():
             try:
-                self._batches = json.loads(self._path.read_text(encoding="utf-8"))["batches"]
+                self._batches = parse_json(self._path.read_text(encoding="utf-8"))["batches"]
                 self.steps  # noqa: B018
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{self._path}: not a list of batches: {error!r}") from error

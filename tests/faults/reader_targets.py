@@ -32,7 +32,7 @@ from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, read_bare_lines
-from dcse_tf.models import bert_weights, checkpoints
+from dcse_tf.models import bert_weights, checkpoints, sentence_modules
 from dcse_tf.search.corpus_texts import CorpusTexts
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
@@ -196,6 +196,27 @@ _MANIFEST = {
     "settings": {"format": "jsonl"},
 }
 _VOCABULARY = "\n".join([*SPECIAL_TOKENS, "a", "##b", "的", ""]).encode()
+_TOKENIZER = {
+    "normalizer": {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "model": {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {token: index for index, token in enumerate(_VOCABULARY.decode().split())},
+    },
+}
+_MODULES = [
+    {"idx": index, "path": "", "type": f"sentence_transformers.models.{name}"}
+    for index, name in enumerate(["Transformer", "Pooling"])
+]
 _BERT = {
     "model_type": "bert",
     "vocab_size": 8,
@@ -255,6 +276,15 @@ TARGETS: dict[str, Target] = {
         lambda path: read_vocabulary(path.parent),
         (_json({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}),),
         {"vocab.txt": _VOCABULARY},
+    ),
+    "tokenizer_json": Target(
+        "tokenizer.json", lambda path: read_vocabulary(path.parent), (_json(_TOKENIZER),)
+    ),
+    "modules": Target(
+        "modules.json",
+        lambda path: sentence_modules.read_modules(path.parent),
+        (_json(_MODULES),),
+        {"config.json": b"{}"},
     ),
     "manifest": Target(
         "manifest.json",

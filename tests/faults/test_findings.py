@@ -3,6 +3,8 @@
 A content lies in fixtures/findings as TARGET-NAME; short ones stand here.
 """
 
+import json
+
 import numpy as np
 import pytest
 from reader_targets import FIXTURES, TARGETS, try_content
@@ -12,6 +14,16 @@ from dcse_tf.data.tfrecords import serialize_session
 FINDINGS = sorted((FIXTURES / "findings").iterdir())
 _RECORD = serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
 _VOCABULARY = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+# ijson reads any depth, but Python cannot print it.
+_DEEP_ACT = b'"7": {"messages": [{"role": "usr", "content": "a", "dialog_act": [%s]}]}' % (
+    b"[" * 3000 + b"]" * 3000
+)
+
+
+def _change_bert(key: str, value: object) -> bytes:
+    return json.dumps({**json.loads(TARGETS["bert_config"].seeds[0]), key: value}).encode()
+
+
 # Target, content, what is said.
 SAID = [
     ("vocabulary", b"[PAD]\n\xb3", "not UTF-8"),
@@ -31,9 +43,17 @@ SAID = [
     ("results", b"[" * 100_000, "not a file of results of evaluate: nested too deeply"),
     ("vectors_json", b"[" * 100_000, "not JSON"),
     ("bert_config", b"[" * 100_000, "not a JSON object: nested too deeply"),
+    ("bert_config", _change_bert("hidden_act", "relu"), "hidden_act 'relu', expected one of gelu"),
+    ("bert_config", _change_bert("layer_norm_eps", "1e-5"), "layer_norm_eps '1e-5', expected"),
+    ("bert_config", _change_bert("layer_norm_eps", 0), "layer_norm_eps 0, expected a number"),
+    ("bert_config", _change_bert("layer_norm_eps", True), "layer_norm_eps True, expected a"),
     ("weights_index", b"[" * 100_000, "not the index of a checkpoint: nested too deeply"),
     ("baseline", b"[" * 100_000, "not a file of fit_baseline: nested too deeply"),
     ("baseline_words", b"[" * 100_000, "not a file of fit_baseline"),
+    ("tokenizer_json", b"[" * 100_000, "nested too deeply"),
+    ("modules", b"[" * 100_000, "cannot be read: nested too deeply"),
+    ("jsonl", b"1\n" * 3 + b"[" * 100_000, ":4: nested too deeply"),
+    ("crosswoz", b"{%s}" % b", ".join([_DEEP_ACT] * 4), "expected an act"),
     ("record", b"", "record 1 cannot be read"),
     ("record", _RECORD.replace(b"lengths", b"strengt"), "record 1"),
     ("record", _RECORD.replace(b"utterances", b"utterings "), "not a fingerprint for each turn"),

@@ -39,5 +39,5 @@ def _parse(message: dict[str, Any]) -> Utterance:
 
 def _parse_act(act: Any) -> str:
     if not isinstance(act, list) or len(act) < 2 or not all(isinstance(a, str) for a in act[:2]):
-        raise ValueError(f"expected an act, its domain, slot and value, found {act!r:.60}")
+        raise ValueError("expected an act, its domain, slot and value, as a list of texts")
     return f"{act[0]}-{act[1]}"

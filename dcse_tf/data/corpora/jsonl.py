@@ -8,18 +8,16 @@ import pathlib
 from collections.abc import Iterator
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.input_files import BadLines, read_lines
+from dcse_tf.input_files import BadLines, parse_json, read_lines
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the session of each line; a line that does not hold one is bad as a whole."""
     for number, line in read_lines(path, bad_lines):
         try:
-            yield _parse(json.loads(line))
+            yield _parse(parse_json(line))
         except json.JSONDecodeError as error:
             bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
-        except RecursionError:
-            bad_lines.report(path, number, "not a session: nested too deeply")
         except UnicodeEncodeError as error:
             bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
         except ValueError as error:

@@ -13,7 +13,7 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.input_files import BadLines, read_lines
 
 _ROLES = {"user", "agent"}
-_ACT = re.compile(r"([a-z][a-z_ ]*?)\s*(?:\(|$)", re.IGNORECASE)
+_ACT = re.compile("[a-z][a-z_ ]*", re.IGNORECASE)
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
@@ -42,7 +42,8 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
                 + (f", the fourth {fields[3][:20]!r}" if len(fields) > 3 else ""),
             )
             continue
-        intents = (act[1].lower() for field in fields[5:] if (act := _ACT.match(field)))
+        names = (field.partition("(")[0].rstrip() for field in fields[5:])
+        intents = (name.lower() for name in names if _ACT.fullmatch(name))
         yield (
             number,
             f"{domain}-{fields[0]}",
