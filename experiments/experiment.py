@@ -1,42 +1,35 @@
 """What the commands of the tables and figures have in common: run, collect, report."""
 
 import argparse
+import collections
 import dataclasses
 import pathlib
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from notes import describe_correction, describe_origin, describe_scores
 from plan import Plan, make_plan
 from plots import write_plot
 from rows import Variant
-from run_markers import RunError
+from run_markers import UNKNOWN, RunError, read_commit, read_marker
 from runs import Runner
-from scores import compare, describe_geometry, get_names, read_results, summarise
+from scores import (
+    compare,
+    describe_geometry,
+    describe_size,
+    get_names,
+    read_results,
+    summarise,
+)
 from settings import Settings, SettingsError, add_flags, read_settings
-from tables import Line, Report, format_markdown, write_json
+from tables import Line, Report, correct, format_markdown, write_json
 
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.halves import CHOOSE
 from dcse_tf.evaluation.report import short_path
-
-_SMALL_NOTES = (
-    "Size small: 4 layers, 256 wide, from random weights; vocabulary and masked language modelling "
-    "from the training text of all corpora together. Every row is measured at its last step, "
-    "never at its best on the sets; no file of a set is trained on (inspect_data counts the "
-    "sentences that a corpus and a set share).",
-    "BERT without (adapt) is what the adaptation started from: random weights, not a published "
-    "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the rows.",
-)
-_DEMO_NOTES = (
-    "Size demo: BERT is all-MiniLM-L6-v2, a sentence encoder already, and not BERT-base; (adapt), "
-    "the trained and the fitted rows are of the chitchat conversations.",
-)
-_NOTES = {"small": _SMALL_NOTES, "demo": _DEMO_NOTES, "paper": ()}
-_INTERVALS = (
-    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed "
-    "bootstrap over items]. Differences: paired bootstrap over items, the seeds as they are."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +44,8 @@ class Experiment:
         against: name of the variant that the others are compared with; "" for none.
         paper: variant -> corpus -> the paper's scores.
         notes: further remarks.
+        half: of the sets, on which it is measured: "choose" where settings are compared, "report"
+            where models are.
     """
 
     name: str
@@ -60,6 +55,7 @@ class Experiment:
     against: str
     paper: Callable[[Variant], dict[str, dict[str, float]]]
     notes: tuple[str, ...] = ()
+    half: str = CHOOSE
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -81,31 +77,32 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 def run(experiment: Experiment, options: argparse.Namespace) -> None:
     """Runs what is not done, then writes and prints the report; faults in one line."""
+    commit = read_commit()  # of the code that is loaded
     try:
         settings = read_settings(options)
         if options.jobs < 1:
             raise SettingsError(f"--jobs={options.jobs}: expected at least 1")
-        plan = make_plan(settings, experiment.variants)
+        plan = make_plan(settings, experiment.variants, experiment.half)
         for reason in plan.skipped:
             print(f"left out: {reason}")
         Runner(settings.work_dir, plan.runs, jobs=options.jobs).run_all(options.dry_run)
         if not options.dry_run:
-            _write(make_report(experiment, settings, plan), settings, options.results_dir)
+            report = make_report(experiment, settings, plan, commit)
+            _write(report, settings, options.results_dir)
     except (RunError, SettingsError, InputError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command goes on from here")
 
 
-def make_report(experiment: Experiment, settings: Settings, plan: Plan) -> Report:
+def make_report(experiment: Experiment, settings: Settings, plan: Plan, commit: str) -> Report:
     """The report from the results files.
 
     Raises:
         InputError: a file cannot be used.
     """
-    notes = [*_NOTES[settings.size], _INTERVALS, *experiment.notes]
-    notes += [f"Left out: {reason}." for reason in plan.skipped]
     sets: dict[str, list[Line]] = {}
+    sizes = []
     against = ""
     for corpus in settings.corpora:
         paths = {v: files for (v, name), files in plan.results.items() if name == corpus.name}
@@ -113,6 +110,7 @@ def make_report(experiment: Experiment, settings: Settings, plan: Plan) -> Repor
         against = _label(base) if base else ""
         for measured in corpus.sets:
             found = {v: read_results(files, measured.files) for v, files in paths.items()}
+            sizes.append(f"{measured.title}: {describe_size(next(iter(found.values())))}")
             sets[measured.title] = [
                 Line(
                     _label(variant),
@@ -127,8 +125,28 @@ def make_report(experiment: Experiment, settings: Settings, plan: Plan) -> Repor
                 )
                 for variant, seeds in found.items()
             ]
+    origin = {
+        "half": experiment.half,
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": commit,
+        "commits_of_runs": _count_commits(settings, plan),
+    }
+    notes = [
+        *describe_scores(settings.size, experiment.half, sizes, experiment.variants),
+        *describe_correction(sets),
+        *experiment.notes,
+        *(f"Left out: {reason}." for reason in plan.skipped),
+        *describe_origin(origin),
+    ]
     name = f"{experiment.name}-{settings.size}"
-    return Report(name, experiment.title, experiment.axis, against, notes, sets)
+    return Report(name, experiment.title, experiment.axis, against, notes, correct(sets), origin)
+
+
+def _count_commits(settings: Settings, plan: Plan) -> dict[str, int]:
+    """The commits that runs were made at, and of how many; one that went on at another has both."""
+    markers = [read_marker(settings.work_dir / run.name) for run in plan.runs]
+    found = [", ".join(marker["commits"]) if marker else UNKNOWN for marker in markers]
+    return dict(collections.Counter(found))
 
 
 def _label(variant: Variant) -> str:

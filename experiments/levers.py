@@ -2,6 +2,8 @@
 
     PYTHONPATH=. python experiments/levers.py --work_dir=FOLDER --shared_data=FOLDER
 
+It is measured on the choosing half of each set; table 2 measures on the other what you pick.
+
 With the work folder of table 2, encoder and preset are used again. Longer masked language modelling
 (--mlm_steps) and warm starts (--token_vectors) change the encoder: give each a work folder of its
 own. Plain cosine alone is a row of table 2; temperature, negatives and turns on each side are

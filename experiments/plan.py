@@ -1,4 +1,6 @@
-"""From settings and rows to runs: preparation, adaptation, and one run a row, corpus and seed."""
+"""From settings and rows to runs: preparation, adaptation, one run a row, corpus and seed, and its
+evaluation on a half of the sets, a run of its own: on the other half nothing is trained anew.
+"""
 
 import dataclasses
 import pathlib
@@ -15,6 +17,7 @@ _VOCABULARY = 6000
 _WARMUP = 500
 _SESSIONS = 20  # a batch, the paper's (section 5.3)
 _NEVER = 10**9
+_ENCODER = "model/encoder/config.json"  # what train leaves
 _VECTOR_FLAGS = ("token_vectors", "token_index")
 # Without dev data the encoder that train keeps is the last: the sets are the test here.
 _LAST = ("--dev_samples=0", f"--eval_every={_NEVER}")
@@ -34,8 +37,8 @@ class Plan:
     skipped: list[str]
 
 
-def make_plan(settings: Settings, variants: list[Variant]) -> Plan:
-    """The runs that variants need, each once."""
+def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
+    """The runs that variants need, each once, measured on a half: --half of `evaluate`."""
     runs: dict[str, Run] = {}
     results: dict[tuple[Variant, str], list[pathlib.Path]] = {}
     skipped = []
@@ -46,7 +49,7 @@ def make_plan(settings: Settings, variants: list[Variant]) -> Plan:
                 continue
             seeds = settings.seeds if variant.row.seeded else (None,)
             for seed in seeds:
-                run = _add_row(runs, settings, corpus, variant, seed)
+                run = _add_scores(runs, settings, corpus, variant, seed, half)
                 path = settings.work_dir / run.name / "results.json"
                 results.setdefault((variant, corpus.name), []).append(path)
     return Plan(list(runs.values()), results, skipped)
@@ -56,45 +59,60 @@ def _add(runs: dict[str, Run], run: Run) -> Run:
     return runs.setdefault(run.name, run)
 
 
-def _add_row(
-    runs: dict[str, Run], settings: Settings, corpus: Corpus, variant: Variant, seed: int | None
+def _add_scores(
+    runs: dict[str, Run],
+    settings: Settings,
+    corpus: Corpus,
+    variant: Variant,
+    seed: int | None,
+    half: str,
 ) -> Run:
-    """A row's training or fitting, and its evaluation."""
+    """A row's evaluation on a half of the corpus' sets."""
     row = variant.row
-    name = f"rows/{corpus.name}/{variant.name}" + ("" if seed is None else f"-seed{seed}")
-    folder, commands, needs = f"{WORK}/{name}", [], []
-    encoder = ""
+    name = f"{corpus.name}/{variant.name}" + ("" if seed is None else f"-seed{seed}")
+    model, maker = _add_model(runs, settings, corpus, variant, seed, f"rows/{name}")
+    name = f"scores/{half}/{name}"
+    sts = ",".join(measured.sts for measured in corpus.sets if measured.sts)
+    command = (
+        "-m",
+        "dcse_tf.cli.evaluate",
+        f"--model={model}",
+        f"--pooling={'mean' if row.fit else row.pooling}",
+        f"--retrieval={','.join(s.retrieval for s in corpus.sets)}",
+        *([f"--sts={sts}"] if sts else []),
+        f"--half={half}",
+        f"--output={WORK}/{name}/results.json",
+    )
+    needs = (maker.name,) if maker else ()
+    return _add(runs, Run(name, (command,), ("results.json",), needs))
+
+
+def _add_model(
+    runs: dict[str, Run],
+    settings: Settings,
+    corpus: Corpus,
+    variant: Variant,
+    seed: int | None,
+    name: str,
+) -> tuple[str, Run | None]:
+    """Where a row's model is, and the run that makes it: its own, or its encoder's, if any."""
+    row, needs, places = variant.row, [], []
     if row.encoder:
         encoder, encoder_run = _add_encoder(runs, settings, corpus, row.encoder)
-        needs += [encoder_run.name] if encoder_run else []
-    model = encoder
-    if row.train or row.fit:
-        model = f"{folder}/model"
-        places = [f"--encoder={encoder}"] if encoder else []
-        if encoder:
-            data = _add_data(runs, settings, corpus, variant.share)
-            needs.append(data.name)
-            places.append(f"--data_dir={WORK}/{data.name}/data")
-        job = (
-            ("train", *_train_flags(settings, variant), f"--run_dir={model}")
-            if row.train
-            else ("fit_baseline", *_fit_flags(settings, corpus, row), f"--output_dir={model}")
-        )
-        random = [] if seed is None else [f"--seed={seed}"]
-        commands.append(("-m", f"dcse_tf.cli.{job[0]}", *job[1:], *places, *random))
-    sts = ",".join(measured.sts for measured in corpus.sets if measured.sts)
-    commands.append(
-        (
-            "-m",
-            "dcse_tf.cli.evaluate",
-            f"--model={model}",
-            f"--pooling={'mean' if row.fit else row.pooling}",
-            f"--retrieval={','.join(s.retrieval for s in corpus.sets)}",
-            *([f"--sts={sts}"] if sts else []),
-            f"--output={folder}/results.json",
-        )
-    )
-    return _add(runs, Run(name, tuple(commands), ("results.json",), tuple(needs)))
+        if not (row.train or row.fit):
+            return encoder, encoder_run
+        data = _add_data(runs, settings, corpus, variant.share)
+        needs = [run.name for run in (encoder_run, data) if run]
+        places = [f"--encoder={encoder}", f"--data_dir={WORK}/{data.name}/data"]
+    model = f"{WORK}/{name}/model"
+    if row.train:
+        job, output = ("train", *_train_flags(settings, variant), f"--run_dir={model}"), _ENCODER
+    else:
+        fit = _fit_flags(settings, corpus, row)
+        job, output = ("fit_baseline", *fit, f"--output_dir={model}"), "model/baseline.json"
+    random = [] if seed is None else [f"--seed={seed}"]
+    command = ("-m", f"dcse_tf.cli.{job[0]}", *job[1:], *places, *random)
+    return model, _add(runs, Run(name, (command,), (output,), tuple(needs)))
 
 
 def _train_flags(settings: Settings, variant: Variant) -> list[str]:
@@ -146,8 +164,7 @@ def _add_encoder(
     name = f"encoders/{name}"
     places = (f"--data_dir={WORK}/{data.name}/data", f"--run_dir={WORK}/{name}/model")
     command = ("-m", "dcse_tf.cli.train", *flags, *_LAST, *places)
-    outputs = ("model/encoder/config.json",)
-    return f"{WORK}/{name}/model", _add(runs, Run(name, (command,), outputs, (data.name,)))
+    return f"{WORK}/{name}/model", _add(runs, Run(name, (command,), (_ENCODER,), (data.name,)))
 
 
 def _add_joint(runs: dict[str, Run], settings: Settings) -> Run:

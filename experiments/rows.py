@@ -20,6 +20,7 @@ class Row:
         seeded: whether another seed gives another model.
         sessions: whether a batch is of sessions; otherwise of utterances.
         recipe: size -> flags of `train` that hold against what the size gives every row.
+        chosen: whether its settings were picked among others by their scores.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Row:
     seeded: bool = False
     sessions: bool = True
     recipe: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    chosen: bool = False
 
 
 def _trained(name: str, title: str, *flags: str) -> Row:
@@ -47,6 +49,7 @@ def _recommended(name: str, title: str, *flags: str) -> Row:
             ("small", ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150")),
             ("demo", ("--batch_form=dense",)),
         ),
+        chosen=True,
     )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from dcse_tf.atomic import atomic_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARKER = "run.json"
+UNKNOWN = "unknown"
 Commands = Sequence[Sequence[str]]
 
 
@@ -24,6 +26,7 @@ def begin_marker(folder: pathlib.Path, commands: Commands, digest: str) -> dict[
         "digest": digest,
         "commands": [list(command) for command in commands],
         "flag_files": read_flag_files(commands),
+        "commits": [],
         "finished": 0,
         "seconds": 0.0,
     }
@@ -45,6 +48,7 @@ def read_marker(folder: pathlib.Path) -> dict[str, Any] | None:
         marker = json.loads(path.read_text(encoding="utf-8"))
         for name in ("digest", "commands", "flag_files", "finished", "seconds"):
             marker[name]
+        marker.setdefault("commits", [UNKNOWN])  # before they were recorded
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: not a marker of these scripts: {error!r}") from error
     return marker
@@ -53,6 +57,30 @@ def read_marker(folder: pathlib.Path) -> dict[str, Any] | None:
 def write_marker(folder: pathlib.Path, marker: dict[str, Any]) -> None:
     with atomic_file(folder / MARKER) as partial:
         partial.write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
+
+
+def read_commit() -> str:
+    """The commit of this checkout, with "-dirty" where a tracked file differs; or "unknown".
+
+    Reports are tracked, but no code: writing one leaves the code as it is.
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "--no-optional-locks", *words]
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+        ).stdout
+
+    try:
+        folder, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if pathlib.Path(folder).resolve() != ROOT.resolve():
+            return UNKNOWN  # a copy of the files inside some other checkout
+        changes = git(
+            "status", "--porcelain", "--untracked-files=no", "--", ".", ":!experiments/results"
+        )
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return UNKNOWN
+    return f"{commit}-dirty" if changes else commit
 
 
 def compute_digest(commands: Commands, needs: Sequence[str]) -> str:

@@ -4,6 +4,9 @@ Every run has a folder of its own in the work folder, with its log and a marker 
 commands it was begun with. Started again, what is done is used again, what was cut off goes on,
 and what has another command now is done anew, with all that was made from it. Nothing is deleted:
 the folder of a run that is done anew is moved aside.
+
+Another commit of the code is no reason to do a run anew, since most commits change no result. The
+marker has the commits that a run was made at, and reports name them.
 """
 
 import concurrent.futures
@@ -23,6 +26,7 @@ from run_markers import (
     begin_marker,
     compute_digest,
     describe_change,
+    read_commit,
     read_marker,
     write_marker,
 )
@@ -166,6 +170,8 @@ class Runner:
             marker = begin_marker(folder, run.commands, self._digests[run.name])
         for command in run.commands[marker["finished"] :]:
             started = time.monotonic()
+            marker["commits"] = list(dict.fromkeys([*marker["commits"], read_commit()]))
+            write_marker(folder, marker)
             try:
                 self._launch(run, command, children)
                 if marker["finished"] + 1 == len(run.commands) and self._lacking(run):

@@ -59,6 +59,17 @@ def get_names(seeds: Sequence[dict[str, Result]]) -> list[str]:
     return [name for name, task in SCORES.items() if task in seeds[0]]
 
 
+def describe_size(seeds: Sequence[dict[str, Result]]) -> str:
+    """How many queries and pairs were scored."""
+    counts = [
+        f"{result.scores[unit]:.0f} {unit}"
+        for result in seeds[0].values()
+        for unit in ("queries", "pairs")
+        if unit in result.scores
+    ]
+    return " and ".join(counts)
+
+
 def summarise(seeds: Sequence[dict[str, Result]], name: str) -> Score:
     """A score over seeds."""
     results = [seed[SCORES[name]] for seed in seeds]

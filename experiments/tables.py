@@ -10,7 +10,7 @@ from scores import TITLES, Score
 
 from dcse_tf.atomic import atomic_file
 from dcse_tf.evaluation import geometry
-from dcse_tf.evaluation.bootstrap import Difference
+from dcse_tf.evaluation.bootstrap import Difference, holm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Line:
         paper: the paper's scores, where it gives some.
         differences: from the line that all are compared with; empty of that line itself.
         geometry: what `describe_geometry` gives.
+        corrected: the differences' p-values, corrected for all the comparisons of the report.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Line:
     paper: dict[str, float]
     differences: dict[str, Difference]
     geometry: dict[str, float]
+    corrected: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Report:
         against: label of the line that all are compared with; "" for none.
         notes: what a reader must know, one sentence or more each.
         sets: title of what the models are measured on -> lines.
+        origin: half of the sets, command line, commit, commits of the runs.
     """
 
     name: str
@@ -55,6 +58,27 @@ class Report:
     against: str
     notes: list[str]
     sets: dict[str, list[Line]]
+    origin: dict[str, Any]
+
+
+def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
+    """The lines with their p-values corrected: all of a report, of every set, are one family."""
+    p_values = [
+        difference.p_value
+        for lines in sets.values()
+        for line in lines
+        for difference in line.differences.values()
+    ]
+    corrected = iter(holm(p_values))
+    return {
+        title: [
+            dataclasses.replace(
+                line, corrected={name: next(corrected) for name in line.differences}
+            )
+            for line in lines
+        ]
+        for title, lines in sets.items()
+    }
 
 
 def format_markdown(report: Report) -> str:
@@ -87,13 +111,14 @@ def _score_rows(lines: list[Line]) -> Iterable[list[str]]:
 
 def _difference_rows(lines: list[Line]) -> Iterable[list[str]]:
     names = list(lines[0].scores)
-    yield ["", *(cell for name in names for cell in (TITLES[name], "p"))]
+    yield ["", *(cell for name in names for cell in (TITLES[name], "p", "p (Holm)"))]
     for line in lines:
         if line.differences:
             row = [line.label]
             for name in names:
                 d = line.differences[name]
-                row += [f"{d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{d.p_value:.4f}"]
+                row.append(f"{d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}]")
+                row += [f"{p_value:.4f}" for p_value in (d.p_value, line.corrected[name])]
             yield row
 
 

@@ -8,7 +8,7 @@ import pytest
 import reference
 
 from dcse_tf.evaluation import bootstrap
-from dcse_tf.evaluation.bootstrap import difference, interval, score_names
+from dcse_tf.evaluation.bootstrap import difference, holm, interval, score_names
 
 # Twenty-five pairs: degrees with many ties, two models, the second with less noise.
 _RNG = np.random.default_rng(7)
@@ -227,3 +227,14 @@ def test_other_items_are_refused():
         other = _pairs(FIRST[: len(degrees)], degrees)
         with pytest.raises(ValueError, match="pairs of the two results are not the same"):
             difference(_pairs(FIRST), other, "spearman")
+
+
+def test_holms_correction_by_hand():
+    """Sorted 0.01, 0.02, 0.03, 0.04, 0.5, times 5 to 1: 0.05, 0.08, 0.09, 0.08, 0.5; the fourth is
+    no less than the third.
+    """
+    expected = [0.09, 0.05, 0.5, 0.09, 0.08]
+    assert holm([0.04, 0.01, 0.5, 0.03, 0.02]) == pytest.approx(expected)
+    assert holm([0.4, 0.4, 0.4]) == [1, 1, 1]
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []

@@ -106,11 +106,14 @@ def test_the_table_has_a_line_a_score():
         Comparison("retrieval", path, "map", 50.0, 51.234, Difference(1.234, -0.5, 3.0, 0.12346)),
         Comparison("sts", "sts.txt", "spearman", 80.0, 79.0, Difference(-1.0, -2.0, -0.125, 4e-4)),
     ]
-    assert format_comparisons(comparisons).splitlines() == [
-        "evaluation  file           score     first  second  difference    95% interval       p",
-        "--------------------------------------------------------------------------------------",
-        "retrieval   mdc/dev/s.txt  map       50.00   51.23       +1.23  -0.50 to +3.00  0.1235",
-        "sts         sts.txt        spearman  80.00   79.00       -1.00  -2.00 to -0.12  0.0004",
+    head = "evaluation  file           score     first  second  difference    95% interval       p"
+    assert format_comparisons(comparisons, [0.12346, 8e-4]).splitlines() == [
+        f"{head}  p (Holm)",
+        "-" * (len(head) + 10),
+        "retrieval   mdc/dev/s.txt  map       50.00   51.23       +1.23  -0.50 to +3.00  0.1235"
+        "    0.1235",
+        "sts         sts.txt        spearman  80.00   79.00       -1.00  -2.00 to -0.12  0.0004"
+        "    0.0008",
     ]
 
 
@@ -131,6 +134,10 @@ def test_the_command_compares_each_with_the_first(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "first: run/base, second: run/中文"
     assert lines[3].split()[:6] == ["sts", "sts.txt", "spearman", "-100.00", "100.00", "+200.00"]
+    # Twice the p-value: the two files that are compared with the first are one family.
+    raw, corrected = map(float, lines[3].split()[-2:])
+    assert corrected == pytest.approx(2 * raw)
+    assert 0 < raw < 0.01
     assert lines[4] == "first: run/base, second: run/same"
-    assert lines[7].split()[5:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000"]
+    assert lines[7].split()[5:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000", "1.0000"]
     assert len(lines) == 8

@@ -126,6 +126,12 @@ def test_a_broken_file_is_named(tmp_path, content):
         (EvaluateConfig, {"model": ""}, "--model is required"),
         (EvaluateConfig, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
         (EvaluateConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
+        (EvaluateConfig, {"half": "dev"}, "--half=dev: expected one of 'all', 'choose', 'report'"),
+        (
+            EvaluateConfig,
+            {"half": "report", "response_selection": ("test.jsonl",)},
+            "--half=report is for --retrieval and --sts: leave --response_selection out",
+        ),
         (EmbedConfig, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
         *(
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")

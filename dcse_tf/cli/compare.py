@@ -7,13 +7,16 @@ from dcse_tf.config import CompareConfig
 def compare(config: CompareConfig) -> None:
     import pathlib
 
+    from dcse_tf.evaluation.bootstrap import holm
     from dcse_tf.evaluation.comparison import compare_results, format_comparisons
     from dcse_tf.evaluation.report import read_json
 
     (baseline, first), *others = (read_json(pathlib.Path(path)) for path in config.results)
-    for model, second in others:
+    compared = [compare_results(first, second) for _, second in others]
+    corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
+    for (model, _), found in zip(others, compared, strict=True):
         print(f"first: {baseline}, second: {model}")
-        print(format_comparisons(compare_results(first, second)))
+        print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
 if __name__ == "__main__":

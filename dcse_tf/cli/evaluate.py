@@ -9,6 +9,8 @@ def evaluate(config: EvaluateConfig) -> None:
     from dcse_tf.jobs import evaluate as job
 
     print(format_table(job.evaluate(config)))
+    if config.half != "all":
+        print(f"scored: the half of --half={config.half}")
     if config.output:
         print(f"results are in {config.output}")
 

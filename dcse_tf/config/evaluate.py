@@ -26,6 +26,13 @@ class EvaluateConfig(ModelOptions):
         "comma-separated: R@k and MRR of the true response among --candidates.",
         files=True,
     )
+    half: str = option(
+        "all",
+        "Retrieval and STS: score all queries and pairs, or one half of them, which a hash of "
+        "their texts decides. Choose settings on one (choose), say what they score on the other "
+        "(report).",
+        choices=("all", "choose", "report"),
+    )
     output: str = option(
         "",
         "JSON file for the results. Default: print the table only.",
@@ -54,6 +61,11 @@ class EvaluateConfig(ModelOptions):
         if not (self.retrieval or self.sts or self.response_selection):
             raise ConfigError(
                 "nothing to evaluate: give --retrieval, --sts or --response_selection"
+            )
+        if self.half != "all" and self.response_selection:
+            raise ConfigError(
+                f"--half={self.half} is for --retrieval and --sts: leave --response_selection out; "
+                "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
             )
 
 

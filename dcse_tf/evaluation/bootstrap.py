@@ -6,7 +6,7 @@ on the same draws (paired), which takes out what makes an item hard for both.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import scipy.stats
@@ -85,6 +85,21 @@ def paired_difference(
     below, above = (1 + np.sum(draws <= 0)), (1 + np.sum(draws >= 0))
     p_value = min(1.0, 2.0 * float(min(below, above)) / (len(draws) + 1))
     return Difference(float(statistic(*data, axis=-1)), *limits, p_value)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for how many there are, in the order given (Holm 1979).
+
+    The chance that any comparison of models that are in truth equal has a corrected p-value below
+    0.05 is 5% at most, even where the comparisons depend on one another. The k-th smallest of m is
+    multiplied by m - k + 1, and is never less than the one before it.
+    """
+    order = np.argsort(p_values)
+    factors = np.arange(len(p_values), 0, -1)
+    largest = np.maximum.accumulate(factors * np.sort(p_values))
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.minimum(1.0, largest)
+    return corrected.tolist()
 
 
 def _correlation(degree: np.ndarray, cosine: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -49,13 +49,21 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
             for name in score_names(result.items)
         ]
     if not comparisons:
-        raise InputError("the results have no evaluation set in common (the same file's content)")
+        raise InputError(
+            "the results have no evaluation set in common (the same content of "
+            "a file, the same --half of it)"
+        )
     return comparisons
 
 
-def format_comparisons(comparisons: list[Comparison]) -> str:
-    """A line a score."""
-    head = ("evaluation", "file", "score", "first", "second", "difference", "95% interval", "p")
+def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
+    """A line a score.
+
+    Args:
+        comparisons: the lines.
+        corrected: `holm`'s p-value of each, over all the comparisons that were asked for.
+    """
+    head = ("evaluation", "file", "score", "first", "second", "difference", "95% interval")
     rows = [
         (
             c.task,
@@ -66,7 +74,8 @@ def format_comparisons(comparisons: list[Comparison]) -> str:
             f"{c.difference.value:+.2f}",
             f"{c.difference.low:+.2f} to {c.difference.high:+.2f}",
             f"{c.difference.p_value:.4f}",
+            f"{p_value:.4f}",
         )
-        for c in comparisons
+        for c, p_value in zip(comparisons, corrected, strict=True)
     ]
-    return align([head, *rows], text_columns=3)
+    return align([(*head, "p", "p (Holm)"), *rows], text_columns=3)

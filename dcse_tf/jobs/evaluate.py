@@ -8,6 +8,7 @@ from absl import logging
 from dcse_tf.config import EvaluateConfig
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation.halves import ALL, halve_retrieval_set, halve_sts_set
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
@@ -26,9 +27,13 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
     """
     # Sets are read first: a fault in the last of them must not cost the encoding of the others.
     retrieval = {
-        str(p): read_retrieval_set(p) for p in resolve_inputs(config.retrieval, "retrieval")
+        str(p): halve_retrieval_set(p, read_retrieval_set(p), config.half)
+        for p in resolve_inputs(config.retrieval, "retrieval")
     }
-    sts = {str(p): read_sts_set(p) for p in resolve_inputs(config.sts, "sts")}
+    sts = {
+        str(p): halve_sts_set(p, read_sts_set(p), config.half)
+        for p in resolve_inputs(config.sts, "sts")
+    }
     dialogues = {
         str(p): _make_samples(p, config)
         for p in resolve_inputs(config.response_selection, "response_selection")
@@ -44,11 +49,11 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
     for source, retrieval_set in retrieval.items():
         logging.info("semantic retrieval on %s", source)
         found = evaluate_retrieval(retrieval_set, encoder.encode)
-        results.append(make_result("retrieval", source, _fingerprint(source), found))
+        results.append(make_result("retrieval", source, _fingerprint(source, config.half), found))
     for source, sts_set in sts.items():
         logging.info("sts on %s", source)
         found = evaluate_sts(sts_set, encoder.encode)
-        results.append(make_result("sts", source, _fingerprint(source), found))
+        results.append(make_result("sts", source, _fingerprint(source, config.half), found))
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         results.extend(_select_responses(source, samples, encoder))
@@ -96,6 +101,8 @@ def _select_responses(
     return [*results, make_result("response (cosine)", source, drawn, found)]
 
 
-def _fingerprint(source: str) -> str:
+def _fingerprint(source: str, half: str) -> str:
+    """Of the file, and of the half that was scored: different halves cannot be compared."""
     with pathlib.Path(source).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest if half == ALL else f"{digest}:{half}"

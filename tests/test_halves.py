@@ -1,0 +1,170 @@
+"""A set falls into two halves by its texts alone, and is scored by half."""
+
+import collections
+import json
+import pathlib
+import random
+
+import numpy as np
+import pytest
+from shared_files import shared_file
+
+from dcse_tf.config import EvaluateConfig
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.comparison import compare_results
+from dcse_tf.evaluation.halves import find_half, halve_retrieval_set, halve_sts_set
+from dcse_tf.evaluation.report import read_json
+from dcse_tf.evaluation.semantic_retrieval import (
+    Query,
+    RetrievalSet,
+    evaluate_retrieval,
+    read_retrieval_set,
+    write_retrieval_set,
+)
+from dcse_tf.evaluation.sts import StsSet, read_sts_set, write_sts_set
+from dcse_tf.jobs import evaluate as job
+
+PATH = pathlib.Path("set.txt")
+HALVES = ("choose", "report")
+
+
+def make_retrieval_set(count=60):
+    """Two intents by turns; sentence 7 stands in it twice."""
+    sentences = [f"句子 {i}" for i in range(count)]
+    sentences[-1] = sentences[7]
+    places = np.arange(count)
+    queries = [
+        Query(i, np.flatnonzero((places % 2 == i % 2) & (places != i)), places[places % 2 != i % 2])
+        for i in range(count)
+    ]
+    return RetrievalSet(sentences, queries, [""] * count)
+
+
+def make_sts_set(count=60):
+    first, second = [f"a {i}" for i in range(count)], [f"b {i}" for i in range(count)]
+    first[-1], second[-1] = second[7], first[7]
+    return StsSet(np.arange(count) % 5 + 1.0, first, second)
+
+
+def encode(sentences):
+    """Random directions, the same for a text wherever it stands."""
+    return np.array([np.random.default_rng(list(s.encode())).normal(size=8) for s in sentences])
+
+
+def get_texts(half):
+    return [half.sentences[query.sentence] for query in half.queries]
+
+
+def get_pairs(half):
+    return list(zip(half.degrees.tolist(), half.first, half.second, strict=True))
+
+
+def test_the_halves_of_a_retrieval_set_are_apart_and_together_the_whole():
+    whole = make_retrieval_set()
+    halves = [halve_retrieval_set(PATH, whole, half) for half in HALVES]
+    indices = [query.sentence for half in halves for query in half.queries]
+    assert sorted(indices) == list(range(60))
+    assert all(half.sentences == whole.sentences for half in halves)
+    assert not set(get_texts(halves[0])) & set(get_texts(halves[1]))  # not the one that is twice
+    for half in halves:
+        assert all(query is whole.queries[query.sentence] for query in half.queries)
+    assert halve_retrieval_set(PATH, whole, "all").queries == whole.queries
+
+
+def test_the_halves_of_an_sts_set_are_apart_and_together_the_whole():
+    whole = make_sts_set()
+    halves = [get_pairs(halve_sts_set(PATH, whole, half)) for half in HALVES]
+    assert sorted(halves[0] + halves[1]) == sorted(get_pairs(whole))
+    texts = [{frozenset(pair[1:]) for pair in half} for half in halves]
+    assert not texts[0] & texts[1]  # not the pair that is there the other way round too
+    assert get_pairs(halve_sts_set(PATH, whole, "all")) == get_pairs(whole)
+
+
+def test_another_order_of_the_lines_leaves_the_halves_as_they_are():
+    retrieval, sts = make_retrieval_set(), make_sts_set()
+    order = random.Random(3).sample(range(60), 60)
+    new = {old: place for place, old in enumerate(order)}
+    queries = [
+        Query(new[q.sentence], *(np.array([new[i] for i in c]) for c in (q.positives, q.negatives)))
+        for q in (retrieval.queries[old] for old in order)
+    ]
+    mixed = RetrievalSet([retrieval.sentences[i] for i in order], queries, [""] * 60)
+    pairs = [get_pairs(sts)[i] for i in order]
+    turned = StsSet(np.array([p[0] for p in pairs]), [p[2] for p in pairs], [p[1] for p in pairs])
+    for half in HALVES:
+        texts, more = (get_texts(halve_retrieval_set(PATH, s, half)) for s in (retrieval, mixed))
+        assert collections.Counter(texts) == collections.Counter(more)
+        one, other = (get_pairs(halve_sts_set(PATH, s, half)) for s in (sts, turned))
+        assert sorted(one) == sorted((degree, b, a) for degree, a, b in other)
+
+
+def test_a_half_is_what_the_hash_says_for_good():
+    """SHA-256 begins 0x53 of 好的, 0xca of a, 0x7e of a, line feed, b (by sha256sum)."""
+    assert find_half("好的") == "report"
+    assert find_half("a") == "choose"
+    assert find_half("a", "b") == find_half("b", "a") == "choose"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "pairs"),
+    [("jddc", [1046, 1048], [512, 488]), ("edc", [1157, 1216], [254, 246])],
+)
+def test_the_authors_sets_have_halves_of_about_equal_size(corpus, queries, pairs):
+    folder = f"dialoguecse_official/{corpus}/dev"
+    retrieval = read_retrieval_set(shared_file(f"{folder}/select.txt"))
+    sts = read_sts_set(shared_file(f"{folder}/sts.txt"))
+    assert [len(halve_retrieval_set(PATH, retrieval, half).queries) for half in HALVES] == queries
+    assert [len(halve_sts_set(PATH, sts, half).first) for half in HALVES] == pairs
+
+
+def test_scores_of_the_whole_are_the_weighted_mean_of_the_halves():
+    whole = make_retrieval_set()
+    halves = [
+        evaluate_retrieval(halve_retrieval_set(PATH, whole, half), encode).scores for half in HALVES
+    ]
+    scores = evaluate_retrieval(whole, encode).scores
+    counts = [half["queries"] for half in halves]
+    assert sum(counts) == 60
+    for name in ("map", "mrr"):
+        mean = sum(n * half[name] for n, half in zip(counts, halves, strict=True)) / 60
+        assert scores[name] == pytest.approx(mean)
+        assert halves[0][name] != pytest.approx(halves[1][name])
+
+
+def test_a_half_that_is_too_small_is_an_error_that_names_the_file():
+    one = RetrievalSet(["a", "b"], [Query(0, np.array([1]), np.array([1]))], ["", ""])
+    with pytest.raises(InputError, match=r"set\.txt: none of its queries .* --half=report"):
+        halve_retrieval_set(PATH, one, "report")
+    pairs = StsSet(np.array([1.0, 2.0]), ["a", "b"], ["b", "a"])
+    with pytest.raises(InputError, match=r"set\.txt: .* two pairs .*--half=report, found 0 of 2"):
+        halve_sts_set(PATH, pairs, "report")
+
+
+def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, monkeypatch):
+    class Encoder:
+        """In place of a model: the sets are what is looked at."""
+
+    Encoder.encode = staticmethod(encode)
+    monkeypatch.setattr(job, "load_encoder", lambda *_: Encoder)
+    select, sts = tmp_path / "select.txt", tmp_path / "sts.txt"
+    write_retrieval_set(select, make_retrieval_set())
+    write_sts_set(sts, make_sts_set())
+    found = {}
+    for half in ("all", *HALVES):
+        output = tmp_path / f"{half}.json"
+        job.evaluate(
+            EvaluateConfig(
+                model="m", retrieval=(str(select),), sts=(str(sts),), half=half, output=str(output)
+            )
+        )
+        assert json.loads(output.read_text())["settings"]["half"] == half
+        found[half] = read_json(output)[1]
+    counts = {
+        half: [results[0].scores["queries"], results[1].scores["pairs"]]
+        for half, results in found.items()
+    }
+    assert np.add(counts["choose"], counts["report"]).tolist() == counts["all"] == [60, 60]
+    for half in HALVES:
+        for other in {*found} - {half}:
+            with pytest.raises(InputError, match="no evaluation set in common"):
+                compare_results(found[half], found[other])
