@@ -1,6 +1,7 @@
 """Any encoder that a user names, as a function from sentences to embeddings."""
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from collections.abc import Callable
@@ -22,9 +23,13 @@ from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
 from dcse_tf.models.checkpoints import read_max_sequence_length, resolve_checkpoint
 from dcse_tf.models.fused_bert import FusedBert
+from dcse_tf.models.response_scorer import ResponseScorer
 from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
 from dcse_tf.models.sentence_modules import SentenceModules, read_modules
+from dcse_tf.models.turn_attention import read_turn_attention
 
+# Contexts and candidates to the matching similarity; see `ResponseScorer.score`.
+Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 _BYTES_PER_TOKEN = 4
 _FILE_PATTERNS = (
     "*.json",
@@ -57,14 +62,20 @@ class LoadedEncoder:
             for an export, which has become one graph, and for a fitted baseline, whose sentence
             embeddings are another space than the tokens'.
         folder: where the model lies.
-        match: contexts and candidates to the matching similarity, where an export has it; see
-            `ResponseScorer.score`.
+        exported_match: the matching similarity of an export that has it.
     """
 
     batches: BatchEncoder
     sentence_encoder: SentenceEncoder | None
     folder: pathlib.Path
-    match: Callable[[list[list[str]], list[list[str]]], np.ndarray] | None = None
+    exported_match: Match | None = None
+
+    @functools.cached_property
+    def match(self) -> Match | None:
+        """The model's own matching similarity; None where it has sentence embeddings alone."""
+        if self.sentence_encoder is None:
+            return self.exported_match
+        return ResponseScorer(self.sentence_encoder, read_turn_attention(self.folder)).score
 
     def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
         """Embeds sentences; float32 `[n, dim]`."""

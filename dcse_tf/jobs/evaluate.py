@@ -14,8 +14,6 @@ from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.export.load import Execution, LoadedEncoder, load_encoder
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.jobs.dev_scores import read_dialogues
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.turn_attention import read_turn_attention
 
 
 def evaluate(config: EvaluateConfig) -> list[Result]:
@@ -79,12 +77,8 @@ def _select_responses(
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
     drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
     results = []
-    matching = encoder.match
-    if encoder.sentence_encoder:
-        attention = read_turn_attention(encoder.folder)
-        matching = ResponseScorer(encoder.sentence_encoder, attention).score
-    if matching:
-        found = response_selection.evaluate_response_selection(samples, matching)
+    if encoder.match:
+        found = response_selection.evaluate_response_selection(samples, encoder.match)
         results.append(make_result("response (matching)", source, drawn, found))
     else:
         logging.warning(
