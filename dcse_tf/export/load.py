@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +17,9 @@ from dcse_tf.baselines.word_average import WordAverageBatches
 from dcse_tf.data.tokenization import read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.export.export_scorer import ExportScorer
-from dcse_tf.export.saved_model import is_saved_model
+from dcse_tf.export.saved_model import SETTINGS_FILE, is_saved_model
 from dcse_tf.export.served_encoder import MATCH, SIGNATURE
+from dcse_tf.input_files import read_json_object
 from dcse_tf.models.affine import AffineMaps
 from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
@@ -62,12 +64,15 @@ class LoadedEncoder:
             for an export, which has become one graph, and for a fitted baseline, whose sentence
             embeddings are another space than the tokens'.
         folder: where the model lies.
+        settings: by which it computes, where they are known: max_sequence_length in tokens,
+            pooling, compute_dtype.
         exported_match: the matching similarity of an export that has it.
     """
 
     batches: BatchEncoder
     sentence_encoder: SentenceEncoder | None
     folder: pathlib.Path
+    settings: Mapping[str, Any]
     exported_match: Match | None = None
 
     @functools.cached_property
@@ -197,7 +202,12 @@ def load_checkpoint_encoder(
     """Loads a checkpoint folder to embed many sentences; see `load_encoder`."""
     encoder = _build(folder, max_sequence_length, pooling, execution.compute_dtype)
     batches = TokenBatches(encoder, execution.batch_tokens, execution.jit_compile)
-    return LoadedEncoder(batches, None if encoder.postprocessing else encoder, folder)
+    settings = {
+        "max_sequence_length": encoder.max_sequence_length,
+        "pooling": encoder.pooling,
+        "compute_dtype": execution.compute_dtype,
+    }
+    return LoadedEncoder(batches, None if encoder.postprocessing else encoder, folder, settings)
 
 
 def load_encoder(
@@ -224,15 +234,21 @@ def load_encoder(
         embed = signatures[SIGNATURE]
         exported = ExportBatches(lambda x: embed(sentences=x)["embeddings"], execution.batch_tokens)
         match = ExportScorer(signatures[MATCH]).score if MATCH in signatures else None
-        return LoadedEncoder(exported, None, folder, match)
+        return LoadedEncoder(exported, None, folder, _read_export_settings(folder), match)
     folder = find_encoder(name, flag)
     if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
         fixed = "word vectors are averaged as they are; {}"
         _refuse_settings(f"--{flag}={name}: {fixed}", max_sequence_length, pooling, execution)
         vectors, unit = files.read_word_average(folder)
         averages = WordAverageBatches(vectors, unit, execution.batch_tokens)
-        return LoadedEncoder(averages, None, folder)
+        return LoadedEncoder(averages, None, folder, {"max_sequence_length": None})
     return load_checkpoint_encoder(folder, max_sequence_length, pooling, execution)
+
+
+def _read_export_settings(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / SETTINGS_FILE
+    written = read_json_object(path) if path.is_file() else {}
+    return {name: written.get(name) for name in ("max_sequence_length", "pooling")}
 
 
 def _refuse_settings(

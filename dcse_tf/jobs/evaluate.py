@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+from collections.abc import Callable
 
 from absl import logging
 
@@ -16,11 +17,19 @@ from dcse_tf.input_files import resolve_inputs
 from dcse_tf.jobs.dev_scores import read_dialogues
 
 
-def evaluate(config: EvaluateConfig) -> list[Result]:
+def evaluate(
+    config: EvaluateConfig, show: Callable[[list[Result]], None] = lambda results: None
+) -> list[Result]:
     """Scores an encoder on every set that the settings name.
+
+    Args:
+        config: the settings.
+        show: is called with the results before they are written: if they cannot be, they are not
+            lost.
 
     Raises:
         InputError: a model or a set cannot be used.
+        OutputError: the results cannot be written; found out before the work where it can be.
     """
     # Sets are read first: a fault in the last of them must not cost the encoding of the others.
     retrieval = {
@@ -31,6 +40,8 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
         str(p): _make_samples(p, config)
         for p in resolve_inputs(config.response_selection, "response_selection")
     }
+    if config.output:
+        report.refuse_unwritable(pathlib.Path(config.output))
     encoder = load_encoder(
         config.model,
         "model",
@@ -50,8 +61,10 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         results.extend(_select_responses(source, samples, encoder))
+    show(results)
     if config.output:
-        report.write_json(pathlib.Path(config.output), config.model, config.to_dict(), results)
+        settings = {**config.to_dict(), **encoder.settings}
+        report.write_json(pathlib.Path(config.output), config.model, settings, results)
     return results
 
 
