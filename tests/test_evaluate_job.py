@@ -1,15 +1,19 @@
-"""The evaluation job: what its results say, and what becomes of them."""
+"""The evaluation job: which turns it sees, what its results say, what becomes of them."""
+
+import collections
 
 import pytest
+from dialogue_files import json_lines, run
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli.evaluate import evaluate as evaluate_command
-from dcse_tf.config import EvaluateConfig, ExportConfig
+from dcse_tf.config import EvaluateConfig, ExportConfig, TrainConfig
 from dcse_tf.errors import OutputError
-from dcse_tf.evaluation import report
+from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.comparison import describe_differences
 from dcse_tf.jobs.evaluate import evaluate
 from dcse_tf.jobs.export import export
+from dcse_tf.jobs.train import train
 from dcse_tf.models.checkpoints import write_max_sequence_length
 
 LENGTH = 8
@@ -69,3 +73,89 @@ def test_results_that_cannot_be_written_after_all_are_printed(
     with pytest.raises(OutputError, match="no space left"):
         evaluate_command(make_config(checkpoint, data_dir / "test.jsonl", output=output))
     assert "response (matching)" in capsys.readouterr().out
+
+
+def make_dialogues():
+    """Session to turns; the first letter of a session's name says what its turns are.
+
+    a: x speaks twice, then y. b: x speaks three times. c: between two turns of x, y says what has
+    no token: prepare_data leaves that out, and parts the two turns of x also where it joins.
+    """
+    turns = {"a": "xxy", "b": "xxx", "c": "xyxy"}
+    dialogues = {}
+    for number in range(150):
+        name = f"{'abc'[number % 3]}{number}"
+        roles = turns[name[0]]
+        dialogues[name] = [(role, f"s{number} t{place}") for place, role in enumerate(roles)]
+        if name[0] == "c":
+            dialogues[name][1] = ("y", "\ufffd")
+    return dialogues
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The numbers of turns of the sessions that samples are drawn from, by the kind of session."""
+    turns = []
+    make_samples = response_selection.make_samples
+
+    def spy(sessions, **settings):
+        found = collections.defaultdict(set)
+        for name, texts in sessions:
+            found[name[0]].add(len(texts))
+        turns.append(dict(sorted(found.items())))
+        return make_samples(sessions, **settings)
+
+    monkeypatch.setattr(response_selection, "make_samples", spy)
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [(True, {"a": {2}, "c": {3}}), (False, {"a": {3}, "b": {3}, "c": {3}})],
+    ids=["joined", "apart"],
+)
+def test_responses_are_selected_among_the_turns_that_training_sees(
+    checkpoint, tmp_path, seen, join, expected
+):
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.3}
+    manifest = run(
+        tmp_path,
+        json_lines(make_dialogues()),
+        format="jsonl",
+        join_consecutive=join,
+        **fractions,
+    )
+    for split in ("dev", "test"):
+        found = manifest.splits[split]
+        assert found.sessions >= 20
+        assert (found.utterances == 3 * found.sessions) != join
+    train(
+        TrainConfig(
+            data_dir=str(tmp_path / "data"),
+            run_dir=str(tmp_path / "run"),
+            encoder_size="tiny",
+            steps=1,
+            global_batch_size=4,
+            negatives=3,
+            dev_samples=20,
+            projector_sentences=0,
+        )
+    )
+    evaluate(make_config(checkpoint, tmp_path / "data/test.jsonl"))
+    assert seen == [expected, expected]
+
+
+def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(
+    checkpoint, tmp_path, seen, monkeypatch
+):
+    path = tmp_path / "sessions.jsonl"
+    path.write_text(json_lines(make_dialogues()))
+    warnings = []
+    monkeypatch.setattr(
+        "dcse_tf.jobs.evaluate.logging.warning", lambda *args: warnings.append(args)
+    )
+    for join in (False, True):
+        evaluate(make_config(checkpoint, path, join_consecutive=join))
+        assert len(warnings) == 1  # of the first, which says what it did
+    assert "--join_consecutive" in warnings[0][0]
+    assert seen == [{"a": {3}, "b": {3}, "c": {4}}, {"a": {2}, "c": {4}}]

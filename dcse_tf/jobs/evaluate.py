@@ -69,8 +69,15 @@ def evaluate(
 
 
 def _make_samples(path: pathlib.Path, config: EvaluateConfig) -> list[response_selection.Sample]:
+    dialogues = read_dialogues(path, config.join_consecutive)
+    if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
+        logging.warning(
+            "%s: consecutive turns of one speaker stay apart, as they are in the file; "
+            "--join_consecutive makes one turn of them",
+            path,
+        )
     samples = response_selection.make_samples(
-        read_dialogues(path),
+        dialogues,
         candidates=config.candidates,
         context_turns=config.context_turns,
         context_side=config.context_side,
