@@ -13,8 +13,6 @@ from dcse_tf.data.text_lists import is_list_of_lists, read_text_lists, read_text
 from dcse_tf.evaluation import metrics
 from dcse_tf.export.load import Execution, LoadedEncoder, load_encoder
 from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, embed_all
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.turn_attention import read_turn_attention
 from dcse_tf.progress import Progress
 
 
@@ -129,7 +127,7 @@ class SentenceEncoder:
 
         Raises:
             TypeError, ValueError: as `encode`; or a context without a turn, lists that do not fit
-                each other, or a model without a matching: an export or a fitted baseline.
+                each other, or a model without a matching: a fitted baseline, or an export of one.
         """
         single = not is_list_of_lists(context)
         if single:
@@ -153,26 +151,21 @@ class SentenceEncoder:
                 f"responses: expected a list for each of {len(contexts)} contexts, all of one "
                 f"length; found {len(lengths)} lists of {min(lengths)} to {max(lengths)}"
             )
-        scorer = self._scorer  # a model without one says so, whatever is asked
+        match = self._loaded.match
+        if match is None:
+            raise ValueError(
+                f"{self.name}: has sentence embeddings alone, no token embeddings to match a "
+                "response by; load the run directory or the checkpoint it was made of"
+            )
         if not lengths[0]:
             return np.zeros([len(contexts), 0], np.float32)
-        return scorer.score(contexts, candidates)
+        return match(contexts, candidates)
 
     def as_mteb(self) -> Any:
         """This encoder as `mteb.evaluate` takes it; needs `pip install mteb`, which has PyTorch."""
         from dcse_tf.integrations.mteb import MtebEncoder
 
         return MtebEncoder(self.encode, self.name, self._loaded.fingerprint(), self.dim)
-
-    @functools.cached_property
-    def _scorer(self) -> ResponseScorer:
-        if self._loaded.sentence_encoder is None:
-            raise ValueError(
-                f"{self.name}: has sentence embeddings alone, no token embeddings to match a "
-                "response by; load the run directory or the checkpoint it was made of"
-            )
-        attention = read_turn_attention(self._loaded.folder)
-        return ResponseScorer(self._loaded.sentence_encoder, attention)
 
 
 class _FewerRows:

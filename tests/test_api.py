@@ -10,6 +10,7 @@ from dcse_tf import api
 from dcse_tf.config import EvaluateConfig, ExportConfig, FitBaselineConfig
 from dcse_tf.data.tokenization import Tokenizer
 from dcse_tf.errors import InputError
+from dcse_tf.export import load
 from dcse_tf.jobs import evaluate as evaluate_job
 from dcse_tf.jobs.export import export
 from dcse_tf.jobs.fit_baseline import fit_baseline
@@ -245,15 +246,14 @@ def test_many_contexts_are_scored_as_each_alone(encoder):
 def test_scores_are_those_of_evaluate(folder, encoder, dialogues_file, monkeypatch):
     """The same samples, turns of both sides in their order: nothing is cut or turned round."""
     seen = []
-    scorer = evaluate_job.ResponseScorer
 
-    class Spy(scorer):
+    class Spy(load.ResponseScorer):
         def score(self, contexts, candidates):
             scores = super().score(contexts, candidates)
             seen.append((contexts, candidates, scores))
             return scores
 
-    monkeypatch.setattr(evaluate_job, "ResponseScorer", Spy)
+    monkeypatch.setattr(load, "ResponseScorer", Spy)
     evaluate_job.evaluate(
         EvaluateConfig(
             model=str(folder),
@@ -303,14 +303,28 @@ def test_contexts_and_responses_that_do_not_fit_are_refused(
         encoder.similarity(context, responses)
 
 
-def test_an_export_and_a_baseline_encode_and_say_that_they_cannot_match(exported, word_vectors):
+def test_an_export_scores_as_the_run_it_was_made_of(encoder, exported, alone):
+    export = dcse_tf.SentenceEncoder.load(exported)
+    turns = [alone(text) for text in CONTEXT]
+    expected = [reference.similarity(turns, alone(text)) for text in RESPONSES]
+    found = export.similarity(CONTEXT, RESPONSES)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert export.similarity(CONTEXT, []).shape == (0,)
+    # An empty turn among others, and alone.
+    contexts = [CONTEXT, ["ok", "", "好的"], [""]]
+    np.testing.assert_allclose(
+        export.similarity(contexts, RESPONSES), encoder.similarity(contexts, RESPONSES), atol=1e-5
+    )
+
+
+def test_a_baseline_encodes_and_says_that_it_cannot_match(word_vectors):
     averages = dcse_tf.SentenceEncoder.load(word_vectors)
     # "my" has no vector: the mean of (3, 4) and (0, 1).
     np.testing.assert_allclose(averages.encode("my parcel refund", batch_size=1), [1.5, 2.5])
-    for model in (averages, dcse_tf.SentenceEncoder.load(exported)):
-        for responses in (RESPONSES, []):
-            with pytest.raises(ValueError, match=r"no token embeddings to match a response by"):
-                model.similarity(CONTEXT, responses)
+    for responses in (RESPONSES, []):
+        with pytest.raises(ValueError, match=r"no token embeddings to match a response by"):
+            averages.similarity(CONTEXT, responses)
 
 
 def test_the_package_has_the_class_and_nothing_else_by_asking():

@@ -101,7 +101,7 @@ def plain(bert, pooling="mean"):
 def test_evaluate_scores_a_baseline_like_any_encoder(kind, baselines, data_dir, tmp_path):
     pairs = ["5\tWhere is my parcel\tmy parcel", "1\tcoffee\tI want a refund", "3\tok\tcoffee"]
     (tmp_path / "sts.txt").write_text("\n".join(pairs) + "\n")
-    rows = [f"{i}\t{text}\tx\t{1 - i % 2}\t{2 + i % 2}" for i, text in enumerate("abcd")]
+    rows = [f"{i}\t{text}\tx\t{(i + 1) % 4}\t{(i + 2) % 4}" for i, text in enumerate("abcd")]
     (tmp_path / "select.txt").write_text("\n".join(rows) + "\n")
     config = EvaluateConfig(
         model=str(baselines[kind]),

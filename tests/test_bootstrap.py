@@ -116,10 +116,11 @@ def test_a_difference_of_means_by_hand():
 
 def test_no_number_of_draws_gives_a_p_value_of_zero(monkeypatch):
     monkeypatch.setattr(bootstrap, "RESAMPLES", 999)
-    better = difference({"map": np.arange(5.0)}, {"map": np.arange(5.0) + 2}, "map")
-    # No draw is at most 0, of 999: twice (0 + 1) / (999 + 1)
-    assert better.p_value == pytest.approx(0.002)
-    assert (better.value, better.low, better.high) == pytest.approx((2, 2, 2))
+    for change in (2, -2):
+        found = difference({"map": np.arange(5.0)}, {"map": np.arange(5.0) + change}, "map")
+        # All of 999 draws are on one side of 0: twice (0 + 1) / (999 + 1)
+        assert found.p_value == pytest.approx(0.002)
+        assert (found.value, found.low, found.high) == pytest.approx((change, change, change))
 
 
 def test_a_clear_difference_is_told():

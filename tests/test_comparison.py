@@ -6,10 +6,16 @@ import sys
 import numpy as np
 import pytest
 
+from dcse_tf.config import EvaluateConfig
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.bootstrap import Difference
-from dcse_tf.evaluation.comparison import Comparison, compare_results, format_comparisons
+from dcse_tf.evaluation.comparison import (
+    Comparison,
+    compare_results,
+    describe_differences,
+    format_comparisons,
+)
 from dcse_tf.evaluation.report import Result, write_json
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -122,7 +128,8 @@ def test_the_command_compares_each_with_the_first(tmp_path):
     paths = []
     for name, (cosines, spearman) in scores.items():
         paths.append(tmp_path / f"{name}.json")
-        write_json(paths[-1], f"run/{name}", {"seed": 0}, [_sts(cosines, spearman)])
+        settings = {"seed": 0, "max_sequence_length": 256 if name == "中文" else 64}
+        write_json(paths[-1], f"run/{name}", settings, [_sts(cosines, spearman)])
     command = [
         sys.executable,
         "-m",
@@ -133,11 +140,28 @@ def test_the_command_compares_each_with_the_first(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "first: run/base, second: run/中文"
-    assert lines[3].split()[:6] == ["sts", "sts.txt", "spearman", "-100.00", "100.00", "+200.00"]
+    assert lines[1] == "warning: --max_sequence_length is not the same: first 64, second 256"
+    assert lines[4].split()[:6] == ["sts", "sts.txt", "spearman", "-100.00", "100.00", "+200.00"]
     # Twice the p-value: the two files that are compared with the first are one family.
-    raw, corrected = map(float, lines[3].split()[-2:])
+    raw, corrected = map(float, lines[4].split()[-2:])
     assert corrected == pytest.approx(2 * raw)
     assert 0 < raw < 0.01
-    assert lines[4] == "first: run/base, second: run/same"
-    assert lines[7].split()[5:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000", "1.0000"]
-    assert len(lines) == 8
+    assert lines[5] == "first: run/base, second: run/same"
+    assert lines[8].split()[5:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000", "1.0000"]
+    assert len(lines) == 9
+
+
+def test_settings_that_bear_on_the_scores_are_named_and_no_others():
+    first = EvaluateConfig(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
+    second = EvaluateConfig(model="b", sts=("s.txt",), jit_compile=True, candidates=5)
+
+    def name(*configs):
+        found = describe_differences(*(config.to_dict() for config in configs))
+        return [line.split()[0] for line in found]
+
+    assert name(first, second) == ["--pooling"]
+    both = [config.replace(response_selection=("r.jsonl",)) for config in (first, second)]
+    assert name(*both) == ["--pooling", "--candidates", "--seed"]
+    assert name(both[0], second) == ["--pooling"]
+    assert name(first, first.replace(model="c")) == []
+    assert describe_differences({}, second.to_dict()) == []  # of an older version, perhaps

@@ -223,8 +223,12 @@ def test_a_report_is_replaced_only_if_told_to(tmp_path):
 
 
 def test_a_corpus_without_a_session_long_enough_says_why(tmp_path):
-    config = make_config(tmp_path, to_line(*DIALOGUES[2]), "nonsense", max_bad_lines=1)
-    with pytest.raises(InputError, match=r"of at least 2 turns \(1 sessions too short, 1 bad"):
+    silent = to_line("silent", [("a", " ", []), ("b", "\u200b", []), ("a", "", [])])
+    config = make_config(tmp_path, to_line(*DIALOGUES[2]), silent, "nonsense", max_bad_lines=1)
+    counted = (
+        r"of at least 2 turns \(2 sessions too short, 4 utterances without text, 1 bad lines\)"
+    )
+    with pytest.raises(InputError, match=counted):
         inspect_data(config)
     assert files(tmp_path) == ["corpus.jsonl"]
 

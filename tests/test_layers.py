@@ -164,6 +164,8 @@ def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
     # [3, 4] and [4, 3]: 24 / 25
     for scale in (1e-5, 1.0, 1e6):
         np.testing.assert_allclose(layer(scale * vector, vector[:, ::-1]), [0.96], rtol=1e-6)
+    # Both short: the product of the squared lengths, 5e-24, is still above the floor.
+    np.testing.assert_allclose(layer(3e-7 * vector, 3e-7 * vector[:, ::-1]), [0.96], rtol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])

@@ -190,6 +190,13 @@ def test_a_corpus_without_a_session_to_train_on_is_refused(tmp_path, content):
     assert not (tmp_path / "data").exists()
 
 
+def test_texts_that_were_all_empty_are_said_to_be(tmp_path):
+    dialogues = {key: [("x", ""), ("y", " "), ("x", "\ufffd")] for key in "ab"}
+    counted = r"\(2 sessions too short, 6 utterances without text, 0 bad lines\)"
+    with pytest.raises(InputError, match=counted):
+        run(tmp_path, json_lines(dialogues), format="jsonl")
+
+
 def test_more_sessions_than_are_tokenised_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("dcse_tf.data.chunks._TURNS", 4)
     manifest = prepare_sessions(tmp_path, [2, 0, 3, 0, 0, 1, 4])

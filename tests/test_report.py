@@ -99,7 +99,7 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
 def test_what_was_written_is_read_back(tmp_path):
     path = tmp_path / "scores.json"
     write_json(path, "模型", {"seed": 3}, [RETRIEVAL, STS])
-    assert read_json(path) == ("模型", [RETRIEVAL, STS])
+    assert read_json(path) == ("模型", [RETRIEVAL, STS], {"seed": 3})
 
 
 def test_results_of_a_later_version_with_more_fields_are_read(tmp_path):
@@ -108,7 +108,7 @@ def test_results_of_a_later_version_with_more_fields_are_read(tmp_path):
     content = json.loads(path.read_text())
     content["results"][0]["colour"] = "red"
     path.write_text(json.dumps({**content, "date": "today"}))
-    model, (result,) = read_json(path)
+    model, (result,), _ = read_json(path)
     assert (model, result.items, result.scores) == ("run", STS.items, STS.scores)
 
 
@@ -123,6 +123,8 @@ def test_results_of_a_later_version_with_more_fields_are_read(tmp_path):
         '{"model": "a", "results": 3}',
         '{"model": "a", "results": [3]}',
         '{"results": []}',
+        '{"model": "a", "results": []}',
+        '{"model": "a", "results": [], "settings": 3}',
         '{"model": "a", "results": [{"task": "sts", "source": "s", "scores": {}}]}',
         b"\xff\xfe",
     ],

@@ -48,6 +48,17 @@ def make_encoder(pooling="mean", length=LENGTH):
     return SentenceEncoder(encoder, VOCABULARY, length, pooling)
 
 
+class Scale(tf.keras.layers.Layer):
+    """A postprocessing that makes embeddings longer or shorter."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x):
+        return self.factor * x
+
+
 def make_attention(kind):
     """Weights large enough that the turns count differently."""
     attention = build_turn_attention(kind, DIM, 1)
@@ -204,6 +215,11 @@ def test_unit_norm_scales_and_leaves_zero(encoder, functions):
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     found = ask(unit["serving_default"], sentences=sentences)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    short = SentenceEncoder(encoder.encoder, VOCABULARY, LENGTH, "mean", Scale(1e-11))
+    functions = ServedEncoder(short, None, unit_norm=True).functions
+    np.testing.assert_allclose(
+        ask(functions["serving_default"], sentences=sentences), expected, atol=1e-6
+    )
     # Nothing is real: a mean of nothing.
     token_ids = tf.constant([[0, 0, 0]])
     found = ask(unit["tokens"], token_ids=token_ids, padding_mask=token_ids > 0)
@@ -319,13 +335,8 @@ def test_all_signatures_are_asked_with_none_one_and_several_rows(requests, funct
         assert {len(array) for array in request.inputs.values()} == {len(request.answer)}
 
 
-class Magnify(tf.keras.layers.Layer):
-    def call(self, x):
-        return 1000.0 * x
-
-
 def test_a_fitted_encoder_has_no_match_and_the_tolerance_that_it_magnifies_to(encoder):
-    fitted = SentenceEncoder(encoder.encoder, VOCABULARY, LENGTH, "mean", Magnify())
+    fitted = SentenceEncoder(encoder.encoder, VOCABULARY, LENGTH, "mean", Scale(1000.0))
     scale = max(1, np.abs(encoder.encode(SAMPLE)).max())
     functions = ServedEncoder(fitted, None, unit_norm=False).functions
     assert set(functions) == {"serving_default", "tokens"}

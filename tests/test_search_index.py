@@ -69,6 +69,26 @@ def test_the_answer_is_the_same_whatever_the_blocks_and_the_other_queries():
         assert alone.rows.tolist() == whole[place].rows.tolist()
 
 
+class _Coarse(np.ndarray):
+    """Queries whose products with rows are wrong by up to the error that float32 may have."""
+
+    def __matmul__(self, other):
+        products = np.asarray(self) @ np.asarray(other)
+        errors = np.random.default_rng(products.shape[1]).uniform(-1, 1, products.shape)
+        return (products + 0.45 * exact._SLACK * errors).astype(np.float32)
+
+
+@pytest.mark.parametrize("block_rows", [1, 9, 200])
+def test_coarse_products_lose_none_of_the_nearest(block_rows):
+    """Cosines are some 1e-6 apart: products misplace them within a block and across blocks."""
+    rng = np.random.default_rng(4)
+    cosines = 0.6 + 1e-6 * rng.permutation(200)
+    matrix = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+    query = np.array([1.0, 0.0], np.float32)
+    (found,) = find_nearest(matrix, query[None].view(_Coarse), 5, block_rows)
+    assert found.rows.tolist() == rank_all(matrix, query, 5)
+
+
 def test_a_matrix_on_disk_gives_the_same(tmp_path):
     matrix, queries = draw_directions(50, 8), draw_directions(3, 8, seed=1)
     np.save(tmp_path / "m.npy", matrix)
@@ -259,6 +279,21 @@ def test_an_approximate_index_finds_what_exact_search_does(kind, tmp_path):
     (tmp_path / FAISS_FILE).write_bytes(b"nothing")
     with pytest.raises(InputError, match="not a FAISS index"):
         ApproximateIndex.read(tmp_path / FAISS_FILE, kind, matrix)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_equal_cosines_come_by_row_from_an_approximate_index_too(kind):
+    """FAISS ranks by float32, by which rows 1 and 2 are nearer; of cosines that are equal to a
+    millionth the first rows come first, and row 0 is not among FAISS' two.
+    """
+    pytest.importorskip("faiss")
+    cosines = np.array([0.6, 0.6 + 1e-7, 0.6 + 2e-7, *np.linspace(0.5, -0.9, 60)])
+    matrix = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+    assert matrix[0, 0] < matrix[1, 0] < matrix[2, 0]
+    settings = Settings(nprobe=1000)
+    index = ApproximateIndex.build(matrix, kind, settings)
+    (found,) = index.find_nearest(np.array([[1.0, 0.0]], np.float32), 2, settings)
+    assert found.rows.tolist() == [0, 1]
 
 
 def test_fewer_lists_read_is_a_lower_recall():

@@ -66,6 +66,13 @@ def test_a_sentence_without_positives_or_negatives_is_a_candidate_and_no_query(t
         "1\tb\t\t0\t2.5",
         "1\tb\t\t0\t3",  # names no line
         "1\tb\t\t-1\t2",
+        "1\tb\t\t0\t10000000000000000000002",  # more than an int64 can hold
+        "1\tb\t\t0,1\t2",  # its own positive
+        "1\tb\t\t0\t1,2",  # its own negative
+        "1\tb\t\t0,0\t2",  # a positive twice
+        "1\tb\t\t0\t2,2",  # a negative twice
+        "1\tb\t\t0,2\t2",  # both
+        "1\tb\t\t1\t",  # its own positive, though no query
         "just text",
     ],
 )

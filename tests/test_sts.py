@@ -58,6 +58,7 @@ def test_reads_degrees_and_pairs(sts_set):
         "3\ta\tb\tc",
         "a\tb\t3",
         "3 a b",
+        f"{10**400}\ta\tb",
     ],
 )
 def test_a_malformed_line_is_named(tmp_path, line):

@@ -8,7 +8,7 @@ def evaluate(config: EvaluateConfig) -> None:
     from dcse_tf.evaluation.report import format_table
     from dcse_tf.jobs import evaluate as job
 
-    print(format_table(job.evaluate(config)))
+    job.evaluate(config, lambda results: print(format_table(results), flush=True))
     if config.half != "all":
         print(f"scored: the half of --half={config.half}")
     if config.output:

@@ -54,6 +54,11 @@ class EvaluateConfig(ModelOptions):
         "Response selection: most sessions used of a file, one response each. 0: all.",
         minimum=0,
     )
+    join_consecutive: bool = option(
+        False,
+        "Response selection: join consecutive turns of one speaker into one, for files of other "
+        "origin: prepare_data writes turns as training sees them.",
+    )
     seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
 
     def __post_init__(self) -> None:

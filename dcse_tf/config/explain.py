@@ -40,6 +40,11 @@ class ExplainConfig(Options):
         "Context before and after the response (both) or before only.",
         choices=("both", "before"),
     )
+    join_consecutive: bool = option(
+        False,
+        "Join consecutive turns of one speaker into one, for a file of other origin: prepare_data "
+        "writes turns as training sees them.",
+    )
     max_sequence_length: int = option(
         0,
         "Longest turn, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, or "

@@ -99,7 +99,7 @@ def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocab
         raise InputError(
             f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({dropped['short_sessions']} sessions too short, "
-            f"{bad_lines.count} bad lines)"
+            f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )
     settings = config.to_dict()
     del settings["workers"]  # with any number the folder is the same

@@ -1,12 +1,21 @@
 """Two models on the same sets: differences with their intervals."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import Difference, difference, score_names
 from dcse_tf.evaluation.report import Result, align, short_path
+
+# Settings of `evaluate` that bear on every score, and those by which response selection draws its
+# samples: where these differ, its results are of two sets, and are not compared.
+_OF_ALL = ("max_sequence_length", "pooling", "compute_dtype")
+_OF_RESPONSES = (
+    *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +28,22 @@ class Comparison:
     first: float
     second: float
     difference: Difference
+
+
+def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The settings of two results that bear on their scores and are not the same, a line each.
+
+    Args:
+        first, second: as `report.read_json` gives them. What one of them lacks is left out.
+    """
+    names = list(_OF_ALL)
+    if first.get("response_selection") and second.get("response_selection"):
+        names += _OF_RESPONSES
+    return [
+        f"--{name} is not the same: first {first[name]}, second {second[name]}"
+        for name in names
+        if name in first and name in second and first[name] != second[name]
+    ]
 
 
 def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:

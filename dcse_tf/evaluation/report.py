@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dcse_tf.atomic import atomic_file
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, OutputError
 from dcse_tf.evaluation import Evaluation, geometry
 from dcse_tf.evaluation.bootstrap import interval, score_names
 from dcse_tf.input_files import read_json_object
+from dcse_tf.locking import lock_output
 
 TIE_WARNING = 1.0  # percent
 
@@ -117,10 +118,33 @@ def short_path(source: str) -> str:
     return "/".join(pathlib.Path(source).parts[-3:])
 
 
+def refuse_unwritable(path: pathlib.Path) -> None:
+    """Looks whether `write_json` may write a file, whose folder is made if there is none.
+
+    Raises:
+        OutputError: it may not.
+    """
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder; expected the name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    with lock_output(path):  # needs a file in the same folder, as the writing does
+        pass
+
+
 def write_json(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
-    """Writes the results with what produced them, atomically."""
+    """Writes the results with what produced them, atomically.
+
+    Args:
+        path: the file.
+        model: what the user calls it.
+        settings: those that the scores were made with, as they were resolved.
+        results: the results.
+    """
     content = {
         "model": model,
         "settings": settings,
@@ -134,8 +158,8 @@ def write_json(
         )
 
 
-def read_json(path: pathlib.Path) -> tuple[str, list[Result]]:
-    """Reads what `write_json` wrote: the model, and its results.
+def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
+    """Reads what `write_json` wrote: the model, its results, and the settings.
 
     Raises:
         InputError: the file is not of this form.
@@ -147,6 +171,6 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result]]:
         for entry in content["results"]:
             limits = {name: (low, high) for name, (low, high) in entry["intervals"].items()}
             results.append(Result(**{**{k: entry[k] for k in fields}, "intervals": limits}))
-        return str(content["model"]), results
+        return str(content["model"]), results, dict(content["settings"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error

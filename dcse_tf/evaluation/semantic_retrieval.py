@@ -39,7 +39,8 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
     says nothing.
 
     Raises:
-        InputError: a line is not of this form, or an index names no line.
+        InputError: a line is not of this form, an index names no line, or a sentence is among its
+            own candidates or twice among them.
     """
     sentences: list[str] = []
     intents: list[str] = []
@@ -57,6 +58,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
     queries = []
     for index, (number, *lists) in enumerate(rows):
         positives, negatives = (_parse(path, number, text, len(rows)) for text in lists)
+        _refuse_repeats(path, number, np.concatenate([[index], positives, negatives]))
         if len(positives) and len(negatives):
             queries.append(Query(index, positives, negatives))
     if not queries:
@@ -66,12 +68,24 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
 
 def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.ndarray:
     try:
-        indices = np.array([int(part) for part in text.split(",") if part.strip()], np.int64)
+        indices = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise InputError(f"{path}:{number}: expected comma-separated indices: {error}") from error
-    if len(indices) and not 0 <= indices.min() <= indices.max() < sentences:
+    if indices and not 0 <= min(indices) <= max(indices) < sentences:
         raise InputError(f"{path}:{number}: an index is not between 0 and {sentences - 1}")
-    return indices
+    return np.array(indices, np.int64)
+
+
+def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> None:
+    """Of a sentence, its positives and its negatives, each may be there once: a sentence that is
+    its own positive is found for sure, one that is positive and negative is right and wrong.
+    """
+    found, counts = np.unique(indices, return_counts=True)
+    if counts.max() > 1:
+        raise InputError(
+            f"{path}:{number}: expected the sentence, its positives and its negatives to be "
+            f"different lines; index {found[counts.argmax()]} is among them {counts.max()} times"
+        )
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:

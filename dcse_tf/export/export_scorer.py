@@ -9,8 +9,6 @@ import tensorflow as tf
 class ExportScorer:
     """Scores candidates by the signature match.
 
-    An empty turn counts as none, other than in `ResponseScorer`.
-
     Args:
         match: the signature, see `ServedEncoder`.
         rows: samples matched at a time.
@@ -24,7 +22,11 @@ class ExportScorer:
         """The similarity of each sample's candidates; see `ResponseScorer.score`."""
         parts = []
         for start in range(0, len(contexts), self._rows):
-            turns = tf.ragged.constant(contexts[start : start + self._rows], tf.string)
+            # To the signature the empty string is no turn; a space has no token either, and is one.
+            texts = [
+                [turn or " " for turn in turns] for turns in contexts[start : start + self._rows]
+            ]
+            turns = tf.ragged.constant(texts, tf.string)
             rows = tf.constant(candidates[start : start + self._rows])
             found = self._match(context=turns.to_tensor(), candidates=rows)
             parts.append(found["similarities"].numpy())

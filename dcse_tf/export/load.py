@@ -1,9 +1,11 @@
 """Any encoder that a user names, as a function from sentences to embeddings."""
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,16 +17,21 @@ from dcse_tf.baselines.word_average import WordAverageBatches
 from dcse_tf.data.tokenization import read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.export.export_scorer import ExportScorer
-from dcse_tf.export.saved_model import is_saved_model
+from dcse_tf.export.saved_model import SETTINGS_FILE, is_saved_model
 from dcse_tf.export.served_encoder import MATCH, SIGNATURE
+from dcse_tf.input_files import read_json_object
 from dcse_tf.models.affine import AffineMaps
 from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
 from dcse_tf.models.checkpoints import read_max_sequence_length, resolve_checkpoint
 from dcse_tf.models.fused_bert import FusedBert
+from dcse_tf.models.response_scorer import ResponseScorer
 from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
 from dcse_tf.models.sentence_modules import SentenceModules, read_modules
+from dcse_tf.models.turn_attention import read_turn_attention
 
+# Contexts and candidates to the matching similarity; see `ResponseScorer.score`.
+Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 _BYTES_PER_TOKEN = 4
 _FILE_PATTERNS = (
     "*.json",
@@ -57,14 +64,23 @@ class LoadedEncoder:
             for an export, which has become one graph, and for a fitted baseline, whose sentence
             embeddings are another space than the tokens'.
         folder: where the model lies.
-        match: contexts and candidates to the matching similarity, where an export has it; see
-            `ResponseScorer.score`.
+        settings: by which it computes, where they are known: max_sequence_length in tokens,
+            pooling, compute_dtype.
+        exported_match: the matching similarity of an export that has it.
     """
 
     batches: BatchEncoder
     sentence_encoder: SentenceEncoder | None
     folder: pathlib.Path
-    match: Callable[[list[list[str]], list[list[str]]], np.ndarray] | None = None
+    settings: Mapping[str, Any]
+    exported_match: Match | None = None
+
+    @functools.cached_property
+    def match(self) -> Match | None:
+        """The model's own matching similarity; None where it has sentence embeddings alone."""
+        if self.sentence_encoder is None:
+            return self.exported_match
+        return ResponseScorer(self.sentence_encoder, read_turn_attention(self.folder)).score
 
     def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
         """Embeds sentences; float32 `[n, dim]`."""
@@ -186,7 +202,12 @@ def load_checkpoint_encoder(
     """Loads a checkpoint folder to embed many sentences; see `load_encoder`."""
     encoder = _build(folder, max_sequence_length, pooling, execution.compute_dtype)
     batches = TokenBatches(encoder, execution.batch_tokens, execution.jit_compile)
-    return LoadedEncoder(batches, None if encoder.postprocessing else encoder, folder)
+    settings = {
+        "max_sequence_length": encoder.max_sequence_length,
+        "pooling": encoder.pooling,
+        "compute_dtype": execution.compute_dtype,
+    }
+    return LoadedEncoder(batches, None if encoder.postprocessing else encoder, folder, settings)
 
 
 def load_encoder(
@@ -213,15 +234,21 @@ def load_encoder(
         embed = signatures[SIGNATURE]
         exported = ExportBatches(lambda x: embed(sentences=x)["embeddings"], execution.batch_tokens)
         match = ExportScorer(signatures[MATCH]).score if MATCH in signatures else None
-        return LoadedEncoder(exported, None, folder, match)
+        return LoadedEncoder(exported, None, folder, _read_export_settings(folder), match)
     folder = find_encoder(name, flag)
     if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
         fixed = "word vectors are averaged as they are; {}"
         _refuse_settings(f"--{flag}={name}: {fixed}", max_sequence_length, pooling, execution)
         vectors, unit = files.read_word_average(folder)
         averages = WordAverageBatches(vectors, unit, execution.batch_tokens)
-        return LoadedEncoder(averages, None, folder)
+        return LoadedEncoder(averages, None, folder, {"max_sequence_length": None})
     return load_checkpoint_encoder(folder, max_sequence_length, pooling, execution)
+
+
+def _read_export_settings(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / SETTINGS_FILE
+    written = read_json_object(path) if path.is_file() else {}
+    return {name: written.get(name) for name in ("max_sequence_length", "pooling")}
 
 
 def _refuse_settings(

@@ -25,9 +25,16 @@ _CANDIDATES = 10
 _RANKS = ("r1", "r2", "r5", "mrr")
 
 
-def read_dialogues(path: pathlib.Path) -> list[tuple[str, list[str]]]:
-    """Sessions of a jsonl file as (id, texts of the turns), those of two turns or more."""
-    sessions = [make_session(*raw) for raw in jsonl.read_sessions(path, BadLines(0, flag=""))]
+def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
+    """Sessions of a jsonl file as (id, texts of the turns), those of two turns or more.
+
+    Args:
+        path: the file.
+        join: whether consecutive turns of one speaker become one. Not of a file that prepare_data
+            wrote: its turns are those that training sees, joined or not.
+    """
+    raw_sessions = jsonl.read_sessions(path, BadLines(0, flag=""))
+    sessions = [make_session(*raw, join=join) for raw in raw_sessions]
     return [
         (session.session_id, [turn.text for turn in session.turns])
         for session in sessions

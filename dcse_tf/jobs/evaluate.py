@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+from collections.abc import Callable
 
 from absl import logging
 
@@ -15,15 +16,21 @@ from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.export.load import Execution, LoadedEncoder, load_encoder
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.jobs.dev_scores import read_dialogues
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.turn_attention import read_turn_attention
 
 
-def evaluate(config: EvaluateConfig) -> list[Result]:
+def evaluate(
+    config: EvaluateConfig, show: Callable[[list[Result]], None] = lambda results: None
+) -> list[Result]:
     """Scores an encoder on every set that the settings name.
+
+    Args:
+        config: the settings.
+        show: is called with the results before they are written: if they cannot be, they are not
+            lost.
 
     Raises:
         InputError: a model or a set cannot be used.
+        OutputError: the results cannot be written; found out before the work where it can be.
     """
     # Sets are read first: a fault in the last of them must not cost the encoding of the others.
     retrieval = {
@@ -38,6 +45,8 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
         str(p): _make_samples(p, config)
         for p in resolve_inputs(config.response_selection, "response_selection")
     }
+    if config.output:
+        report.refuse_unwritable(pathlib.Path(config.output))
     encoder = load_encoder(
         config.model,
         "model",
@@ -57,14 +66,23 @@ def evaluate(config: EvaluateConfig) -> list[Result]:
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         results.extend(_select_responses(source, samples, encoder))
+    show(results)
     if config.output:
-        report.write_json(pathlib.Path(config.output), config.model, config.to_dict(), results)
+        settings = {**config.to_dict(), **encoder.settings}
+        report.write_json(pathlib.Path(config.output), config.model, settings, results)
     return results
 
 
 def _make_samples(path: pathlib.Path, config: EvaluateConfig) -> list[response_selection.Sample]:
+    dialogues = read_dialogues(path, config.join_consecutive)
+    if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
+        logging.warning(
+            "%s: consecutive turns of one speaker stay apart, as they are in the file; "
+            "--join_consecutive makes one turn of them",
+            path,
+        )
     samples = response_selection.make_samples(
-        read_dialogues(path),
+        dialogues,
         candidates=config.candidates,
         context_turns=config.context_turns,
         context_side=config.context_side,
@@ -84,12 +102,8 @@ def _select_responses(
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
     drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
     results = []
-    matching = encoder.match
-    if encoder.sentence_encoder:
-        attention = read_turn_attention(encoder.folder)
-        matching = ResponseScorer(encoder.sentence_encoder, attention).score
-    if matching:
-        found = response_selection.evaluate_response_selection(samples, matching)
+    if encoder.match:
+        found = response_selection.evaluate_response_selection(samples, encoder.match)
         results.append(make_result("response (matching)", source, drawn, found))
     else:
         logging.warning(

@@ -56,7 +56,7 @@ def explain(config: ExplainConfig) -> str:
 
 def _find_session(config: ExplainConfig) -> tuple[str, list[str]]:
     path = pathlib.Path(config.input)
-    sessions = read_dialogues(path)
+    sessions = read_dialogues(path, config.join_consecutive)
     if not sessions:
         raise InputError(f"{path}: no session of two turns or more")
     for session in sessions:

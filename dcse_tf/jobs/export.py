@@ -64,6 +64,7 @@ def _write_saved_model(
     settings = {
         **config.to_dict(),
         "max_sequence_length": encoder.max_sequence_length,
+        "pooling": encoder.pooling,
         "sha256": hash_files(source),
     }
     found = write_saved_model(

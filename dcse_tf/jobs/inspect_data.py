@@ -62,7 +62,8 @@ def _collect(config: InspectConfig) -> DataReport:
     if not statistics.sessions:
         raise InputError(
             f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"({dropped['short_sessions']} sessions too short, {bad_lines.count} bad lines)"
+            f"({dropped['short_sessions']} sessions too short, "
+            f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )
     return DataReport(
         inputs=[f"{config.format}: {name}" for name in config.input],

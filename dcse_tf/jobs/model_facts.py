@@ -169,7 +169,7 @@ def _describe_report(folder: str) -> dict[str, str]:
 
 
 def _read_scores(name: str, run_dir: str) -> list[Score]:
-    model, results = read_json(pathlib.Path(name))
+    model, results, _ = read_json(pathlib.Path(name))
     if pathlib.Path(model) != pathlib.Path(run_dir):
         logging.warning("%s: scores of --model=%s, not of %s", name, model, run_dir)
     scores = []

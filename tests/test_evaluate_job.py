@@ -1,0 +1,161 @@
+"""The evaluation job: which turns it sees, what its results say, what becomes of them."""
+
+import collections
+
+import pytest
+from dialogue_files import json_lines, run
+from tiny_bert import build_backbone, save_checkpoint
+
+from dcse_tf.cli.evaluate import evaluate as evaluate_command
+from dcse_tf.config import EvaluateConfig, ExportConfig, TrainConfig
+from dcse_tf.errors import OutputError
+from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation.comparison import describe_differences
+from dcse_tf.jobs.evaluate import evaluate
+from dcse_tf.jobs.export import export
+from dcse_tf.jobs.train import train
+from dcse_tf.models.checkpoints import write_max_sequence_length
+
+LENGTH = 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+    write_max_sequence_length(folder, LENGTH)
+    return folder
+
+
+def make_config(model, sessions, **settings):
+    values = {"candidates": 4, "max_samples": 20, **settings}
+    return EvaluateConfig(model=str(model), response_selection=(str(sessions),), **values)
+
+
+def test_results_say_what_they_were_computed_with(checkpoint, data_dir, tmp_path):
+    """As it was resolved: none says 0 for the encoder's own length."""
+    exported = tmp_path / "export"
+    export(ExportConfig(run_dir=str(checkpoint), output_dir=str(exported)))
+    settings = []
+    output = tmp_path / "new/results.json"
+    for model, length in ((exported, 0), (checkpoint, 0), (checkpoint, 4)):
+        sessions = data_dir / "test.jsonl"
+        evaluate(make_config(model, sessions, max_sequence_length=length, output=str(output)))
+        settings.append(report.read_json(output)[2])
+    assert [found["max_sequence_length"] for found in settings] == [LENGTH, LENGTH, 4]
+    assert {found["pooling"] for found in settings} == {"mean"}
+    assert describe_differences(*settings[:2]) == []
+    (difference,) = describe_differences(*settings[1:])
+    assert difference == f"--max_sequence_length is not the same: first {LENGTH}, second 4"
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("folder", "is a folder"), ("file/results.json", "cannot be written: .*(exists|directory)")],
+)
+def test_results_that_cannot_be_written_are_found_before_the_work(
+    data_dir, tmp_path, output, message
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    config = make_config("./no model", data_dir / "test.jsonl", output=str(tmp_path / output))
+    with pytest.raises(OutputError, match=message):
+        evaluate(config)
+
+
+def test_results_that_cannot_be_written_after_all_are_printed(
+    checkpoint, data_dir, tmp_path, monkeypatch, capsys
+):
+    def fail(*_):
+        raise OutputError("no space left")
+
+    monkeypatch.setattr(report, "write_json", fail)
+    output = str(tmp_path / "results.json")
+    with pytest.raises(OutputError, match="no space left"):
+        evaluate_command(make_config(checkpoint, data_dir / "test.jsonl", output=output))
+    assert "response (matching)" in capsys.readouterr().out
+
+
+def make_dialogues():
+    """Session to turns; the first letter of a session's name says what its turns are.
+
+    a: x speaks twice, then y. b: x speaks three times. c: between two turns of x, y says what has
+    no token: prepare_data leaves that out, and parts the two turns of x also where it joins.
+    """
+    turns = {"a": "xxy", "b": "xxx", "c": "xyxy"}
+    dialogues = {}
+    for number in range(150):
+        name = f"{'abc'[number % 3]}{number}"
+        roles = turns[name[0]]
+        dialogues[name] = [(role, f"s{number} t{place}") for place, role in enumerate(roles)]
+        if name[0] == "c":
+            dialogues[name][1] = ("y", "\ufffd")
+    return dialogues
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The numbers of turns of the sessions that samples are drawn from, by the kind of session."""
+    turns = []
+    make_samples = response_selection.make_samples
+
+    def spy(sessions, **settings):
+        found = collections.defaultdict(set)
+        for name, texts in sessions:
+            found[name[0]].add(len(texts))
+        turns.append(dict(sorted(found.items())))
+        return make_samples(sessions, **settings)
+
+    monkeypatch.setattr(response_selection, "make_samples", spy)
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [(True, {"a": {2}, "c": {3}}), (False, {"a": {3}, "b": {3}, "c": {3}})],
+    ids=["joined", "apart"],
+)
+def test_responses_are_selected_among_the_turns_that_training_sees(
+    checkpoint, tmp_path, seen, join, expected
+):
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.3}
+    manifest = run(
+        tmp_path,
+        json_lines(make_dialogues()),
+        format="jsonl",
+        join_consecutive=join,
+        **fractions,
+    )
+    for split in ("dev", "test"):
+        found = manifest.splits[split]
+        assert found.sessions >= 20
+        assert (found.utterances == 3 * found.sessions) != join
+    train(
+        TrainConfig(
+            data_dir=str(tmp_path / "data"),
+            run_dir=str(tmp_path / "run"),
+            encoder_size="tiny",
+            steps=1,
+            global_batch_size=4,
+            negatives=3,
+            dev_samples=20,
+            projector_sentences=0,
+        )
+    )
+    evaluate(make_config(checkpoint, tmp_path / "data/test.jsonl"))
+    assert seen == [expected, expected]
+
+
+def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(
+    checkpoint, tmp_path, seen, monkeypatch
+):
+    path = tmp_path / "sessions.jsonl"
+    path.write_text(json_lines(make_dialogues()))
+    warnings = []
+    monkeypatch.setattr(
+        "dcse_tf.jobs.evaluate.logging.warning", lambda *args: warnings.append(args)
+    )
+    for join in (False, True):
+        evaluate(make_config(checkpoint, path, join_consecutive=join))
+        assert len(warnings) == 1  # of the first, which says what it did
+    assert "--join_consecutive" in warnings[0][0]
+    assert seen == [{"a": {3}, "b": {3}, "c": {4}}, {"a": {2}, "c": {4}}]
