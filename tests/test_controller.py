@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import shutil
 import signal
 
 import keras
 import pytest
 import tensorflow as tf
 
+from dcse_tf.locking import marked
 from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
 from dcse_tf.training.controller import Controller, Divergence, Schedule, TrainingError
 from dcse_tf.training.skipped_batches import SkippedBatches
@@ -234,12 +236,7 @@ def _damage(folder):
     (folder / "weight").write_text("6")
 
 
-def _replace_halfway(folder):
-    pass
-    folder.rename(folder.with_name("elsewhere"))
-
-
-@pytest.mark.parametrize("harm", [_lose, _damage, _replace_halfway])
+@pytest.mark.parametrize("harm", [_lose, _damage, shutil.rmtree])
 def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, caplog, harm):
     by_step = {0: 1.0, 10: 7.0, 20: 5.0}
     trainer = CountingTrainer()
@@ -250,6 +247,23 @@ def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, capl
     assert outcome.kept == Kept(20, "dev/score", 5.0, 20, 5.0)
     assert (tmp_path / "encoder/weight").read_text() == "20"
     assert "the encoder that the run has kept is lost" in caplog.text
+
+
+def test_a_kept_encoder_is_put_back_that_a_crash_left_while_it_was_replaced(tmp_path):
+    """Killed between the two renamings of the encoder of step 20, which is better."""
+    by_step = {0: 1.0, 5: 2.0, 10: 7.0}
+    _cut_off(tmp_path, by_step, after=12)
+    encoder = tmp_path / "encoder"
+    encoder.rename(marked(encoder, "previous"))
+    trainer = CountingTrainer()
+    evaluate, _ = _scores_by_step(trainer, {**by_step, 20: 3.0})
+    assert _start(tmp_path, trainer, evaluate).kept.step == 10
+    assert (encoder / "weight").read_text() == "10"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoints",
+        "encoder",
+        "tensorboard",
+    ]
 
 
 def test_what_an_attempt_before_the_first_checkpoint_kept_does_not_count(tmp_path):

@@ -19,7 +19,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.export.export_scorer import ExportScorer
 from dcse_tf.export.saved_model import SETTINGS_FILE, is_saved_model
 from dcse_tf.export.served_encoder import MATCH, SIGNATURE
-from dcse_tf.input_files import read_json_object
+from dcse_tf.input_files import hash_file, read_json_object
 from dcse_tf.models.affine import AffineMaps
 from dcse_tf.models.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
 from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
@@ -90,10 +90,9 @@ class LoadedEncoder:
         """SHA-256 over the model's files: weights, vocabulary, configuration."""
         digest = hashlib.sha256()
         files = {path for pattern in _FILE_PATTERNS for path in self.folder.glob(pattern)}
-        for path in sorted(files):
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            digest.update(f"{path.relative_to(self.folder)} {content}\n".encode())
+        # Not the record of the training: where an encoder comes from is not what it computes.
+        for path in sorted(files - {self.folder / "training.json"}):
+            digest.update(f"{path.relative_to(self.folder)} {hash_file(path)}\n".encode())
         return digest.hexdigest()
 
 

@@ -1,9 +1,10 @@
 """The model card: what an export is, what it learnt from, how it scored, and its limits."""
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
+
+from dcse_tf.input_files import hash_file
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
 
@@ -163,9 +164,4 @@ def _cell(text: str) -> str:
 
 def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
     found = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
-    hashes = {}
-    for path in sorted(found):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        hashes[str(path.relative_to(folder))] = digest
-    return hashes
+    return {str(path.relative_to(folder)): hash_file(path) for path in sorted(found)}

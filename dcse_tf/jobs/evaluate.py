@@ -14,7 +14,7 @@ from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.export.load import Execution, LoadedEncoder, load_encoder
-from dcse_tf.input_files import resolve_inputs
+from dcse_tf.input_files import hash_file, resolve_inputs
 from dcse_tf.jobs.dev_scores import read_dialogues
 
 
@@ -117,6 +117,5 @@ def _select_responses(
 
 def _fingerprint(source: str, half: str) -> str:
     """Of the file, and of the half that was scored: different halves cannot be compared."""
-    with pathlib.Path(source).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hash_file(pathlib.Path(source))
     return digest if half == ALL else f"{digest}:{half}"

@@ -4,7 +4,6 @@ What is not complete lies in a folder beside the index, INDEX.dcse_tf-building, 
 what it is made of.
 """
 
-import hashlib
 import json
 import pathlib
 import resource
@@ -19,7 +18,7 @@ from dcse_tf.atomic import atomic_directory, atomic_file
 from dcse_tf.config import EmbedConfig, SearchConfig
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.export.load import LoadedEncoder
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import hash_file, parse_json
 from dcse_tf.jobs.embed import embed
 from dcse_tf.locking import LOCK_FILE, lock_folder, marked
 from dcse_tf.search import index as folders
@@ -46,8 +45,7 @@ def fingerprint_corpus(path: pathlib.Path) -> str:
         InputError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hash_file(path)
     except OSError as error:
         raise InputError(f"--corpus={path}: cannot be read: {error}") from error
 

@@ -1,6 +1,5 @@
 """What a run was begun with, kept in its directory and compared when it is started again."""
 
-import hashlib
 import json
 import pathlib
 from typing import Any
@@ -11,7 +10,7 @@ from dcse_tf.atomic import atomic_file
 from dcse_tf.config import ConfigError, TrainConfig
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import hash_file, parse_json
 from dcse_tf.training.checkpoint_store import find_checkpoint
 
 CONFIG_FILE = "config.json"
@@ -82,10 +81,7 @@ def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[
         "the vocabulary": manifest.tokenizer_fingerprint,
         "the corpus' splits and lengths": f"{splits}, {longest}",
     }
-    for name, path in files.items():
-        with path.open("rb") as file:
-            fingerprints[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return fingerprints
+    return {**fingerprints, **{name: hash_file(path) for name, path in files.items()}}
 
 
 def _counts(manifest: Manifest, split: str) -> str:

@@ -1,13 +1,12 @@
 """Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format."""
 
-import hashlib
 import json
 import pathlib
 import shutil
 from typing import Any
 
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import find_package, read_json_object
+from dcse_tf.input_files import find_package, hash_file, read_json_object
 from dcse_tf.models.sentence_modules import find_transformer
 
 ENCODER_FOLDER = "encoder"
@@ -109,11 +108,7 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
     paths = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
-    hashes = {}
-    for path in (*list_weight_files(folder), *paths):
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
+    return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:

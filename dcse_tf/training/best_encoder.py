@@ -1,7 +1,6 @@
 """The encoder that a run keeps: that of its best evaluation."""
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory, atomic_file, restore_replaced
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import read_json_object
+from dcse_tf.input_files import hash_file, read_json_object
 
 RECORD_FILE = "training.json"
 UNTRAINED = (
@@ -114,7 +113,7 @@ class BestEncoder:
         kept = Kept(step, self._metric if scores else "", score)
         with atomic_directory(self._folder, overwrite=True) as target:
             self._write(target)
-            files = {path.name: _hash(path) for path in sorted(target.iterdir())}
+            files = {path.name: hash_file(path) for path in sorted(target.iterdir())}
             _write_record(target / RECORD_FILE, kept, files)
         self.kept = kept
         return True
@@ -170,11 +169,6 @@ def _find_damage(folder: pathlib.Path, files: dict[str, str]) -> str | None:
     for name, expected in files.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
-        if _hash(folder / name) != expected:
+        if hash_file(folder / name) != expected:
             return f"{name} has another content than was written"
     return None
-
-
-def _hash(path: pathlib.Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

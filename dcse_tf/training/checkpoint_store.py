@@ -1,6 +1,5 @@
 """Checkpoints of a run: each is whole, or it is not counted."""
 
-import hashlib
 import json
 import pathlib
 import re
@@ -12,7 +11,7 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import hash_file, parse_json
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -109,7 +108,7 @@ def describe_damage(path: pathlib.Path) -> str | None:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size} bytes, expected {expected['bytes']}"
-            if _hash(path / name) != expected["sha256"]:
+            if hash_file(path / name) != expected["sha256"]:
                 return f"{name} has another content than was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{_MANIFEST} or a file of it cannot be read: {error}"
@@ -125,12 +124,7 @@ def _list(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _describe_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
     files = sorted(folder.iterdir())
-    return {p.name: {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files}
-
-
-def _hash(path: pathlib.Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {p.name: {"bytes": p.stat().st_size, "sha256": hash_file(p)} for p in files}
 
 
 def _reason(error: Exception) -> str:
