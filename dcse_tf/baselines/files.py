@@ -14,6 +14,7 @@ from dcse_tf.baselines.whitening import Whitening, WhiteningMap
 from dcse_tf.data.word_vectors import WordVectors
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
+from dcse_tf.models.tensor_files import write_tensor_file
 
 KINDS = ("whitening", "flow", "word_vectors")
 
@@ -74,7 +75,7 @@ def write_word_vectors(
 def _write(
     folder: pathlib.Path, description: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> None:
-    safetensors.numpy.save_file(tensors, folder / _TENSORS_FILE)
+    write_tensor_file(folder / _TENSORS_FILE, tensors)
     text = json.dumps(description, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / _DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 

@@ -14,8 +14,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
+from dcse_tf.models.tensor_files import write_tensor_file
 
 _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -150,8 +151,4 @@ def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    path = folder / _WEIGHTS_FILE
-    try:
-        safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-    except safetensors.SafetensorError as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
+    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})

@@ -13,8 +13,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError
 from dcse_tf.models.affine_map import AffineMap
+from dcse_tf.models.tensor_files import write_tensor_file
 
 _MODULES_FILE = "modules.json"
 _CONFIG_FILE = "config.json"
@@ -197,11 +198,7 @@ def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
         "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
         "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
     }
-    path = folder / _WEIGHTS_FILE
-    try:
-        safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-    except safetensors.SafetensorError as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
+    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
 
 
 def _read_json(path: pathlib.Path) -> Any:

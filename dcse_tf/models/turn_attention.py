@@ -3,11 +3,11 @@
 import pathlib
 
 import safetensors
-import safetensors.numpy
 
 from dcse_tf.errors import InputError
 from dcse_tf.layers import TurnAttention
 from dcse_tf.models.bert_encoder import initialize_weights
+from dcse_tf.models.tensor_files import write_tensor_file
 
 _FILE = "turn_attention.safetensors"
 
@@ -24,7 +24,7 @@ def write_turn_attention(folder: pathlib.Path, attention: TurnAttention) -> None
     """Writes kind and weights into an encoder's folder."""
     tensors = {variable.path: variable.numpy() for variable in attention.variables}
     settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
-    safetensors.numpy.save_file(tensors, folder / _FILE, metadata=settings)
+    write_tensor_file(folder / _FILE, tensors, settings)
 
 
 def read_turn_attention(folder: pathlib.Path) -> TurnAttention | None:
