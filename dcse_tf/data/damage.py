@@ -13,8 +13,8 @@ def raise_damage(folder: pathlib.Path, manifest: Manifest) -> None:
     """Reads every record of a prepared corpus, as slow as that is: something in it is damaged.
 
     Raises:
-        InputError: a record cannot be read, or a split has another number of records than its
-            manifest says; the message names shard and record.
+        InputError: a shard is missing, a record cannot be read, or a split has another number of
+            records than its manifest says; the message names shard and record, and what to do.
     """
     for name, split in manifest.splits.items():
         sessions = sum(count_records(path) for path in shard_paths(folder, split))
@@ -25,8 +25,10 @@ def count_records(path: str) -> int:
     """Records of a shard, each of them parsed.
 
     Raises:
-        InputError: a record cannot be read; the message names shard and record.
+        InputError: the shard is missing, or a record cannot be read; the message names both.
     """
+    if not pathlib.Path(path).is_file():
+        raise InputError(f"{path}: no such file any more; put it back, or run prepare_data again")
     count = 0
     try:
         for record in tf.data.TFRecordDataset(path):

@@ -91,7 +91,10 @@ def _train(config: TrainConfig) -> dict[str, float]:
     controller = _make_controller(setup, trainer, signals, folder)
     try:
         return controller.run(f"```\n{json.dumps(config.to_dict(), indent=2, sort_keys=True)}\n```")
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError):
+    except (
+        *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
+        UnicodeDecodeError,
+    ):
         raise_damage(data_dir, manifest)
         raise  # the data are whole
 
