@@ -303,6 +303,15 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
         (ExportConfig, {"output_dir": "./"}, "--output_dir=./: expected a name, not a folder's"),
         (EmbedConfig, {"output": "in.txt"}, "--output=in.txt: would take the place of --input"),
         (ExportConfig, {"output_dir": "run/"}, "would take the place of --run_dir=run"),
+        (ExportConfig, {"output_dir": "run/encoder"}, "lies in what --run_dir=run reads"),
+        (ExportConfig, {"output_dir": "run/x/../checkpoints/step"}, "in what --run_dir=run reads"),
+        (
+            ExportConfig,
+            {"run_dir": "run/encoder", "output_dir": "run/encoder/onnx"},
+            "lies in what --run_dir=run/encoder reads",
+        ),
+        (EvaluateConfig, {"model": "m", "output": "m/encoder/config.json"}, "what --model=m reads"),
+        (FitBaselineConfig, {"output_dir": "d/vocabulary"}, "lies in what --data_dir=d reads"),
         (MergeStsConfig, {"output": "a.csv"}, "would take the place of --sheets=a.csv"),
         (FitBaselineConfig, {"output_dir": "d"}, "would take the place of --data_dir=d"),
     ],
@@ -333,6 +342,8 @@ def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(conf
 
 def test_an_output_inside_or_beside_an_input_is_none_of_it():
     assert ExportConfig(run_dir="run", output_dir="run/export")
+    assert ExportConfig(run_dir="run", output_dir="run/encoder2")
+    assert ExportConfig(run_dir="run", output_dir="encoder")
     assert PrepareConfig(**{**CONFIGS[PrepareConfig], "output_dir": "a.tsv.prepared"})
 
 

@@ -13,6 +13,8 @@ from dcse_tf.atomic import atomic_file
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 3e38
 _LONGEST_SHOWN = 100
+# Folders of a run directory and of a prepared corpus, which are read where those are named.
+_PARTS = ("encoder", "checkpoints", "vocabulary")
 
 
 class ConfigError(ValueError):
@@ -169,7 +171,10 @@ def show(value: Any) -> str:
 
 
 def _refuse_loss(options: Options) -> None:
-    """What a job writes must not take the place of what it reads. No file is looked at."""
+    """What a job writes must not take the place of what it reads, nor lie in a part of it.
+
+    Elsewhere in a folder that is read it may lie: RUN/export is nobody's. No file is looked at.
+    """
     fields = dataclasses.fields(options)
     for output in (field.name for field in fields if field.metadata["writes"]):
         written = getattr(options, output)
@@ -180,10 +185,21 @@ def _refuse_loss(options: Options) -> None:
         target = os.path.abspath(written)
         for name, source in _sources(options):
             path = os.path.abspath(source)
-            if path == target or path.startswith(os.path.join(target, "")):
+            if _lies_in(path, target):
                 raise ConfigError(
                     f"--{output}={show(written)}: would take the place of --{name}={show(source)}"
                 )
+            parts = [path] if os.path.basename(path) in _PARTS else []
+            parts += [os.path.join(path, part) for part in _PARTS]
+            if any(_lies_in(target, part) for part in parts):
+                raise ConfigError(
+                    f"--{output}={show(written)}: lies in what --{name}={show(source)} reads"
+                )
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether an absolute path is the other, or below it."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 def _sources(options: Options) -> Iterator[tuple[str, str]]:
