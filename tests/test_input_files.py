@@ -1,11 +1,14 @@
 import gzip
 import io
 import pathlib
+import subprocess
+import sys
 import zipfile
 
 import pytest
 from absl import logging
 
+from dcse_tf import input_files
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import (
     BadLines,
@@ -17,6 +20,7 @@ from dcse_tf.input_files import (
     resolve_inputs,
 )
 
+ROOT = pathlib.Path(__file__).parent.parent
 LINES = ["one", "二二 二", "three"]
 CONTENT = "one\n二二 二\nthree\n".encode()
 
@@ -273,3 +277,31 @@ def test_lines_come_before_the_rest_is_read(tmp_path):
     assert [next(lines), next(lines)] == ["one", "two"]
     with pytest.raises(InputError, match=f"{tmp_path}/a.txt:3: not UTF-8"):
         next(lines)
+
+
+@pytest.mark.parametrize("name", ["plain.txt", "packed.txt.gz", "packed.txt.zip"])
+@pytest.mark.parametrize("reader", [read, read_bare_lines])
+def test_a_line_longer_than_any_text_is_named(tmp_path, monkeypatch, name, reader):
+    longest = b"x" * (1 << 20)
+    fine = write(tmp_path / f"fine-{name}", b"one\n" + longest + b"\n" + longest)
+    path = write(tmp_path / name, b"one\n" + longest + b"x\ntwo\n")
+    assert len(reader(path)) == 3
+    monkeypatch.setattr(input_files, "_LONGEST_LINE", 1)
+    assert len(reader(fine)) == 3
+    with pytest.raises(InputError, match=f"^{path}:2: longer than 1 MiB, expected a text a line"):
+        reader(path)
+
+
+def test_a_small_file_of_one_endless_line_is_refused_within_bounded_memory(tmp_path):
+    """A few kilobytes that expand to half a gigabyte, read by a process that may have less."""
+    with gzip.open(tmp_path / "a.gz", "wb", compresslevel=1) as file:
+        for _ in range(32):
+            file.write(bytes(1 << 24))
+    code = (
+        "import pathlib, resource, sys; from dcse_tf.input_files import read_bare_lines; "
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 27, 3 << 27)); "
+        "read_bare_lines(pathlib.Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.gz")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"InputError: {tmp_path}/a.gz:1: longer than 64 MiB" in done.stderr
