@@ -1,15 +1,32 @@
-"""Files and folders that appear complete or not at all."""
+"""Files and folders that appear complete or not at all.
+
+What is not complete has a name beside the one to come, with the package's mark (see `marked`).
+What has appeared is on the disk: it is flushed before it is renamed, and its folder afterwards.
+"""
 
 import contextlib
+import errno
+import os
 import pathlib
 import re
 import shutil
 from collections.abc import Iterator
 
-from dcse_tf.errors import OutputError
-from dcse_tf.locking import lock_folder, lock_output
+from dcse_tf.errors import name_output
+from dcse_tf.locking import MARK, lock_folder, lock_output, marked
 
 _NUMBER = re.compile("[0-9]+")
+_PARTIAL, _PREVIOUS = "partial", "previous"
+
+
+def partial_path(path: pathlib.Path) -> pathlib.Path:
+    """Where a file or a folder lies until it is complete."""
+    return marked(path, _PARTIAL)
+
+
+def complete_path(partial: pathlib.Path) -> pathlib.Path:
+    """The name that what is being written will take; the reverse of `partial_path`."""
+    return partial.with_name(partial.name.removesuffix(MARK + _PARTIAL))
 
 
 @contextlib.contextmanager
@@ -19,6 +36,7 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
     Args:
         path: the folder to make; its parents are made too.
         overwrite: whether an existing folder is replaced; it stays until the new one is complete.
+            Of a symbolic link the link is replaced, and what it points to is kept.
 
     Raises:
         FileExistsError: `path` exists and may not be replaced.
@@ -26,24 +44,49 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
         OutputError: a write failed without saying of which file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(path):
-        partial, previous = (path.with_name(path.name + end) for end in (".partial", ".previous"))
-        if previous.exists() and not path.exists():
-            previous.rename(path)  # killed between the two renamings below
-        if path.exists() and not overwrite:
+    with lock_output(path), name_output(path):
+        _restore(path)
+        if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} exists already; give another folder, or --overwrite")
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+        partial, previous = partial_path(path), marked(path, _PREVIOUS)
+        _remove(partial)  # of a run that was killed
         try:
             partial.mkdir()
             yield partial
-        except BaseException as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise _name(error, path) from error
-        shutil.rmtree(previous, ignore_errors=True)
-        if path.exists():
+            _flush_tree(partial)
+        except BaseException:
+            _remove(partial)
+            raise
+        if os.path.lexists(path):
+            _remove(previous)
             path.rename(previous)
         partial.rename(path)
-        shutil.rmtree(previous, ignore_errors=True)
+        flush(path.parent)
+        _remove(previous)
+
+
+def restore_replaced(path: pathlib.Path) -> None:
+    """Puts back a folder that a crash left under another name while it was being replaced.
+
+    `atomic_directory` has two renamings to do, after the first of which nothing has the name. For
+    whoever reads a folder that may have been left so; otherwise it does nothing.
+
+    Raises:
+        LockedError: another process is replacing it just now.
+    """
+    if _is_replaced(path):
+        with lock_output(path):
+            _restore(path)
+
+
+def _is_replaced(path: pathlib.Path) -> bool:
+    return os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path)
+
+
+def _restore(path: pathlib.Path) -> None:
+    if _is_replaced(path):
+        marked(path, _PREVIOUS).rename(path)
+        flush(path.parent)
 
 
 @contextlib.contextmanager
@@ -72,7 +115,8 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
 
     Args:
         path: the file to make; its folders are made too.
-        overwrite: whether an existing file is replaced.
+        overwrite: whether an existing file is replaced. Of a symbolic link the link is replaced,
+            and what it points to is kept.
 
     Raises:
         FileExistsError: `path` exists and may not be replaced.
@@ -80,22 +124,46 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
         OutputError: a write failed without saying of which file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(path):
-        if path.exists() and not overwrite:
+    with lock_output(path), name_output(path):
+        if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} exists already; give another file, or --overwrite")
-        partial = path.with_name(path.name + ".partial")
+        partial = partial_path(path)
         partial.unlink(missing_ok=True)  # of a run that was killed
         try:
             yield partial
+            flush(partial)
             partial.replace(path)
-        except BaseException as error:
+        except BaseException:
             partial.unlink(missing_ok=True)
-            raise _name(error, path) from error
+            raise
+        flush(path.parent)
 
 
-def _name(error: BaseException, path: pathlib.Path) -> BaseException:
-    """The error, with the path if it is of a write and has none, as that of a full disk."""
-    # One without a number is no system call's: that of a worker that was killed says so itself.
-    if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-        return OutputError(f"{path}: cannot be written: {error.strerror}")
-    return error
+def flush(path: pathlib.Path) -> None:
+    """Hands a file, or the names in a folder, to the disk: a rename must not outrun what it names.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot flush, as some over a network
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _flush_tree(folder: pathlib.Path) -> None:
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            flush(pathlib.Path(path, name))
+        flush(pathlib.Path(path))
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

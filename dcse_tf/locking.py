@@ -6,14 +6,24 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from dcse_tf.errors import LockedError, OutputError
+from dcse_tf.errors import LockedError, OutputError, name_output
 
-_FILE = "lock"
+# In the names of what is not complete, so that no file or folder of the user's has them.
+MARK = ".dcse_tf-"
+LOCK_FILE = f"{MARK}lock"  # of a folder
+
+
+def marked(path: pathlib.Path, what: str) -> pathlib.Path:
+    """A name beside a path, for what is not complete."""
+    return path.with_name(f"{path.name}{MARK}{what}")
 
 
 @contextlib.contextmanager
 def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
     """Holds the only lock of a folder, made if there is none; yields the locked descriptor.
+
+    A folder that was made and is empty at the end goes again, with its parents: a job that was
+    refused leaves nothing.
 
     Args:
         folder: the folder.
@@ -23,9 +33,15 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
         LockedError: another process holds it.
         OutputError: the folder cannot be written to.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder / _FILE, str(folder), remedy) as descriptor:
-        yield descriptor
+    try:
+        with _lock(folder / LOCK_FILE, str(folder), remedy) as descriptor:
+            yield descriptor
+    finally:
+        with contextlib.suppress(OSError):  # of the first that is not empty
+            for path in made:
+                path.rmdir()
 
 
 @contextlib.contextmanager
@@ -39,8 +55,7 @@ def lock_output(path: pathlib.Path) -> Iterator[None]:
         LockedError: another process is writing it.
         OutputError: its folder cannot be written to.
     """
-    beside = path.with_name(f"{path.name}.{_FILE}")
-    with _lock(beside, str(path), "wait for it, or give another path"):
+    with _lock(marked(path, "lock"), str(path), "wait for it, or give another path"):
         yield
 
 
@@ -52,8 +67,9 @@ def _lock(path: pathlib.Path, what: str, remedy: str) -> Iterator[int]:
     """
     descriptor = _open_locked(path, what, remedy)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with name_output(pathlib.Path(what)):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield descriptor
     finally:
         path.unlink(missing_ok=True)  # while it is held: nobody else's is deleted

@@ -69,7 +69,7 @@ def test_a_damaged_one_is_passed_over_and_written_again(damage, tmp_path):
 def test_what_writing_left_behind_never_counts_and_is_cleared(tmp_path):
     Run(tmp_path).save(5)
     folder = tmp_path / "checkpoints"
-    for name in ("step-000000010.partial", "step-000000005.previous", "notes"):
+    for name in ("step-000000010.dcse_tf-partial", "step-000000005.dcse_tf-previous", "notes"):
         shutil.copytree(folder / "step-000000005", folder / name)
     run = Run(tmp_path)
     assert run.restore() == ("step-000000005", 5.0)

@@ -145,7 +145,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(config, tmp_path, monkeypatch, 
         stop_at(patch, count)
         with pytest.raises(Stopped):
             job.embed(config)
-    assert names(tmp_path) == ["in.txt", "out.npy.partial", "whole.npy"]
+    assert names(tmp_path) == ["in.txt", "out.npy.dcse_tf-partial", "whole.npy"]
     said = []
     monkeypatch.setattr(job.logging, "info", lambda form, *values: said.append(form % values))
     job.embed(config)
@@ -236,7 +236,33 @@ def test_input_that_changes_meanwhile_is_not_passed_over(config, tmp_path, monke
     monkeypatch.setattr(job, "embed_block", change)
     with pytest.raises(InputError, match=r"in\.txt"):
         job.embed(config)
-    assert names(tmp_path) == ["in.txt", "out.npy.partial"]
+    assert names(tmp_path) == ["in.txt", "out.npy.dcse_tf-partial"]
+
+
+def test_a_users_own_files_and_folders_beside_the_output_stay(config, tmp_path):
+    ends = (".partial", ".previous", ".lock")
+    for end in ends:
+        (tmp_path / f"out.npy{end}").mkdir()
+        (tmp_path / f"out.npy{end}" / "thesis").write_text("precious")
+    (tmp_path / "out.lock").write_text("precious")
+    run(config)
+    run(config.replace(overwrite=True))
+    assert len(names(tmp_path)) == 3 + len(ends)
+    assert (tmp_path / "out.lock").read_text() == "precious"
+    for end in ends:
+        assert (tmp_path / f"out.npy{end}" / "thesis").read_text() == "precious"
+
+
+def test_a_link_is_replaced_where_that_is_allowed_and_what_it_points_to_is_kept(config, tmp_path):
+    (tmp_path / "kept").write_text("old")
+    for target in ("kept", "nothing"):
+        (tmp_path / "out.npy").unlink(missing_ok=True)
+        (tmp_path / "out.npy").symlink_to(tmp_path / target)
+        with pytest.raises(FileExistsError):
+            run(config)
+        run(config.replace(overwrite=True))
+        assert names(tmp_path) == ["in.txt", "kept", "out.npy"]
+    assert (tmp_path / "kept").read_text() == "old"
 
 
 def test_bfloat16_is_near(config, expected):

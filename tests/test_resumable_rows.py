@@ -1,9 +1,12 @@
 import json
 import os
+import re
+import types
 
 import numpy as np
 import pytest
 
+from dcse_tf.atomic import partial_path
 from dcse_tf.errors import InputError
 from dcse_tf.jobs import resumable_rows
 from dcse_tf.jobs.resumable_rows import Shared, begin, resume
@@ -25,9 +28,9 @@ def names(output):
 def test_the_file_is_numpys_own_and_appears_when_it_is_complete(output):
     rows = begin(output, JOB, (5, 3), SHARED)
     rows.append(iter([ROWS[:2], ROWS[2:3]]))
-    assert names(output) == ["a.npy.partial"]
+    assert names(output) == ["a.npy.dcse_tf-partial"]
     rows.append(iter([ROWS[3:]]))
-    assert names(output) == ["a.npy.partial"]
+    assert names(output) == ["a.npy.dcse_tf-partial"]
     rows.finish()
     assert names(output) == ["a.npy"]
     np.save(output.parent / "expected.npy", ROWS)
@@ -65,7 +68,7 @@ def test_rows_that_the_journal_does_not_know_are_written_again(output):
 def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
     """What is flushed to disk, with its size, and when the journal is begun."""
     rows = begin(output, JOB, (5, 3), SHARED)
-    rows_file = resumable_rows.partial_folder(output) / "rows.npy"
+    rows_file = partial_path(output) / "rows.npy"
     header = rows_file.stat().st_size
     seen, write, flush = [], resumable_rows._write_json, os.fsync
 
@@ -82,20 +85,21 @@ def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
     monkeypatch.setattr(resumable_rows.os, "fsync", note_flush)
     monkeypatch.setattr(resumable_rows, "_write_json", note_write)
     rows.append(iter([ROWS[:2]]))
-    # Two rows of three numbers of four bytes.
-    assert seen == [("rows flushed", 24), ("journal begun", 2), ("journal flushed", None)]
+    # Two rows of three numbers of four bytes. Of the journal the file, and its name in the folder.
+    journal = [("journal begun", 2), *2 * [("journal flushed", None)]]
+    assert seen == [("rows flushed", 24), *journal]
 
 
 def test_without_a_journal_nothing_is_whole(output):
     assert resume(output, JOB) is None
     begin(output, JOB, (5, 3), SHARED)
-    (resumable_rows.partial_folder(output) / "journal.json").unlink()
+    (partial_path(output) / "journal.json").unlink()
     assert resume(output, JOB) is None
 
 
 @pytest.mark.parametrize("left", ["folder", "file"])
 def test_beginning_throws_away_what_was_left(output, left):
-    partial = resumable_rows.partial_folder(output)
+    partial = partial_path(output)
     output.parent.mkdir(parents=True)
     if left == "folder":
         begin(output, JOB, (9, 3), SHARED).append(iter([ROWS]))
@@ -120,7 +124,7 @@ def test_another_job_is_refused_with_the_difference(output):
 @pytest.mark.parametrize("damage", ["journal", "key", "rows", "short", "shared"])
 def test_damage_is_named(output, damage):
     begin(output, JOB, (5, 3), SHARED).append(iter([ROWS[:2]]))
-    folder = resumable_rows.partial_folder(output)
+    folder = partial_path(output)
     if damage == "journal":
         (folder / "journal.json").write_text("{")
     elif damage == "key":
@@ -136,9 +140,19 @@ def test_damage_is_named(output, damage):
         resume(output, JOB)
 
 
-def test_a_disk_that_is_too_small_is_said_at_once(output):
-    with pytest.raises(InputError, match=r"1000000000000 rows of 384 float32 are 1536000\.0 GB"):
-        begin(output, JOB, (10**12, 384), SHARED)
+@pytest.mark.parametrize(
+    ("shape", "free", "said"),
+    [
+        ((10**12, 384), 82_090_000_000, "are 1536 TB; only 82.09 GB are free"),
+        ((500, 3), 5_999, "are 6 kB; only 5.999 kB are free"),
+        ((5, 3), 59, "are 60 bytes; only 59 bytes are free"),
+    ],
+)
+def test_a_disk_that_is_too_small_is_said_at_once(output, monkeypatch, shape, free, said):
+    disk = types.SimpleNamespace(free=free)
+    monkeypatch.setattr(resumable_rows.shutil, "disk_usage", lambda folder: disk)
+    with pytest.raises(InputError, match=re.escape(said)):
+        begin(output, JOB, shape, SHARED)
     assert names(output) == []
 
 

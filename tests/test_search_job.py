@@ -152,7 +152,7 @@ def test_a_build_that_was_stopped_goes_on_to_the_same_bytes(config, tmp_path, mo
         patch.setattr(owner, name, stop)
         with pytest.raises(Stopped):
             ask(config, [])
-    assert names(tmp_path) == ["corpus.txt", "index.building", "whole"]
+    assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-building", "whole"]
     # The texts are not read anew, and what is embedded is not embedded again.
     monkeypatch.setattr(index_building, "write_corpus_texts", stop)
     if place in ("scaling", "describing", "moving"):
@@ -176,7 +176,9 @@ def test_a_build_is_not_gone_on_with_for_another_corpus(config, tmp_path, monkey
     stop_build(config, monkeypatch)
     with (tmp_path / "corpus.txt").open("a") as file:
         file.write("my refund\n")
-    with pytest.raises(InputError, match=r"index\.building.*contents of --corpus.*--overwrite"):
+    with pytest.raises(
+        InputError, match=r"index\.dcse_tf-building.*contents of --corpus.*--overwrite"
+    ):
         ask(config, [])
     assert "my refund" in [hit.text for hit in ask(config.replace(overwrite=True), ["refund"])[0]]
 
@@ -231,9 +233,26 @@ def test_without_an_index_a_corpus_is_needed(config, tmp_path, changes, message)
     assert names(tmp_path) == ["corpus.txt"]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_users_own_files_and_folders_beside_the_index_stay(config, tmp_path, kind):
+    ends = (".building", ".lock", ".partial", ".previous")
+    for end in ends:
+        path = tmp_path / f"index{end}"
+        if kind == "folder":
+            path.mkdir()
+            path = path / "thesis"
+        path.write_text("precious")
+    ask(config, [])
+    ask(config.replace(overwrite=True), [])
+    assert names(tmp_path) == ["corpus.txt", "index", *(f"index{end}" for end in ends)]
+    for end in ends:
+        path = tmp_path / f"index{end}"
+        assert (path / "thesis" if kind == "folder" else path).read_text() == "precious"
+
+
 def test_two_builds_at_once_are_refused(config, tmp_path):
     with (
-        lock_folder(tmp_path / "index.building", ""),
+        lock_folder(tmp_path / "index.dcse_tf-building", ""),
         pytest.raises(LockedError, match="another --index"),
     ):
         ask(config, [])

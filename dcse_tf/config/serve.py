@@ -19,7 +19,8 @@ class EmbedConfig(ModelOptions):
     output: str = option(
         "",
         "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
-        "complete it is a folder of this name with .partial, from which the same command goes on.",
+        "complete it is a folder of this name with .dcse_tf-partial, from which the same command "
+        "goes on.",
         required=True,
         writes=True,
     )

@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ from absl import logging
 
 from dcse_tf.config import EmbedConfig
 from dcse_tf.data.repeats import scan_lines
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_output
 from dcse_tf.export.load import LoadedEncoder
 from dcse_tf.input_files import iterate_bare_lines
 from dcse_tf.jobs import resumable_rows
@@ -49,10 +50,11 @@ def embed(config: EmbedConfig, encoder: LoadedEncoder | None = None) -> tuple[in
         InputError: the model or the input cannot be used, or another job was begun.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process is writing it.
+        OutputError: it cannot be written.
     """
     output = pathlib.Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(output):
+    with lock_output(output), name_output(output):
         return _embed(config, output, encoder)
 
 
@@ -60,7 +62,7 @@ def _embed(
     config: EmbedConfig, output: pathlib.Path, encoder: LoadedEncoder | None
 ) -> tuple[int, int]:
     source = pathlib.Path(config.input)
-    if output.is_dir() or (output.exists() and not config.overwrite):
+    if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
         raise FileExistsError(f"{output} exists already; give another file, or --overwrite")
     begun_with = _describe_input(source)
     encoder = encoder or load(config)

@@ -5,7 +5,7 @@ import pathlib
 
 from absl import logging
 
-from dcse_tf.atomic import atomic_directory, atomic_version
+from dcse_tf.atomic import atomic_directory, atomic_version, complete_path
 from dcse_tf.config import ExportConfig
 from dcse_tf.export.huggingface import write_sentence_transformers
 from dcse_tf.export.load import find_encoder, load_sentence_encoder
@@ -28,7 +28,7 @@ def export(config: ExportConfig) -> pathlib.Path:
         InputError: there is nothing to export, or a file for the card cannot be used.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process writes a version.
-        OutputError: what was written does not compute what the encoder does.
+        OutputError: it cannot be written, or does not compute what the encoder does.
     """
     output = pathlib.Path(config.output_dir)
     with _open(config, output) as folder:
@@ -47,7 +47,7 @@ def export(config: ExportConfig) -> pathlib.Path:
         else:
             _write_saved_model(config, folder, source, encoder)
         write_model_card(folder / card_file, card)
-    return folder.with_name(folder.name.removesuffix(".partial"))
+    return complete_path(folder)
 
 
 def _open(

@@ -1,7 +1,7 @@
 """Builds a search index: distinct texts, their embeddings, FAISS' part; goes on after a stop.
 
-What is not complete lies in a folder beside the index, INDEX.building, with a journal of what it
-is made of.
+What is not complete lies in a folder beside the index, INDEX.dcse_tf-building, with a journal of
+what it is made of.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from absl import logging
 
 from dcse_tf.atomic import atomic_directory, atomic_file
 from dcse_tf.config import EmbedConfig, SearchConfig
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_output
 from dcse_tf.export.load import LoadedEncoder
 from dcse_tf.jobs.embed import embed
-from dcse_tf.locking import lock_folder
+from dcse_tf.locking import LOCK_FILE, lock_folder, marked
 from dcse_tf.search import index as folders
 from dcse_tf.search.approximate import ApproximateIndex, Settings, import_faiss
 from dcse_tf.search.corpus_texts import TEXTS_FILE, write_corpus_texts
@@ -57,6 +57,7 @@ def build_index(config: SearchConfig, folder: pathlib.Path, encoder: LoadedEncod
     Raises:
         InputError: the corpus cannot be used, or another build was begun there.
         LockedError: another process builds it.
+        OutputError: it cannot be written.
     """
     started = time.monotonic()
     kind = config.index_type or "exact"
@@ -64,8 +65,8 @@ def build_index(config: SearchConfig, folder: pathlib.Path, encoder: LoadedEncod
         import_faiss(kind)  # before the embedding, not after
     corpus = fingerprint_corpus(pathlib.Path(config.corpus))
     model = describe_model(config, encoder)
-    work = folder.with_name(folder.name + ".building")
-    with lock_folder(work, "wait for it, or give another --index"):
+    work = marked(folder, "building")
+    with lock_folder(work, "wait for it, or give another --index"), name_output(folder):
         job = {"contents of --corpus": corpus[:16], **model}
         lines = _prepare_texts(config, work, job)
         _embed_texts(config, work, encoder)
@@ -108,7 +109,7 @@ def _prepare_texts(config: SearchConfig, work: pathlib.Path, job: dict[str, str]
     for old in work.iterdir():
         if old.is_dir():
             shutil.rmtree(old)
-        elif old.name != "lock":
+        elif old.name != LOCK_FILE:
             old.unlink()
     lines = write_corpus_texts(pathlib.Path(config.corpus), work)
     with atomic_file(path) as partial:

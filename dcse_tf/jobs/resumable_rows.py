@@ -1,8 +1,8 @@
 """A .npy file written row by row, that a job goes on with after it was stopped.
 
-What is not complete lies in a folder beside it, `embeddings.npy.partial`: the rows, the
-sentences shared by all blocks with their embeddings, and a journal. The journal says only what
-is on disk: rows are flushed before it counts them.
+What is not complete lies in a folder beside it, `embeddings.npy.dcse_tf-partial`: the
+rows, the sentences shared by all blocks with their embeddings, and a journal. The journal says only
+what is on disk: rows are flushed before it counts them.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.atomic import atomic_file
+from dcse_tf.atomic import atomic_file, flush, partial_path
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import UNREADABLE_ARRAY
 
@@ -53,7 +53,7 @@ class ResumableRows:
         self.done: int = journal["done"]
         self.shared = shared
         self._output = output
-        self._folder = partial_folder(output)
+        self._folder = partial_path(output)
         self._journal = journal
 
     def append(self, parts: Iterator[np.ndarray]) -> None:
@@ -75,11 +75,8 @@ class ResumableRows:
         if self.done != self.shape[0]:
             raise ValueError(f"{self.done} of {self.shape[0]} rows are written")
         (self._folder / _ROWS_FILE).replace(self._output)
+        flush(self._output.parent)
         shutil.rmtree(self._folder)
-
-
-def partial_folder(output: pathlib.Path) -> pathlib.Path:
-    return output.with_name(output.name + ".partial")
 
 
 def begin(
@@ -97,15 +94,15 @@ def begin(
         InputError: the disk is too small.
     """
     discard(output)
-    folder = partial_folder(output)
+    folder = partial_path(output)
     folder.mkdir(parents=True)
     rows, columns = shape
     needed, free = rows * columns * 4, shutil.disk_usage(folder).free
     if needed > free:
         folder.rmdir()
         raise InputError(
-            f"--output={output}: {rows} rows of {columns} float32 are {needed / 1e9:.1f} GB; "
-            f"only {free / 1e9:.1f} GB are free there"
+            f"--output={output}: {rows} rows of {columns} float32 are {_show_bytes(needed)}; "
+            f"only {_show_bytes(free)} are free there"
         )
     _write_json(folder / _SHARED_TEXTS_FILE, list(shared.row))
     with (folder / _SHARED_ROWS_FILE).open("wb") as file:
@@ -126,7 +123,7 @@ def resume(output: pathlib.Path, job: dict[str, str]) -> ResumableRows | None:
     Raises:
         InputError: it was another job, or its files are damaged.
     """
-    folder = partial_folder(output)
+    folder = partial_path(output)
     path = folder / _JOURNAL_FILE
     if not path.is_file():
         return None
@@ -158,11 +155,19 @@ def resume(output: pathlib.Path, job: dict[str, str]) -> ResumableRows | None:
 
 def discard(output: pathlib.Path) -> None:
     """Removes what a run that was stopped left."""
-    folder = partial_folder(output)
+    folder = partial_path(output)
     if folder.is_dir():
         shutil.rmtree(folder)
     else:
         folder.unlink(missing_ok=True)
+
+
+def _show_bytes(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
 
 
 def _read_offset(file: Any) -> int:
@@ -180,4 +185,3 @@ def _flush(file: Any) -> None:
 def _write_json(path: pathlib.Path, value: Any) -> None:
     with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False, indent=1)
-        _flush(file)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -18,15 +17,15 @@ FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
 _STATE = "state"  # prefix of TensorFlow's files
 _NAME = re.compile(r"step-(\d{9})")
-_LEFT_OVER = re.compile(r"step-\d{9}\.(partial|previous|lock)")
+_LEFT_OVER = re.compile(r"step-\d{9}\.dcse_tf-(partial|previous|lock)")
 
 
 class CheckpointStore:
     """Writes and restores checkpoints.
 
     A checkpoint is a folder with TensorFlow's files and a manifest of their sizes and SHA-256. It
-    is written under another name, flushed to the disk and renamed, and it counts only if all is as
-    its manifest says: one that was damaged later is passed over for the one before it.
+    appears when it is whole and on the disk, and it counts only if all is as its manifest says: one
+    that was damaged later is passed over for the one before it.
 
     Args:
         run_dir: the run's folder.
@@ -51,8 +50,6 @@ class CheckpointStore:
                 self._state.write(str(partial / _STATE))
                 manifest = {"step": step, "files": _describe_files(partial)}
                 (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-                _flush(partial)
-            _flush_folder(self._folder)
         except (OSError, tf.errors.OpError) as error:
             before = find_checkpoint(self._folder.parent)
             kept = f"the last good one is {before}" if before else "there is none before it"
@@ -133,21 +130,6 @@ def _describe_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 def _hash(path: pathlib.Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(folder: pathlib.Path) -> None:
-    """Hands files and folder to the disk: a rename must not outrun what it names."""
-    for path in folder.iterdir():
-        _flush_folder(path)
-    _flush_folder(folder)
-
-
-def _flush_folder(path: pathlib.Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

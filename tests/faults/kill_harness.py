@@ -96,7 +96,7 @@ def run_killed(
         if process.returncode != -signal.SIGKILL:
             raise RuntimeError(f"ended with {process.returncode}, log above")
         report.kills += 1
-        report.in_writing += any((run_dir / "checkpoints").glob("*.partial"))
+        report.in_writing += any((run_dir / "checkpoints").glob("*.dcse_tf-partial"))
     report.equal = _equal(alone, run_dir)
     return report
 

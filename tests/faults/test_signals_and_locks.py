@@ -43,6 +43,20 @@ def test_a_second_signal_ends_the_process_at_once():
     assert time.monotonic() - started < 50
 
 
+def test_a_lock_touches_no_file_of_the_users(tmp_path):
+    (tmp_path / "lock").write_text("precious")
+    with lock_folder(tmp_path, ""):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / "lock").read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [tmp_path / "lock"]
+
+
+def test_a_folder_made_for_a_lock_stays_if_something_was_put_into_it(tmp_path):
+    with lock_folder(tmp_path / "a" / "b", ""):
+        (tmp_path / "a" / "b" / "c").touch()
+    assert (tmp_path / "a" / "b" / "c").exists()
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_lock_is_held_by_one_and_dies_with_it(end, tmp_path):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
