@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 import dcse_tf
+from dcse_tf.errors import OutputError
 from dcse_tf.export.sample_requests import make_requests
 from dcse_tf.export.served_encoder import ServedEncoder
 from dcse_tf.export.verification import Verification, verify
@@ -45,18 +46,19 @@ def write_saved_model(
 
     Raises:
         InputError: the messages of warm-up requests are not installed.
-        OutputError: the export does not compute what the encoder does.
+        OutputError: it cannot be written, or does not compute what the encoder does.
     """
     if warmup:
         import_messages()  # before the work
     served = ServedEncoder(encoder, attention, unit_norm)
-    with _warnings_only():
+    with _warnings_only(), _named_faults(folder):
         tf.saved_model.save(served, str(folder), signatures=served.functions)
     # Both sides of the comparison are computed by the processor.
     with tf.device("CPU:0"):
         requests = make_requests(encoder, attention, unit_norm)
     if warmup:
-        write_warmup_requests(folder, requests)
+        with _named_faults(folder):
+            write_warmup_requests(folder, requests)
     settings = {**settings, "signatures": sorted(served.functions), "versions": _versions()}
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
@@ -76,6 +78,16 @@ def _warnings_only() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def _named_faults(folder: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # The file of TensorFlow's own that it could not write, and after a semicolon why.
+        reason = error.message.rpartition("; ")[2]
+        raise OutputError(f"{folder}: cannot be written: {reason}") from error
 
 
 def _versions() -> dict[str, str]:

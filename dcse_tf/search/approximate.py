@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.atomic import atomic_file
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, OutputError
 from dcse_tf.search.exact import Nearest, find_nearest, rank_rows
 
 KINDS = ("hnsw", "ivf")
@@ -87,8 +87,17 @@ class ApproximateIndex:
         return cls(index, kind, matrix)
 
     def write(self, path: pathlib.Path) -> None:
+        """Writes what `read` reads.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
         with atomic_file(path) as partial:
-            import_faiss(self._kind).write_index(self._index, str(partial))
+            try:
+                import_faiss(self._kind).write_index(self._index, str(partial))
+            except RuntimeError as error:
+                reason = str(error).rpartition(" failed: ")[2]  # before it: where in its source
+                raise OutputError(f"{path}: cannot be written: {reason}") from error
 
     @classmethod
     def read(cls, path: pathlib.Path, kind: str, matrix: np.ndarray) -> "ApproximateIndex":

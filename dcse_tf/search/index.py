@@ -72,14 +72,15 @@ def write_embeddings(rows: np.ndarray, path: pathlib.Path) -> None:
     Raises:
         InputError: a row is not finite: the encoder has diverged.
     """
-    with atomic_file(path) as partial:
-        scaled = np.lib.format.open_memmap(partial, "w+", np.float32, rows.shape)
+    header = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
+    # Not through a map of the file: where the disk is full, writing to one kills the process.
+    with atomic_file(path) as partial, partial.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows[start : start + _ROWS_AT_A_TIME]
             if not np.isfinite(part).all():
                 raise InputError("an embedding is not finite: the encoder has diverged")
-            scaled[start : start + _ROWS_AT_A_TIME] = metrics.normalize(part)
-        scaled.flush()
+            file.write(np.ascontiguousarray(metrics.normalize(part), "<f4").data)
 
 
 def write_description(folder: pathlib.Path, description: Description) -> None:

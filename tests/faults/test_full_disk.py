@@ -5,7 +5,14 @@ import subprocess
 import sys
 
 import kill_harness
+import numpy as np
 import pytest
+from tiny_bert import build_backbone, save_checkpoint
+
+from dcse_tf.config import EmbedConfig
+from dcse_tf.errors import OutputError
+from dcse_tf.jobs.embed import embed
+from dcse_tf.search.approximate import ApproximateIndex, Settings
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -71,3 +78,50 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path, small_disk):
     remount("ro")
     done = _run("train", *kill_harness.train_flags(data_dir, folder / "run", 4))
     _says_what_could_not_be_written(done, folder, "Read-only file system")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """An encoder of half a megabyte, as a SavedModel more than one."""
+    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+
+
+def test_exporting_on_a_full_disk(model, small_disk):
+    folder, _ = small_disk
+    flags = [f"--run_dir={model}", f"--output_dir={folder}/export"]
+    _says_what_could_not_be_written(_run("export", *flags), folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_indexing_on_a_disk_that_fills_up_and_going_on(model, tmp_path, small_disk):
+    """3,000 x 64 numbers fit once, and not twice: as they are, and scaled."""
+    folder, remount = small_disk
+    texts = "".join(f"where is parcel {number}\n" for number in range(3000))
+    (tmp_path / "a.txt").write_text(texts)
+    flags = [f"--model={model}", f"--corpus={tmp_path}/a.txt", f"--index={folder}/index"]
+    flags += ["--query=where is parcel 7", "--top=1"]
+    _says_what_could_not_be_written(_run("search", *flags), folder)
+    remount("size=8m")
+    done = _run("search", *flags)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["index"]
+
+
+def test_embedding_on_a_disk_without_a_byte_left(model, tmp_path, small_disk):
+    folder, _ = small_disk
+    (folder / "filler").write_bytes(bytes(1 << 20))
+    (tmp_path / "a.txt").write_text("where is my parcel\n")
+    files = {"input": f"{tmp_path}/a.txt", "output": f"{folder}/a.npy"}
+    with pytest.raises(OutputError, match=rf"^{folder}/a\.npy: cannot be written: No space left"):
+        embed(EmbedConfig(model=str(model), **files))
+    assert [path.name for path in folder.iterdir()] == ["filler"]
+
+
+def test_an_approximate_index_on_a_full_disk(small_disk):
+    pytest.importorskip("faiss")
+    folder, _ = small_disk
+    matrix = np.eye(600, 500, dtype=np.float32)  # 1.2 MB
+    index = ApproximateIndex.build(matrix, "hnsw", Settings())
+    with pytest.raises(OutputError, match=rf"^{folder}/a: cannot be written: .*No space left"):
+        index.write(folder / "a")
+    assert list(folder.iterdir()) == []
