@@ -10,8 +10,8 @@ from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.halves import CHOOSE, REPORT
 
 _SMALL_NOTES = (
-    "Size small: 4 layers, 256 wide, from random weights; vocabulary and masked language modelling "
-    "from the training text of all corpora together. Every row is measured at its last step, "
+    "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; vocabulary and "
+    "masked language modelling from the training text of all corpora together. Every row is measured at its last step, "
     "never at its best on the sets; no file of a set is trained on (inspect_data counts the "
     "sentences that a corpus and a set share).",
     "BERT without (adapt) is what the adaptation started from: random weights, not a published "

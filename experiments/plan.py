@@ -153,7 +153,7 @@ def _add_encoder(
         vectors = settings.token_vectors
         flags = (
             "--task=mlm",
-            "--encoder_size=mini",
+            f"--encoder_size={settings.encoder_size}",
             *(f"--{name}={file}" for name, file in zip(_VECTOR_FLAGS, vectors)),
             f"--steps={steps}",
             "--global_batch_size=128",

@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import pathlib
 
+from dcse_tf.config.task_defaults import ENCODER_SIZES
+
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 # Where the files lie in the folder of --shared_data: training text, retrieval set, STS set.
 _SHARED = {
@@ -81,6 +83,7 @@ class Settings:
         joint: small: those that vocabulary and adapted encoder come from, all that are given.
         seeds: of what is random after the adaptation.
         steps: of a trained row, and of a flow; None (paper): what their jobs have.
+        encoder_size: small: of the encoder, as `train` has them.
         mlm_steps: small: of the adaptation.
         batch_form: not of size paper: --batch_form of the trained rows.
         train_flags: further flags for every trained row.
@@ -94,6 +97,7 @@ class Settings:
     joint: tuple[Corpus, ...]
     seeds: tuple[int, ...]
     steps: int | None
+    encoder_size: str
     mlm_steps: int
     batch_form: str
     train_flags: tuple[str, ...]
@@ -131,6 +135,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         help="of a trained row and a flow; default: small 300, demo 100, paper what its job has",
+    )
+    parser.add_argument(
+        "--encoder_size",
+        choices=ENCODER_SIZES,
+        default="mini",
+        help="small: of the encoder, as train has them; tiny takes an eighth of the time",
     )
     parser.add_argument("--mlm_steps", type=int, default=3000, help="small: of the adaptation")
     parser.add_argument(
@@ -186,6 +196,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         joint=tuple(joint.values()),
         seeds=tuple(options.seeds),
         steps=options.steps or _STEPS[options.size],
+        encoder_size=options.encoder_size,
         mlm_steps=options.mlm_steps,
         batch_form=options.batch_form,
         train_flags=tuple(options.train_flags.split()),
