@@ -10,10 +10,10 @@ from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.halves import CHOOSE, REPORT
 
 _SMALL_NOTES = (
-    "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; vocabulary and "
-    "masked language modelling from the training text of all corpora together. Every row is measured at its last step, "
-    "never at its best on the sets; no file of a set is trained on (inspect_data counts the "
-    "sentences that a corpus and a set share).",
+    "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; vocabulary "
+    "and masked language modelling from the training text of all corpora together. Every row is "
+    "measured at its last step, never at its best on the sets; no file of a set is trained on "
+    "(inspect_data counts the sentences that a corpus and a set share).",
     "BERT without (adapt) is what the adaptation started from: random weights, not a published "
     "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the rows.",
 )

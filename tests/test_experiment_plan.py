@@ -73,7 +73,7 @@ def commands(plan):
 )
 def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_tensorflow):
     rows = load("rows").ROWS
-    assert len(rows) == 18
+    assert len(rows) == 21
     variant = load("rows").Variant(rows[place])
     sets = [f"--demo_retrieval={files[1].partition('=')[2]}"] if size == "demo" else []
     corpora = sets or ["--corpora", "ecd"]
@@ -106,7 +106,7 @@ def test_every_trained_row_starts_from_one_adapted_encoder(files):
     trained = [c for c in commands(plan) if c[1].endswith("cli.train") and "--task=mlm" not in c]
     starts = {flag for line in trained for flag in line if flag.startswith("--encoder=")}
     assert starts == {"--encoder={work}/encoders/adapted/model"}
-    assert len(trained) == 9 * 2
+    assert len(trained) == 12 * 2
     assert sum("--task=mlm" in line for line in commands(plan)) == 2  # the adaptation, the start
 
 
@@ -136,7 +136,7 @@ def test_only_seeded_rows_are_run_for_every_seed(files):
     assert set(seeds) == {"--seed=0", "--seed=1", "--seed=2"}
     assert (
         str(plan.results[table_2()[-1], "ecd"][2])
-        == "/made/scores/report/ecd/recommended_cosine-seed2/results.json"
+        == "/made/scores/report/ecd/dse_recipe-seed2/results.json"
     )
 
 
@@ -188,7 +188,8 @@ def test_settings_are_compared_on_one_half_and_models_on_the_other(files, monkey
     assert reporting == {"table2"}
     assert {e.half for name, e in halves.items() if name != "table2"} == {"choose"}
     chosen = [row.name for row in load("rows").ROWS if row.chosen]
-    assert chosen == ["recommended", "recommended_cosine"]
+    by_the_recipe = ["siamese_multi_recipe", "dialogue_cse_i2_recipe", "dse_recipe"]
+    assert chosen == ["recommended", "recommended_cosine", *by_the_recipe]
     for half in ("choose", "report"):
         lines = commands(plan_of(halves["levers"].variants, *files, half=half))
         evaluated = [line for line in lines if "cli.evaluate" in line[1]]
