@@ -4,6 +4,7 @@ import collections
 import json
 import pathlib
 import random
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -143,6 +144,8 @@ def test_a_half_that_is_too_small_is_an_error_that_names_the_file():
 def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, monkeypatch):
     class Encoder:
         """In place of a model: the sets are what is looked at."""
+
+        settings: ClassVar = {"max_sequence_length": 64}
 
     Encoder.encode = staticmethod(encode)
     monkeypatch.setattr(job, "load_encoder", lambda *_: Encoder)

@@ -252,7 +252,9 @@ TARGETS: dict[str, Target] = {
     ),
     "sts": Target("sts.txt", read_sts_set, (b"1.5\ta\tb\n4\tc\td\n",)),
     "sheet": Target("sheet.csv", read_sheet, (b"pair,first,second,degree\n1,a,b,3\n2,c,d,\n",)),
-    "results": Target("results.json", read_json, (_json({"model": "m", "results": [_RESULT]}),)),
+    "results": Target(
+        "results.json", read_json, (_json({"model": "m", "settings": {}, "results": [_RESULT]}),)
+    ),
     "vectors_text": Target(
         "a.txt", word_vectors.read_word_vectors, (b"2 2\na 1 2\nb 3 4\n", b"a 1 2 3\nb 4 5 6\n")
     ),
