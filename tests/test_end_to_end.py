@@ -2,10 +2,8 @@
 
 import json
 import pathlib
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -95,7 +93,9 @@ def test_summaries_hold_every_scalar(trained):
     similarity = {"positive_similarity", "negative_similarity"}
     train = {"loss", "accuracy", "learning_rate", "gradient_norm", *similarity}
     train |= {"samples_per_second", "tokens_per_second"}
-    dev = {"response_r1", "response_r2", "response_r5", "response_mrr"}
+    dev = {
+        f"{kind}_{rank}" for kind in ("response", "cosine") for rank in ("r1", "r2", "r5", "mrr")
+    }
     assert {f"train/{name}" for name in train} <= tags
     assert {f"eval/dev/{name}" for name in dev} <= tags
     assert "configuration" in tags
@@ -136,28 +136,13 @@ def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
     assert np.abs(arrays[0][0] - arrays[0][2]).max() > 1e-3
 
 
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(trained):
-    """Killed after a checkpoint, at no particular step; deterministic, so bit for bit the same."""
-    run_dir = trained / "killed"
-    flags = train_flags(trained / "data", run_dir, deterministic=True)
-    command = [sys.executable, "-m", "dcse_tf.cli.train", *map(str, flags)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "saved" in line and "step-000000004" in line:
-            time.sleep(0.02)
-            process.send_signal(signal.SIGKILL)
-            break
-    process.wait()
-    process.stderr.close()
-    printed = run("train", *flags)
-    assert "resumed from" in printed
-    whole, resumed = (
-        (trained / name / "encoder/model.safetensors").read_bytes() for name in ("run", "killed")
-    )
-    assert whole == resumed
-    assert "resumed from" in run("train", *flags)  # ended: nothing is left to do
-    refused = run("train", *train_flags(trained / "data", run_dir, temperature=0.2), fails=True)
+def test_a_run_that_has_ended_stays_as_it_is(trained):
+    weights = trained / "run/encoder/model.safetensors"
+    before = weights.read_bytes()
+    flags = train_flags(trained / "data", trained / "run", deterministic=True)
+    assert "resumed from" in run("train", *flags)
+    assert weights.read_bytes() == before
+    refused = run("train", *flags, "--temperature=0.2", fails=True)
     assert "--temperature=0.2 (begun with 0.1)" in refused
 
 

@@ -110,20 +110,6 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
     assert [128] in _variables(tmp_path / "True")
 
 
-def test_the_loss_is_shared_between_matching_and_cosine(data_dir, tmp_path):
-    encoders = set()
-    for weight in (0.0, 0.5, 1.0):
-        run_dir = tmp_path / str(weight)
-        _train(data_dir, run_dir, cosine_weight=weight, dev_samples=0, best_metric="")
-        encoders.add((run_dir / "encoder/model.safetensors").read_bytes())
-    assert len(encoders) == 3
-
-
-def test_dev_responses_are_selected_by_matching_and_by_cosine(data_dir, tmp_path):
-    scores = _train(data_dir, tmp_path / "run", steps=1)
-    assert {"dev/response_r1", "dev/cosine_r1", "dev/cosine_mrr"} <= set(scores)
-
-
 def test_attention_without_matching_is_refused():
     with pytest.raises(ConfigError, match="with --cosine_weight=1 there is no matching"):
         TrainConfig(

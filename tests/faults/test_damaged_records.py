@@ -97,18 +97,18 @@ def test_the_sessions_of_a_step_are_those_of_the_epoch_in_turn(samples, data_dir
     """Over an epoch every session comes once, or once for each of its turns."""
     split = read_manifest(data_dir).splits["train"]
     size = getattr(split, samples)
-    settings = {"samples": samples, "batch_size": 4, "seed": 3}
+    settings = {"samples": samples, "batch_size": 12, "seed": 3}
     found = [
         session
-        for step in range(size // 4)
+        for step in range(size // 12)
         for session in list_sessions(data_dir, split, **settings, step=step)
     ]
-    assert len(found) == size // 4 * 4
+    assert len(found) == size // 12 * 12
     turns = {f"d{i}": 2 + i % 5 for i in range(120)}
     for session in set(found):
         assert found.count(session) <= (1 if samples == "sessions" else turns[session])
     other = list_sessions(data_dir, split, **{**settings, "seed": 4}, step=0)
-    assert other != found[:4]
+    assert other != found[:12]
 
 
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(corpus, tmp_path):
