@@ -58,7 +58,8 @@ class BadLines:
             InputError: the limit is passed.
         """
         self.count += 1
-        message = f"{path}:{line}: {problem}"
+        # What the file has may be quoted in it, a session's name with a line's end for one.
+        message = f"{path}:{line}: {' '.join(problem.splitlines())}"
         if self.count > self.limit:
             allowed = f" (bad line {self.count}; --{self._flag}={self.limit})" if self._flag else ""
             raise InputError(f"{message}{allowed}")

@@ -7,9 +7,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import json
 import pathlib
 
+import hypothesis
 import pytest
 
 from dcse_tf.config import PrepareConfig
+
+# The same examples every time; tests/faults/fuzz.py looks for others.
+hypothesis.settings.register_profile("same_examples", derandomize=True)
+hypothesis.settings.load_profile("same_examples")
 
 
 def pytest_configure(config: pytest.Config) -> None:

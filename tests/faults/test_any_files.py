@@ -63,6 +63,7 @@ def test_a_corpus_of_any_bytes(name, tmp_path):
     @_SETTINGS
     @given(_CONTENTS | _JSON.map(lambda value: json.dumps(value).encode()))
     @example(b"")
+    @example(b'{"a": null, "b": null, "c": null, "\\n": null}')
     def check(content):
         read = lambda path: list(READERS[name](path, BadLines(3)))  # noqa: E731
         _takes_or_names(read, tmp_path / f"corpus{suffix}", content)
