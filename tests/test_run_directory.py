@@ -140,7 +140,7 @@ def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_pat
     _begin(tmp_path)
     _save_checkpoint(tmp_path)
     value = {**FREE, **FROM_NOW_ON}[name]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         _begin(tmp_path, **{name: value})
     assert _read(tmp_path)[name] == value
     assert (f"from now on --{name}={value}" in caplog.text) == (name in FROM_NOW_ON)
@@ -149,11 +149,11 @@ def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_pat
 def test_another_number_of_devices_is_told(tmp_path, caplog):
     _begin(tmp_path, devices=1)
     _save_checkpoint(tmp_path)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         _begin(tmp_path, devices=1)
         assert "device" not in caplog.text
         _begin(tmp_path, devices=2)
-    assert "from now on on 2 device(s) (begun with 1)" in caplog.text
+    assert "from now on with 2 device(s) (begun with 1)" in caplog.text
 
 
 def test_a_linear_decay_ends_where_it_was_begun_to_end(tmp_path):

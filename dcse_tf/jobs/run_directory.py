@@ -134,8 +134,8 @@ def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) ->
         )
     if before_devices != devices:
         logging.info(
-            "from now on on %d device(s) (begun with %s): each draws dropout masks of its own, so "
-            "the run does not end as it would have",
+            "from now on with %d device(s) (begun with %s): each draws dropout masks of its own, "
+            "so the run does not end as it would have",
             devices,
             before_devices,
         )
