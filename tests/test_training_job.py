@@ -87,7 +87,9 @@ def expected_losses(folder, temperature):
     return [float(np.mean(found)) for found in losses.values()]
 
 
-@pytest.mark.parametrize(("cosine_weight", "layout"), [(0.0, "padded"), (0.8, "packed")])
+@pytest.mark.parametrize(
+    ("cosine_weight", "layout"), [(0.0, "padded"), (0.8, "packed"), (1.0, "packed")]
+)
 def test_the_loss_is_that_of_the_settings(corpus, tmp_path, cosine_weight, layout):
     scalars = run(corpus, tmp_path, cosine_weight=cosine_weight, temperature=0.2, layout=layout)
     matching, cosine = expected_losses(corpus / "vocab", 0.2)
