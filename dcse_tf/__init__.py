@@ -10,7 +10,7 @@ in `dcse_tf.cli` when they run.
 import typing
 
 if typing.TYPE_CHECKING:
-    from dcse_tf.api import SentenceEncoder
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
 __version__ = "0.1.0"
 __all__ = ["SentenceEncoder", "__version__"]
@@ -18,7 +18,7 @@ __all__ = ["SentenceEncoder", "__version__"]
 
 def __getattr__(name: str) -> object:
     if name == "SentenceEncoder":
-        from dcse_tf.api import SentenceEncoder
+        from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
         return SentenceEncoder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,7 +28,7 @@ from settings import Settings, SettingsError, add_flags, read_settings
 from tables import Line, Report, correct, format_markdown, write_json
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.halves import CHOOSE
+from dcse_tf.evaluation.job import CHOOSE
 from dcse_tf.evaluation.report import short_path
 
 

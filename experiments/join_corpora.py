@@ -12,10 +12,10 @@ import json
 import pathlib
 import sys
 
-from dcse_tf.atomic import atomic_file
-from dcse_tf.config.corpus import CORPUS_FORMATS, CorpusOptions
 from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
 from dcse_tf.errors import InputError
+from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
 
 

@@ -102,7 +102,7 @@ def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
 
 def take_queries(whole: Any, count: int) -> Any:
     """The first queries of a retrieval set (0: all) and the sentences that they need."""
-    from dcse_tf.evaluation.semantic_retrieval import Query
+    from dcse_tf.evaluation.retrieval import Query
 
     queries = whole.queries[: count or None]
     used = {q.sentence for q in queries}
@@ -184,7 +184,7 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import dcse_tf
-    from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
+    from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
     from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 
     encoder = dcse_tf.SentenceEncoder.load(arguments.model, pooling=arguments.pooling)

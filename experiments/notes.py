@@ -7,7 +7,7 @@ from rows import Variant
 from tables import Line
 
 from dcse_tf.evaluation import bootstrap
-from dcse_tf.evaluation.halves import CHOOSE, REPORT
+from dcse_tf.evaluation.job import CHOOSE, REPORT
 
 _SMALL_NOTES = (
     "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; vocabulary "

@@ -17,8 +17,8 @@ import tokenizers
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import align, make_result, short_path
-from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
-from dcse_tf.jobs.dev_scores import read_dialogues
+from dcse_tf.evaluation.response_selection import read_dialogues
+from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 
 _BATCH = 64
 

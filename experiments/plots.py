@@ -8,7 +8,7 @@ import matplotlib.figure
 from scores import TITLES
 from tables import Line, Report
 
-from dcse_tf.atomic import atomic_file
+from dcse_tf.files import atomic_file
 
 _SHOWN = ("spearman", "map")  # the paper's figures have these two
 _DRAWING = {"text.parse_math": False}

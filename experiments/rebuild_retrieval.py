@@ -9,10 +9,9 @@ import sys
 import numpy as np
 
 from dcse_tf.data.words import make_splitter
-from dcse_tf.evaluation.bm25 import Bm25
 from dcse_tf.evaluation.report import align
-from dcse_tf.evaluation.retrieval_builder import Selection
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.tools.retrieval_set import Bm25, Selection
 
 SELECTIONS = {
     "top": Selection("top", candidates=100, max_positives=30),

@@ -23,12 +23,12 @@ import numpy as np
 import tensorflow as tf
 from peer_process import DEFAULT_ENVIRONMENT, Peer, build_environment
 
-from dcse_tf.config import ExportConfig
-from dcse_tf.data.corpora import jsonl
-from dcse_tf.export.load import load_encoder, load_sentence_encoder
+from dcse_tf.data.formats import jsonl
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
 from dcse_tf.input_files import BadLines, read_lines
-from dcse_tf.jobs.export import export
-from dcse_tf.models.sentence_encoder import SentenceEncoder
 
 LOWEST = 0.9999
 
@@ -89,7 +89,7 @@ def main() -> None:
         work = pathlib.Path(name)
         (work / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
         export(
-            ExportConfig(
+            ExportOptions(
                 run_dir=args.run_dir,
                 output_dir=str(work / "exported"),
                 format="sentence_transformers",

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from dcse_tf.atomic import atomic_file
+from dcse_tf.files import atomic_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARKER = "run.json"

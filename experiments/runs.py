@@ -31,7 +31,7 @@ from run_markers import (
     write_marker,
 )
 
-from dcse_tf.locking import lock_folder
+from dcse_tf.files import lock_folder
 
 WORK = "{work}"  # stands in commands for the work folder, which may be moved
 _LOG = "log.txt"

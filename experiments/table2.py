@@ -13,7 +13,7 @@ from experiment import Experiment, make_parser, run
 from paper import TABLE_2
 from rows import RECOMMENDED, ROWS, Variant
 
-from dcse_tf.evaluation.halves import REPORT
+from dcse_tf.evaluation.job import REPORT
 
 
 def main() -> None:

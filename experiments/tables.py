@@ -8,9 +8,9 @@ from typing import Any
 
 from scores import TITLES, Score
 
-from dcse_tf.atomic import atomic_file
 from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.bootstrap import Difference, holm
+from dcse_tf.files import atomic_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 
-from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 
 RANKINGS = 5
 

@@ -10,7 +10,7 @@ import pathlib
 import hypothesis
 import pytest
 
-from dcse_tf.config import PrepareConfig
+from dcse_tf.data.options import PrepareOptions
 
 # The same examples every time; tests/faults/fuzz.py looks for others.
 hypothesis.settings.register_profile("same_examples", derandomize=True)
@@ -75,7 +75,7 @@ def data_dir(
     from dcse_tf.data.prepare import prepare
 
     folder = tmp_path_factory.mktemp("prepared") / "data"
-    config = PrepareConfig(
+    config = PrepareOptions(
         format="jsonl",
         input=(str(dialogues_file),),
         output_dir=str(folder),

@@ -5,10 +5,10 @@ import json
 import tensorflow as tf
 from lettered_corpus import write_vocabulary_folder
 
-from dcse_tf.config import PrepareConfig
-from dcse_tf.data.corpora import jsonl
+from dcse_tf.data.formats import jsonl
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
-from dcse_tf.data.tfrecords import parse_session, shard_paths
+from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.input_files import BadLines
 
 DIALOGUES = {
@@ -54,7 +54,7 @@ def run(folder, content, name="corpus", **settings):
         "test_fraction": 0.0,
         **settings,
     }
-    return prepare(PrepareConfig(**values), write_vocabulary_folder(folder / "vocab"))
+    return prepare(PrepareOptions(**values), write_vocabulary_folder(folder / "vocab"))
 
 
 def read_tokens(folder, manifest, split="train"):

@@ -9,7 +9,15 @@ import ml_dtypes
 import numpy as np
 import reference
 
-from dcse_tf import layers
+from dcse_tf.model.losses import NTXent
+from dcse_tf.model.matching import (
+    AttentiveTurnAggregation,
+    CosineSimilarity,
+    MaskedMeanPooling,
+    MatchingGuidedEmbedding,
+    TurnAggregation,
+    TurnAttention,
+)
 
 DIM, TEMPERATURE = 8, 0.2
 # Tokens of every turn and candidate of a row. The second row has one turn only.
@@ -137,8 +145,8 @@ def attention_weights(kind: str) -> Arrays:
     return weights
 
 
-def build_attention(kind: str, **kwargs) -> layers.TurnAttention:
-    attention = layers.TurnAttention(kind, **kwargs)
+def build_attention(kind: str, **kwargs) -> TurnAttention:
+    attention = TurnAttention(kind, **kwargs)
     attention.build((None, DIM))
     attention.set_weights(attention_weights(kind)[: len(attention.weights)])
     return attention
@@ -146,7 +154,7 @@ def build_attention(kind: str, **kwargs) -> layers.TurnAttention:
 
 def _attentive_layer(kind: str, dtype="float32", **kwargs) -> keras.layers.Layer:
     attention = build_attention(kind, dtype=dtype)
-    return layers.AttentiveTurnAggregation(attention, dtype=dtype, **kwargs)
+    return AttentiveTurnAggregation(attention, dtype=dtype, **kwargs)
 
 
 def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:
@@ -192,14 +200,14 @@ def _loss_expected(batch: Batch) -> np.ndarray:
 
 
 def _loss_layer(**kwargs) -> keras.layers.Layer:
-    return layers.NTXent(TEMPERATURE, **kwargs)
+    return NTXent(TEMPERATURE, **kwargs)
 
 
 CASES: Sequence[Case] = (
-    Case("pooling", layers.MaskedMeanPooling, _pooling_inputs, _pooling_expected),
-    Case("matching", layers.MatchingGuidedEmbedding, _matching_inputs, _matching_expected),
-    Case("aggregation", layers.TurnAggregation, _aggregation_inputs, _aggregation_expected),
-    Case("cosine", layers.CosineSimilarity, _cosine_inputs, _cosine_expected, has_padding=False),
+    Case("pooling", MaskedMeanPooling, _pooling_inputs, _pooling_expected),
+    Case("matching", MatchingGuidedEmbedding, _matching_inputs, _matching_expected),
+    Case("aggregation", TurnAggregation, _aggregation_inputs, _aggregation_expected),
+    Case("cosine", CosineSimilarity, _cosine_inputs, _cosine_expected, has_padding=False),
     _attentive_case("attention"),
     _attentive_case("additive_attention"),
     Case("loss", _loss_layer, _loss_inputs, _loss_expected),

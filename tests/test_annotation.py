@@ -8,8 +8,8 @@ import pytest
 import reference
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.annotation import merge_sheets, read_sheet, write_sheet
 from dcse_tf.evaluation.sts import StsSet, read_sts_set, write_sts_set
+from dcse_tf.tools.sts_set import merge_sheets, read_sheet, write_sheet
 
 PAIRS = [
     (1, "where is my parcel", "我的快递到哪了"),

@@ -6,16 +6,17 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 import dcse_tf
-from dcse_tf import api
-from dcse_tf.config import EvaluateConfig, ExportConfig, FitBaselineConfig
-from dcse_tf.data.tokenization import Tokenizer
+from dcse_tf.baselines.fitting import fit_baseline
+from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.encoder import load, sentence_encoder
 from dcse_tf.errors import InputError
-from dcse_tf.export import load
-from dcse_tf.jobs import evaluate as evaluate_job
-from dcse_tf.jobs.export import export
-from dcse_tf.jobs.fit_baseline import fit_baseline
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
+from dcse_tf.evaluation import job as evaluate_job
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.tokenizer import Tokenizer
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 CONTEXT = ["where is my parcel", "it left today", "thanks"]
@@ -56,7 +57,7 @@ def expected(alone):
 @pytest.fixture(scope="module")
 def exported(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported") / "export"
-    export(ExportConfig(run_dir=str(folder), output_dir=str(output)))
+    export(ExportOptions(run_dir=str(folder), output_dir=str(output)))
     return output
 
 
@@ -66,7 +67,7 @@ def word_vectors(tmp_path_factory):
     (place / "glove.txt").write_text("parcel 3 4\nrefund 0 1\n")
     output = place / "averages"
     vectors = str(place / "glove.txt")
-    config = FitBaselineConfig(kind="word_vectors", word_vectors=vectors, output_dir=str(output))
+    config = FitBaselineOptions(kind="word_vectors", word_vectors=vectors, output_dir=str(output))
     fit_baseline(config)
     return output
 
@@ -255,7 +256,7 @@ def test_scores_are_those_of_evaluate(folder, encoder, dialogues_file, monkeypat
 
     monkeypatch.setattr(load, "ResponseScorer", Spy)
     evaluate_job.evaluate(
-        EvaluateConfig(
+        EvaluateOptions(
             model=str(folder),
             response_selection=(str(dialogues_file),),
             candidates=3,
@@ -329,7 +330,7 @@ def test_a_baseline_encodes_and_says_that_it_cannot_match(word_vectors):
 
 def test_the_package_has_the_class_and_nothing_else_by_asking():
     """That importing the package alone starts no TensorFlow is held by test_flag_options."""
-    assert dcse_tf.SentenceEncoder is api.SentenceEncoder
+    assert dcse_tf.SentenceEncoder is sentence_encoder.SentenceEncoder
     assert "SentenceEncoder" in dir(dcse_tf)
     assert not hasattr(dcse_tf, "nothing")
 

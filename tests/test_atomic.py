@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from dcse_tf.atomic import atomic_directory, atomic_file, atomic_version, restore_replaced
 from dcse_tf.errors import LockedError, OutputError
+from dcse_tf.files import atomic_directory, atomic_file, atomic_version, restore_replaced
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 # Replaces a folder, and is killed after the first of two renamings.
 KILLED = """
 import os, pathlib, signal, sys
-from dcse_tf.atomic import atomic_directory
+from dcse_tf.files import atomic_directory
 rename = pathlib.Path.rename
 def rename_and_die(*paths):
     rename(*paths)

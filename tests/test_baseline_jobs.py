@@ -9,26 +9,23 @@ import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS
 
-from dcse_tf.config import (
-    ConfigError,
-    EmbedConfig,
-    EvaluateConfig,
-    ExportConfig,
-    FitBaselineConfig,
-    TrainConfig,
-)
+from dcse_tf.baselines.fitting import fit_baseline, sample_utterances
+from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.tokenization import read_vocabulary, write_vocabulary
-from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.load import Execution, load_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.geometry import NAMES
-from dcse_tf.export.load import Execution, load_encoder
-from dcse_tf.jobs.embed import embed
-from dcse_tf.jobs.evaluate import evaluate
-from dcse_tf.jobs.export import export
-from dcse_tf.jobs.fit_baseline import fit_baseline
-from dcse_tf.jobs.train import train
-from dcse_tf.models import bert_encoder
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model import bert as bert_encoder
+from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.options import OptionError
+from dcse_tf.tools.embed import embed
+from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 SENTENCES = ["Where is my parcel?", "I drink it black with red coffee", "", "Where is my parcel?"]
 VECTORS = {
@@ -66,7 +63,7 @@ def fit(data_dir, bert, tmp_path_factory):
             path = folder.parent / "vectors.json"
             path.write_text(json.dumps(VECTORS))
             settings = {"word_vectors": str(path)}
-        config = FitBaselineConfig(kind=kind, output_dir=str(folder), **{**settings, **changes})
+        config = FitBaselineOptions(kind=kind, output_dir=str(folder), **{**settings, **changes})
         fit_baseline(config)
         return folder
 
@@ -82,7 +79,7 @@ def embed_sentences(model, tmp_path, **settings):
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n")
     output = str(tmp_path / "out.npy")
     embed(
-        EmbedConfig(
+        EmbedOptions(
             model=str(model),
             input=str(tmp_path / "in.txt"),
             output=output,
@@ -103,7 +100,7 @@ def test_evaluate_scores_a_baseline_like_any_encoder(kind, baselines, data_dir, 
     (tmp_path / "sts.txt").write_text("\n".join(pairs) + "\n")
     rows = [f"{i}\t{text}\tx\t{(i + 1) % 4}\t{(i + 2) % 4}" for i, text in enumerate("abcd")]
     (tmp_path / "select.txt").write_text("\n".join(rows) + "\n")
-    config = EvaluateConfig(
+    config = EvaluateOptions(
         model=str(baselines[kind]),
         sts=(str(tmp_path / "sts.txt"),),
         retrieval=(str(tmp_path / "select.txt"),),
@@ -167,7 +164,7 @@ def test_words_are_averaged_by_hand(baselines, tmp_path):
 
 @pytest.mark.parametrize("kind", ["whitening", "flow"])
 def test_an_export_of_a_baseline_gives_its_embeddings(kind, baselines, tmp_path):
-    export(ExportConfig(run_dir=str(baselines[kind]), output_dir=str(tmp_path / "export")))
+    export(ExportOptions(run_dir=str(baselines[kind]), output_dir=str(tmp_path / "export")))
     signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     served = signature(sentences=tf.constant(SENTENCES))["embeddings"].numpy()
     expected = embed_sentences(baselines[kind], tmp_path)
@@ -175,7 +172,7 @@ def test_an_export_of_a_baseline_gives_its_embeddings(kind, baselines, tmp_path)
 
 
 def test_word_vectors_are_not_exported(baselines, tmp_path):
-    config = ExportConfig(run_dir=str(baselines["word_vectors"]), output_dir=str(tmp_path / "e"))
+    config = ExportOptions(run_dir=str(baselines["word_vectors"]), output_dir=str(tmp_path / "e"))
     with pytest.raises(InputError, match="are no graph"):
         export(config)
     assert not (tmp_path / "e").exists()
@@ -203,7 +200,7 @@ def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, data_dir, f
         fit("whitening", encoder=str(baselines["flow"]))
     with pytest.raises(InputError, match="is a fitted baseline"):
         train(
-            TrainConfig(
+            TrainOptions(
                 data_dir=str(data_dir), encoder=str(baselines["flow"]), run_dir="/nowhere/run"
             )
         )
@@ -251,7 +248,7 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
         output = tmp_path / "out"
         with pytest.raises(InputError, match=message):
             fit_baseline(
-                FitBaselineConfig(
+                FitBaselineOptions(
                     kind="whitening",
                     output_dir=str(output),
                     **{"encoder": str(bert), "data_dir": str(data_dir), **settings},
@@ -283,5 +280,5 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        FitBaselineConfig(output_dir="out", **settings)
+    with pytest.raises(OptionError, match=message):
+        FitBaselineOptions(output_dir="out", **settings)

@@ -8,14 +8,15 @@ import tensorflow as tf
 from test_layouts import LAYOUTS
 from tiny_bert import build_backbone
 
-from dcse_tf.config import ConfigError, TrainConfig
-from dcse_tf.data.layouts import Layout
-from dcse_tf.data.views import make_view_batches
-from dcse_tf.export.load import load_sentence_encoder
-from dcse_tf.jobs import train as job
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.data.batch import make_view_batches
+from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.layout import Layout
+from dcse_tf.options import OptionError
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
+from dcse_tf.training import job
 from dcse_tf.training.checkpoint_store import find_checkpoint
+from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.trainer import seed_dropout
 
 
@@ -35,7 +36,7 @@ def make_config(data_dir, run_dir, task, **changes):
         "eval_every": 4,
         "dev_samples": 12,
     }
-    return TrainConfig(**{**settings, **changes})
+    return TrainOptions(**{**settings, **changes})
 
 
 def read_checkpoint(run_dir):
@@ -92,7 +93,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_head(data_dir, tmp_path, monkey
 
 def test_a_pair_of_turns_has_no_other_context():
     for name, value in (("context_turns", 3), ("context_side", "both")):
-        with pytest.raises(ConfigError, match=f"--{name}={value}: --task=siamese_single"):
+        with pytest.raises(OptionError, match=f"--{name}={value}: --task=siamese_single"):
             make_config("data", "run", "siamese_single", **{name: value})
     given = {"context_turns": 1, "context_side": "before"}
     assert make_config("data", "run", "siamese_single", **given)
@@ -116,14 +117,14 @@ def test_rows_are_as_long_as_the_longest_context(settings, longest, expected):
 
 def test_too_short_rows_for_contexts_are_refused():
     config = make_config("data", "run", "siamese_multi", row_length=64)
-    with pytest.raises(ConfigError, match="--row_length=64: contexts of data have up to 115"):
+    with pytest.raises(OptionError, match="--row_length=64: contexts of data have up to 115"):
         config.with_defaults(1000, 20)
 
 
 def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
     """The encoders made here have 512; 40 x 2 turns of up to 16 tokens are more."""
     changes = {"context_turns": 40, "context_tokens": 600}
-    with pytest.raises(ConfigError, match="--context_tokens=600: the encoder has 512 positions"):
+    with pytest.raises(OptionError, match="--context_tokens=600: the encoder has 512 positions"):
         job.train(make_config(data_dir, tmp_path, "siamese_multi", **changes))
 
 

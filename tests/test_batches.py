@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import turn_ids
 
-from dcse_tf.data.batches import (
+from dcse_tf.data.batch import (
     Shapes,
     make_batches,
     sample_negatives,
     turns_of_samples,
     turns_of_sessions,
 )
-from dcse_tf.data.layouts import Layout
+from dcse_tf.model.layout import Layout
 
 PADDED = Layout("padded")
 MAX_TOKENS = 16

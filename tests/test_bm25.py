@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
-from dcse_tf.evaluation.bm25 import Bm25
+from dcse_tf.tools.retrieval_set import Bm25
 
 _DATA = pathlib.Path(
     os.environ.get("DCSE_SHARED_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from dcse_tf.config import BuildRetrievalConfig
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
-from dcse_tf.jobs.build_retrieval import build_retrieval
+from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.tools.options import BuildRetrievalOptions
+from dcse_tf.tools.retrieval_set import build_retrieval
 
 ROOT = pathlib.Path(__file__).parent.parent
 ASKED = {
@@ -48,7 +48,7 @@ def table(tmp_path):
 
 def build(table, name="select.txt", **settings):
     output = table.parent / name
-    config = BuildRetrievalConfig(input=(str(table),), output=str(output), **settings)
+    config = BuildRetrievalOptions(input=(str(table),), output=str(output), **settings)
     return output, build_retrieval(config)
 
 

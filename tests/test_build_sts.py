@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from dcse_tf.config import BuildStsConfig, MergeStsConfig
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.sts import read_sts_set
-from dcse_tf.jobs import build_sts as job
+from dcse_tf.tools import sts_set as job
+from dcse_tf.tools.options import BuildStsOptions, MergeStsOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 FRAMES = {
@@ -44,7 +44,7 @@ def _config(path, **changes):
         "annotators": 2,
         **changes,
     }
-    return BuildStsConfig(**settings)
+    return BuildStsOptions(**settings)
 
 
 def _build(path, **changes):
@@ -234,7 +234,7 @@ def test_filled_sheets_become_a_set(sentences, tmp_path):
     _fill(tmp_path / "out/sheet_1.csv", {name: 1 + int(name) % 5 for name in names})
     low = {name: max(1, int(name) % 5) for name in names}
     _fill(tmp_path / "out/sheet_2.csv", low, delimiter=";", reverse=True)
-    config = MergeStsConfig(
+    config = MergeStsOptions(
         sheets=(str(tmp_path / "out/sheet_*.csv"),), output=str(tmp_path / "new/sts.txt")
     )
     merged = job.merge_sts(config)
@@ -254,9 +254,9 @@ def test_sheets_that_nobody_filled_are_refused(sentences, tmp_path):
     _build(sentences)
     sheets, output = (str(tmp_path / "out/sheet_*.csv"),), str(tmp_path / "sts.txt")
     with pytest.raises(InputError, match="fewer than two pairs"):
-        job.merge_sts(MergeStsConfig(sheets=sheets, output=output))
+        job.merge_sts(MergeStsOptions(sheets=sheets, output=output))
     with pytest.raises(InputError, match=r"--sheets=no_\*.csv: no such file"):
-        job.merge_sts(MergeStsConfig(sheets=("no_*.csv",), output=output))
+        job.merge_sts(MergeStsOptions(sheets=("no_*.csv",), output=output))
     assert not pathlib.Path(output).exists()
 
 

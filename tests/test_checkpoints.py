@@ -2,7 +2,7 @@ import huggingface_hub
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.models import checkpoints
+from dcse_tf.model import checkpoints
 
 FLAG = "encoder"
 
@@ -100,7 +100,7 @@ def test_sequence_length_round_trip_and_default(tmp_path):
 
 
 def test_the_fingerprint_is_of_what_computes_and_not_of_where_it_comes_from(tmp_path):
-    from dcse_tf.export.load import LoadedEncoder
+    from dcse_tf.encoder.load import LoadedEncoder
 
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")

@@ -6,17 +6,18 @@ import sys
 import numpy as np
 import pytest
 
-from dcse_tf.config import EvaluateConfig
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.bootstrap import Difference
-from dcse_tf.evaluation.comparison import (
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.report import (
     Comparison,
+    Result,
     compare_results,
     describe_differences,
     format_comparisons,
+    write_json,
 )
-from dcse_tf.evaluation.report import Result, write_json
 
 ROOT = pathlib.Path(__file__).parent.parent
 MAP, MRR = [40.0, 50.0, 60.0, 70.0], [30.0, 100.0, 50.0, 20.0]
@@ -152,8 +153,8 @@ def test_the_command_compares_each_with_the_first(tmp_path):
 
 
 def test_settings_that_bear_on_the_scores_are_named_and_no_others():
-    first = EvaluateConfig(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
-    second = EvaluateConfig(model="b", sts=("s.txt",), jit_compile=True, candidates=5)
+    first = EvaluateOptions(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
+    second = EvaluateOptions(model="b", sts=("s.txt",), jit_compile=True, candidates=5)
 
     def name(*configs):
         found = describe_differences(*(config.to_dict() for config in configs))

@@ -4,42 +4,41 @@ import math
 
 import pytest
 
-from dcse_tf.config import (
-    BuildRetrievalConfig,
-    BuildStsConfig,
-    CompareConfig,
-    ConfigError,
-    EmbedConfig,
-    EvaluateConfig,
-    ExplainConfig,
-    ExportConfig,
-    FitBaselineConfig,
-    InspectConfig,
-    MergeStsConfig,
-    PrepareConfig,
-    SearchConfig,
-    TrainConfig,
+from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.options import OptionError
+from dcse_tf.search.options import SearchOptions
+from dcse_tf.tools.options import (
+    BuildRetrievalOptions,
+    BuildStsOptions,
+    EmbedOptions,
+    ExplainOptions,
+    InspectOptions,
+    MergeStsOptions,
 )
+from dcse_tf.training.options import TrainOptions
 
 # The least that each job needs, with a value or two that are not the default.
 CONFIGS = {
-    PrepareConfig: {"input": ("a.tsv", "b.tsv"), "output_dir": "out", "vocab_size": 100},
-    TrainConfig: {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", "steps": 7},
-    EvaluateConfig: {"model": "run", "sts": ("对话.txt",), "seed": 3},
-    EmbedConfig: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
-    ExportConfig: {"run_dir": "run", "output_dir": "out", "overwrite": True},
-    BuildRetrievalConfig: {
+    PrepareOptions: {"input": ("a.tsv", "b.tsv"), "output_dir": "out", "vocab_size": 100},
+    TrainOptions: {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", "steps": 7},
+    EvaluateOptions: {"model": "run", "sts": ("对话.txt",), "seed": 3},
+    EmbedOptions: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
+    ExportOptions: {"run_dir": "run", "output_dir": "out", "overwrite": True},
+    BuildRetrievalOptions: {
         "input": ("a.json",),
         "output": "select.txt",
         "format": "sgd",
         "roles": ("user", "我"),
     },
-    InspectConfig: {"input": ("a.tsv",), "output_dir": "out", "sts": ("对话.txt", "b.txt")},
-    BuildStsConfig: {"input": ("a.csv",), "output_dir": "out", "strategies": ("unigram",)},
-    MergeStsConfig: {"sheets": ("a.csv", "b_*.csv"), "output": "sts.txt", "min_annotators": 2},
-    CompareConfig: {"results": ("a.json", "b.json")},
-    ExplainConfig: {"model": "run", "input": "a.jsonl", "output_dir": "out", "response": 2},
-    FitBaselineConfig: {"encoder": "bert", "data_dir": "d", "kind": "flow", "output_dir": "out"},
+    InspectOptions: {"input": ("a.tsv",), "output_dir": "out", "sts": ("对话.txt", "b.txt")},
+    BuildStsOptions: {"input": ("a.csv",), "output_dir": "out", "strategies": ("unigram",)},
+    MergeStsOptions: {"sheets": ("a.csv", "b_*.csv"), "output": "sts.txt", "min_annotators": 2},
+    CompareOptions: {"results": ("a.json", "b.json")},
+    ExplainOptions: {"model": "run", "input": "a.jsonl", "output_dir": "out", "response": 2},
+    FitBaselineOptions: {"encoder": "bert", "data_dir": "d", "kind": "flow", "output_dir": "out"},
 }
 each_config = pytest.mark.parametrize(
     ("config", "values"), CONFIGS.items(), ids=lambda value: getattr(value, "__name__", "")
@@ -47,18 +46,18 @@ each_config = pytest.mark.parametrize(
 
 
 def train_config(**changes):
-    return TrainConfig(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes})
+    return TrainOptions(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes})
 
 
 @each_config
 def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
-    with pytest.raises(ConfigError, match=f"unknown setting tempo, zoo; {config.__name__} knows"):
+    with pytest.raises(OptionError, match=f"unknown setting tempo, zoo; {config.__name__} knows"):
         config.from_dict({**values, "zoo": 1, "tempo": 2})
-    with pytest.raises(ConfigError, match="unknown setting tempo"):
+    with pytest.raises(OptionError, match="unknown setting tempo"):
         config(**values).replace(tempo=1)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**values, "tempo": 1}))
-    with pytest.raises(ConfigError, match=f"{path}.*unknown setting tempo"):
+    with pytest.raises(OptionError, match=f"{path}.*unknown setting tempo"):
         config.read_json(path)
 
 
@@ -92,111 +91,123 @@ def test_a_configuration_cannot_be_changed_but_copied(config, values):
 def test_a_broken_file_is_named(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=f"{path}: not a EvaluateConfig"):
-        EvaluateConfig.read_json(path)
+    with pytest.raises(OptionError, match=f"{path}: not a EvaluateOptions"):
+        EvaluateOptions.read_json(path)
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (PrepareConfig, {"format": "csv"}, "--format=csv: expected one of 'session_tsv', 'jsonl'"),
-        (PrepareConfig, {"shards": 0}, "--shards=0: expected at least 1"),
-        (PrepareConfig, {"dev_fraction": 0.6}, "--dev_fraction=0.6: expected at most 0.5"),
-        (PrepareConfig, {"max_sequence_length": 2}, "--max_sequence_length=2: expected at least 3"),
-        (PrepareConfig, {"input": ()}, "--input is required: Files of dialogues"),
-        (PrepareConfig, {"output_dir": ""}, "--output_dir is required: Folder to write"),
-        (TrainConfig, {"task": "gpt"}, "--task=gpt: expected one of 'dialogue_cse', 'mlm'"),
-        (TrainConfig, {"encoder_size": "huge"}, "--encoder_size=huge: expected one of"),
-        (TrainConfig, {"temperature": 0.0}, "--temperature=0.0: expected at least"),
-        (TrainConfig, {"temperature": math.nan}, "--temperature=nan: expected at least"),
-        (TrainConfig, {"dropout": 0.95}, "--dropout=0.95: expected at most 0.9"),
-        (TrainConfig, {"freeze_layers": -2}, "--freeze_layers=-2: expected at least -1"),
-        (TrainConfig, {"data_dir": ""}, "--data_dir is required: Folder that prepare_data wrote"),
-        (TrainConfig, {"run_dir": ""}, "--run_dir is required"),
+        (PrepareOptions, {"format": "csv"}, "--format=csv: expected one of 'session_tsv', 'jsonl'"),
+        (PrepareOptions, {"shards": 0}, "--shards=0: expected at least 1"),
+        (PrepareOptions, {"dev_fraction": 0.6}, "--dev_fraction=0.6: expected at most 0.5"),
         (
-            TrainConfig,
+            PrepareOptions,
+            {"max_sequence_length": 2},
+            "--max_sequence_length=2: expected at least 3",
+        ),
+        (PrepareOptions, {"input": ()}, "--input is required: Files of dialogues"),
+        (PrepareOptions, {"output_dir": ""}, "--output_dir is required: Folder to write"),
+        (TrainOptions, {"task": "gpt"}, "--task=gpt: expected one of 'dialogue_cse', 'mlm'"),
+        (TrainOptions, {"encoder_size": "huge"}, "--encoder_size=huge: expected one of"),
+        (TrainOptions, {"temperature": 0.0}, "--temperature=0.0: expected at least"),
+        (TrainOptions, {"temperature": math.nan}, "--temperature=nan: expected at least"),
+        (TrainOptions, {"dropout": 0.95}, "--dropout=0.95: expected at most 0.9"),
+        (TrainOptions, {"freeze_layers": -2}, "--freeze_layers=-2: expected at least -1"),
+        (TrainOptions, {"data_dir": ""}, "--data_dir is required: Folder that prepare_data wrote"),
+        (TrainOptions, {"run_dir": ""}, "--run_dir is required"),
+        (
+            TrainOptions,
             {"logical_cpus": 2, "global_batch_size": 25, "negatives": 3},
             "--global_batch_size=25: not divisible by --logical_cpus=2",
         ),
         (
-            TrainConfig,  # the default of the task, 20
+            TrainOptions,  # the default of the task, 20
             {"logical_cpus": 3, "negatives": 3},
             "--global_batch_size=20: not divisible by --logical_cpus=3",
         ),
-        (EvaluateConfig, {"model": ""}, "--model is required"),
-        (EvaluateConfig, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
-        (EvaluateConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
-        (EvaluateConfig, {"half": "dev"}, "--half=dev: expected one of 'all', 'choose', 'report'"),
+        (EvaluateOptions, {"model": ""}, "--model is required"),
+        (EvaluateOptions, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
+        (EvaluateOptions, {"candidates": 1}, "--candidates=1: expected at least 2"),
+        (EvaluateOptions, {"half": "dev"}, "--half=dev: expected one of 'all', 'choose', 'report'"),
         (
-            EvaluateConfig,
+            EvaluateOptions,
             {"half": "report", "response_selection": ("test.jsonl",)},
             "--half=report is for --retrieval and --sts: leave --response_selection out",
         ),
-        (EmbedConfig, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
+        (EmbedOptions, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
         *(
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
-            for config in (EmbedConfig, EvaluateConfig, ExportConfig, ExplainConfig)
+            for config in (EmbedOptions, EvaluateOptions, ExportOptions, ExplainOptions)
             for length in (-1, 1, 2)
         ),
-        (ExportConfig, {"format": "keras"}, "--format=keras: expected one of 'saved_model'"),
-        (BuildRetrievalConfig, {"input": ()}, "--input is required"),
-        (BuildRetrievalConfig, {"output": ""}, "--output is required: The select.txt to write"),
-        (BuildRetrievalConfig, {"format": "xml"}, "--format=xml: expected one of 'csv', 'tsv', "),
-        (BuildRetrievalConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (ExportOptions, {"format": "keras"}, "--format=keras: expected one of 'saved_model'"),
+        (BuildRetrievalOptions, {"input": ()}, "--input is required"),
+        (BuildRetrievalOptions, {"output": ""}, "--output is required: The select.txt to write"),
+        (BuildRetrievalOptions, {"format": "xml"}, "--format=xml: expected one of 'csv', 'tsv', "),
+        (BuildRetrievalOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
         (
-            BuildRetrievalConfig,
+            BuildRetrievalOptions,
             {"selection": "no"},
             "--selection=no: expected one of 'top', 'hard'",
         ),
-        (BuildRetrievalConfig, {"sentences": -1}, "--sentences=-1: expected at least 0"),
-        (BuildRetrievalConfig, {"candidates": 1}, "--candidates=1: expected at least 2"),
-        (BuildRetrievalConfig, {"max_positives": 0}, "--max_positives=0: expected at least 1"),
-        (BuildRetrievalConfig, {"max_negatives": -1}, "--max_negatives=-1: expected at least 0"),
-        (BuildRetrievalConfig, {"min_words": 0}, "--min_words=0: expected at least 1"),
+        (BuildRetrievalOptions, {"sentences": -1}, "--sentences=-1: expected at least 0"),
+        (BuildRetrievalOptions, {"candidates": 1}, "--candidates=1: expected at least 2"),
+        (BuildRetrievalOptions, {"max_positives": 0}, "--max_positives=0: expected at least 1"),
+        (BuildRetrievalOptions, {"max_negatives": -1}, "--max_negatives=-1: expected at least 0"),
+        (BuildRetrievalOptions, {"min_words": 0}, "--min_words=0: expected at least 1"),
         (
-            BuildRetrievalConfig,
+            BuildRetrievalOptions,
             {"selection": "hard", "candidates": 50},
             "--candidates has no meaning with --selection=hard",
         ),
-        (InspectConfig, {"input": ()}, "--input is required"),
-        (InspectConfig, {"output_dir": ""}, "--output_dir is required: Folder for report.html"),
-        (InspectConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', 'jieba', "),
-        (InspectConfig, {"near_duplicate": 0.0}, "--near_duplicate=0.0: expected at least 0.1"),
-        (InspectConfig, {"near_duplicate": 1.5}, "--near_duplicate=1.5: expected at most 1.0"),
-        (InspectConfig, {"max_sequence_length": 2}, "--max_sequence_length=2: expected at least 3"),
-        (BuildStsConfig, {"input": ()}, "--input is required"),
-        (BuildStsConfig, {"output_dir": ""}, "--output_dir is required: Folder to write the sheet"),
-        (BuildStsConfig, {"pairs": 1}, "--pairs=1: expected at least 2"),
-        (BuildStsConfig, {"annotators": 0}, "--annotators=0: expected at least 1"),
-        (BuildStsConfig, {"vector_size": 0}, "--vector_size=0: expected at least 1"),
-        (BuildStsConfig, {"sentences": -1}, "--sentences=-1: expected at least 0"),
-        (BuildStsConfig, {"max_uses": 0}, "--max_uses=0: expected at least 1"),
-        (BuildStsConfig, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (InspectOptions, {"input": ()}, "--input is required"),
+        (InspectOptions, {"output_dir": ""}, "--output_dir is required: Folder for report.html"),
+        (InspectOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', 'jieba', "),
+        (InspectOptions, {"near_duplicate": 0.0}, "--near_duplicate=0.0: expected at least 0.1"),
+        (InspectOptions, {"near_duplicate": 1.5}, "--near_duplicate=1.5: expected at most 1.0"),
         (
-            BuildStsConfig,
+            InspectOptions,
+            {"max_sequence_length": 2},
+            "--max_sequence_length=2: expected at least 3",
+        ),
+        (BuildStsOptions, {"input": ()}, "--input is required"),
+        (
+            BuildStsOptions,
+            {"output_dir": ""},
+            "--output_dir is required: Folder to write the sheet",
+        ),
+        (BuildStsOptions, {"pairs": 1}, "--pairs=1: expected at least 2"),
+        (BuildStsOptions, {"annotators": 0}, "--annotators=0: expected at least 1"),
+        (BuildStsOptions, {"vector_size": 0}, "--vector_size=0: expected at least 1"),
+        (BuildStsOptions, {"sentences": -1}, "--sentences=-1: expected at least 0"),
+        (BuildStsOptions, {"max_uses": 0}, "--max_uses=0: expected at least 1"),
+        (BuildStsOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (
+            BuildStsOptions,
             {"strategies": ("intent", "bigram", "Word2Vec")},
             "--strategies=intent,bigram,Word2Vec: expected some of unigram, word2vec, intent",
         ),
-        (BuildStsConfig, {"strategies": ()}, "--strategies=: expected some of unigram, word2vec"),
-        (MergeStsConfig, {"sheets": ()}, "--sheets is required: The filled sheets"),
-        (MergeStsConfig, {"output": ""}, "--output is required: The sts.txt to write"),
-        (MergeStsConfig, {"min_annotators": 0}, "--min_annotators=0: expected at least 1"),
-        (CompareConfig, {"results": ()}, "--results is required: Two or more files"),
-        (CompareConfig, {"results": ("a.json",)}, "--results: expected two files or more"),
+        (BuildStsOptions, {"strategies": ()}, "--strategies=: expected some of unigram, word2vec"),
+        (MergeStsOptions, {"sheets": ()}, "--sheets is required: The filled sheets"),
+        (MergeStsOptions, {"output": ""}, "--output is required: The sts.txt to write"),
+        (MergeStsOptions, {"min_annotators": 0}, "--min_annotators=0: expected at least 1"),
+        (CompareOptions, {"results": ()}, "--results is required: Two or more files"),
+        (CompareOptions, {"results": ("a.json",)}, "--results: expected two files or more"),
     ],
 )
 def test_an_error_names_the_flag(config, changes, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OptionError) as caught:
         config(**{**CONFIGS[config], **changes})
     assert message in str(caught.value)
-    with pytest.raises(ConfigError):
+    with pytest.raises(OptionError):
         config(**CONFIGS[config]).replace(**changes)
 
 
 @pytest.mark.parametrize("encoder", ["", "./bert"])
 def test_exactly_one_of_encoder_and_encoder_size(encoder):
     size = "tiny" if encoder else ""
-    with pytest.raises(ConfigError, match=r"either --encoder .* or --encoder_size"):
+    with pytest.raises(OptionError, match=r"either --encoder .* or --encoder_size"):
         train_config(encoder=encoder, encoder_size=size)
     assert train_config(encoder=encoder, encoder_size="" if encoder else "tiny")
 
@@ -204,9 +215,9 @@ def test_exactly_one_of_encoder_and_encoder_size(encoder):
 @pytest.mark.parametrize("vocab", ["", "./bert"])
 def test_exactly_one_of_vocab_and_vocab_size(vocab):
     values = {"input": ("a.tsv",), "output_dir": "out", "vocab": vocab}
-    with pytest.raises(ConfigError, match=r"either --vocab .* or --vocab_size"):
-        PrepareConfig(**values, vocab_size=100 if vocab else 0)
-    assert PrepareConfig(**values, vocab_size=0 if vocab else 100)
+    with pytest.raises(OptionError, match=r"either --vocab .* or --vocab_size"):
+        PrepareOptions(**values, vocab_size=100 if vocab else 0)
+    assert PrepareOptions(**values, vocab_size=0 if vocab else 100)
 
 
 @pytest.mark.parametrize(
@@ -268,45 +279,65 @@ def test_filling_in_twice_changes_nothing():
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (PrepareConfig, {"vocab_size": 5}, "--vocab_size=5: expected more than the 5 special"),
-        (PrepareConfig, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "--lowercase=False"),
-        (PrepareConfig, {"dev_fraction": 0.5, "test_fraction": 0.5}, "nothing to train on"),
-        (PrepareConfig, {"shards": 2**31}, "--shards=(a number of 32 bits): expected at most"),
-        (PrepareConfig, {"seed": 2**31}, "--seed=(a number of 32 bits): expected at most 21474"),
-        (PrepareConfig, {"input": ("a", "")}, "--input=a,: an entry is empty"),
-        (PrepareConfig, {"output_dir": "a\0b"}, r"--output_dir=a\x00b: holds a null character"),
-        (PrepareConfig, {"vocab": "\udce9"}, r"--vocab=\udce9: holds a null character or is not U"),
-        (TrainConfig, {"learning_rate": math.inf}, "--learning_rate=inf: expected at most 3e+38"),
-        (TrainConfig, {"epochs": math.inf}, "--epochs=inf: expected at most 1000000"),
-        (TrainConfig, {"clip_norm": 0.0}, "--clip_norm=0.0: expected at least"),
-        (TrainConfig, {"task": "mlm", "temperature": 0.2}, "--temperature=0.2: has no meaning wit"),
-        (TrainConfig, {"task": "mlm", "batch_form": "plain"}, "only with dialogue_cse, siamese_s"),
-        (TrainConfig, {"task": "mlm", "context_turns": 2}, "--context_turns=2: has no meaning"),
-        (TrainConfig, {"task": "simcse", "cosine_weight": 0.5}, "--cosine_weight=0.5: has no"),
-        (TrainConfig, {"context_tokens": 100}, "--context_tokens=100: has no meaning with"),
-        (TrainConfig, {"mask_rate": 0.2}, "--mask_rate=0.2: has no meaning with"),
-        (TrainConfig, {"session_turns": 8}, "--session_turns=8: has no meaning without"),
-        (TrainConfig, {"global_batch_size": 9}, "--negatives=9: they come from the other sess"),
-        (TrainConfig, {"best_metric": "dev/map"}, "--best_metric=dev/map: with these settings"),
-        (TrainConfig, {"dev_samples": 0, "dev_sts": "s"}, "the scores are dev/spearman"),
-        (TrainConfig, {"task": "mlm", "best_metric": "dev/cosine_r1"}, "dev/accuracy, dev/loss"),
-        (TrainConfig, {"encoder_size": "", "encoder": "run/"}, "--run_dir=run: its encoder would"),
-        (BuildRetrievalConfig, {"format": "ecd", "roles": ()}, "--format=ecd: has no intents; exp"),
-        (BuildRetrievalConfig, {"format": "csv"}, "--roles=user,我: has no meaning with --format"),
-        (BuildRetrievalConfig, {"text_column": "t"}, "--text_column=t: has no meaning with --form"),
-        (BuildStsConfig, {"format": "jddc", "strategies": ("intent",)}, "--format=jddc: has no in"),
-        (BuildStsConfig, {"strategies": ("intent", "intent")}, "one of them is there twice"),
+        (PrepareOptions, {"vocab_size": 5}, "--vocab_size=5: expected more than the 5 special"),
+        (PrepareOptions, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "--lowercase=False"),
+        (PrepareOptions, {"dev_fraction": 0.5, "test_fraction": 0.5}, "nothing to train on"),
+        (PrepareOptions, {"shards": 2**31}, "--shards=(a number of 32 bits): expected at most"),
+        (PrepareOptions, {"seed": 2**31}, "--seed=(a number of 32 bits): expected at most 21474"),
+        (PrepareOptions, {"input": ("a", "")}, "--input=a,: an entry is empty"),
+        (PrepareOptions, {"output_dir": "a\0b"}, r"--output_dir=a\x00b: holds a null character"),
         (
-            BuildStsConfig,
+            PrepareOptions,
+            {"vocab": "\udce9"},
+            r"--vocab=\udce9: holds a null character or is not U",
+        ),
+        (TrainOptions, {"learning_rate": math.inf}, "--learning_rate=inf: expected at most 3e+38"),
+        (TrainOptions, {"epochs": math.inf}, "--epochs=inf: expected at most 1000000"),
+        (TrainOptions, {"clip_norm": 0.0}, "--clip_norm=0.0: expected at least"),
+        (
+            TrainOptions,
+            {"task": "mlm", "temperature": 0.2},
+            "--temperature=0.2: has no meaning wit",
+        ),
+        (TrainOptions, {"task": "mlm", "batch_form": "plain"}, "only with dialogue_cse, siamese_s"),
+        (TrainOptions, {"task": "mlm", "context_turns": 2}, "--context_turns=2: has no meaning"),
+        (TrainOptions, {"task": "simcse", "cosine_weight": 0.5}, "--cosine_weight=0.5: has no"),
+        (TrainOptions, {"context_tokens": 100}, "--context_tokens=100: has no meaning with"),
+        (TrainOptions, {"mask_rate": 0.2}, "--mask_rate=0.2: has no meaning with"),
+        (TrainOptions, {"session_turns": 8}, "--session_turns=8: has no meaning without"),
+        (TrainOptions, {"global_batch_size": 9}, "--negatives=9: they come from the other sess"),
+        (TrainOptions, {"best_metric": "dev/map"}, "--best_metric=dev/map: with these settings"),
+        (TrainOptions, {"dev_samples": 0, "dev_sts": "s"}, "the scores are dev/spearman"),
+        (TrainOptions, {"task": "mlm", "best_metric": "dev/cosine_r1"}, "dev/accuracy, dev/loss"),
+        (TrainOptions, {"encoder_size": "", "encoder": "run/"}, "--run_dir=run: its encoder would"),
+        (
+            BuildRetrievalOptions,
+            {"format": "ecd", "roles": ()},
+            "--format=ecd: has no intents; exp",
+        ),
+        (BuildRetrievalOptions, {"format": "csv"}, "--roles=user,我: has no meaning with --format"),
+        (
+            BuildRetrievalOptions,
+            {"text_column": "t"},
+            "--text_column=t: has no meaning with --form",
+        ),
+        (
+            BuildStsOptions,
+            {"format": "jddc", "strategies": ("intent",)},
+            "--format=jddc: has no in",
+        ),
+        (BuildStsOptions, {"strategies": ("intent", "intent")}, "one of them is there twice"),
+        (
+            BuildStsOptions,
             {"word_vectors": "a.txt"},
             "--word_vectors=a.txt: has no meaning without word2vec in --strategies",
         ),
-        (InspectConfig, {"max_sequence_length": 20}, "=20: has no meaning without --vocab"),
-        (InspectConfig, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without --retr"),
+        (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without --vocab"),
+        (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without --retr"),
     ],
 )
 def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OptionError) as caught:
         config(**{**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
@@ -314,32 +345,40 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (PrepareConfig, {"output_dir": "./b.tsv"}, "--output_dir=./b.tsv: would take the place of"),
-        (PrepareConfig, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "--input=d/../d/x/a*"),
         (
-            EvaluateConfig,
+            PrepareOptions,
+            {"output_dir": "./b.tsv"},
+            "--output_dir=./b.tsv: would take the place of",
+        ),
+        (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "--input=d/../d/x/a*"),
+        (
+            EvaluateOptions,
             {"output": "对话.txt"},
             "--output=对话.txt: would take the place of --sts",
         ),
-        (PrepareConfig, {"output_dir": ".."}, "--output_dir=..: expected a name, not a folder's"),
-        (ExportConfig, {"output_dir": "./"}, "--output_dir=./: expected a name, not a folder's"),
-        (EmbedConfig, {"output": "in.txt"}, "--output=in.txt: would take the place of --input"),
-        (ExportConfig, {"output_dir": "run/"}, "would take the place of --run_dir=run"),
-        (ExportConfig, {"output_dir": "run/encoder"}, "lies in what --run_dir=run reads"),
-        (ExportConfig, {"output_dir": "run/x/../checkpoints/step"}, "in what --run_dir=run reads"),
+        (PrepareOptions, {"output_dir": ".."}, "--output_dir=..: expected a name, not a folder's"),
+        (ExportOptions, {"output_dir": "./"}, "--output_dir=./: expected a name, not a folder's"),
+        (EmbedOptions, {"output": "in.txt"}, "--output=in.txt: would take the place of --input"),
+        (ExportOptions, {"output_dir": "run/"}, "would take the place of --run_dir=run"),
+        (ExportOptions, {"output_dir": "run/encoder"}, "lies in what --run_dir=run reads"),
+        (ExportOptions, {"output_dir": "run/x/../checkpoints/step"}, "in what --run_dir=run reads"),
         (
-            ExportConfig,
+            ExportOptions,
             {"run_dir": "run/encoder", "output_dir": "run/encoder/onnx"},
             "lies in what --run_dir=run/encoder reads",
         ),
-        (EvaluateConfig, {"model": "m", "output": "m/encoder/config.json"}, "what --model=m reads"),
-        (FitBaselineConfig, {"output_dir": "d/vocabulary"}, "lies in what --data_dir=d reads"),
-        (MergeStsConfig, {"output": "a.csv"}, "would take the place of --sheets=a.csv"),
-        (FitBaselineConfig, {"output_dir": "d"}, "would take the place of --data_dir=d"),
+        (
+            EvaluateOptions,
+            {"model": "m", "output": "m/encoder/config.json"},
+            "what --model=m reads",
+        ),
+        (FitBaselineOptions, {"output_dir": "d/vocabulary"}, "lies in what --data_dir=d reads"),
+        (MergeStsOptions, {"output": "a.csv"}, "would take the place of --sheets=a.csv"),
+        (FitBaselineOptions, {"output_dir": "d"}, "would take the place of --data_dir=d"),
     ],
 )
 def test_what_is_read_is_not_written_over(config, changes, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OptionError) as caught:
         config(**{**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
@@ -347,26 +386,26 @@ def test_what_is_read_is_not_written_over(config, changes, message):
 @pytest.mark.parametrize(
     ("config", "settings"),
     [
-        (ExplainConfig, {"model": "run", "input": "why/a.jsonl", "output_dir": "why"}),
-        (ExplainConfig, {"model": "why", "input": "a.jsonl", "output_dir": "./why"}),
-        (SearchConfig, {"model": "run", "queries": "q.txt", "output": "q.txt"}),
-        (SearchConfig, {"model": "run", "corpus": "c.txt", "output": "./c.txt"}),
+        (ExplainOptions, {"model": "run", "input": "why/a.jsonl", "output_dir": "why"}),
+        (ExplainOptions, {"model": "why", "input": "a.jsonl", "output_dir": "./why"}),
+        (SearchOptions, {"model": "run", "queries": "q.txt", "output": "q.txt"}),
+        (SearchOptions, {"model": "run", "corpus": "c.txt", "output": "./c.txt"}),
         (
-            ExportConfig,
+            ExportOptions,
             {"run_dir": "run", "results": ("out/r.json",), "output_dir": "out"},
         ),
     ],
 )
 def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(config, settings):
-    with pytest.raises(ConfigError, match="would take the place of --"):
+    with pytest.raises(OptionError, match="would take the place of --"):
         config(**settings)
 
 
 def test_an_output_inside_or_beside_an_input_is_none_of_it():
-    assert ExportConfig(run_dir="run", output_dir="run/export")
-    assert ExportConfig(run_dir="run", output_dir="run/encoder2")
-    assert ExportConfig(run_dir="run", output_dir="encoder")
-    assert PrepareConfig(**{**CONFIGS[PrepareConfig], "output_dir": "a.tsv.prepared"})
+    assert ExportOptions(run_dir="run", output_dir="run/export")
+    assert ExportOptions(run_dir="run", output_dir="run/encoder2")
+    assert ExportOptions(run_dir="run", output_dir="encoder")
+    assert PrepareOptions(**{**CONFIGS[PrepareOptions], "output_dir": "a.tsv.prepared"})
 
 
 def test_scores_that_a_run_has_may_decide_which_encoder_is_best():
@@ -378,7 +417,7 @@ def test_scores_that_a_run_has_may_decide_which_encoder_is_best():
 
 
 def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
-    with pytest.raises(ConfigError, match=r"--negatives=20: .* at most .* = 19"):
+    with pytest.raises(OptionError, match=r"--negatives=20: .* at most .* = 19"):
         train_config(negatives=20).with_defaults(1000, 50)
     assert train_config(negatives=19).with_defaults(1000, 50).negatives == 19
     assert train_config(task="mlm", negatives=60).with_defaults(1000, 50)
@@ -387,7 +426,7 @@ def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
 @pytest.mark.parametrize(("task", "batch"), [("dialogue_cse", 20), ("mlm", 50)])
 def test_a_batch_must_fit_into_an_epoch(task, batch):
     message = f"--global_batch_size={batch}: the train split of data has only {batch - 1} samples"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         train_config(task=task).with_defaults(batch - 1, 50)
     assert train_config(task=task).with_defaults(batch, 50).global_batch_size == batch
 
@@ -411,7 +450,7 @@ def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
 
 
 def test_rows_hold_the_longest_utterance():
-    with pytest.raises(ConfigError, match="--row_length=64: utterances of data have up to 100"):
+    with pytest.raises(OptionError, match="--row_length=64: utterances of data have up to 100"):
         train_config(row_length=64).with_defaults(1000, 100)
     assert train_config(row_length=64, layout="bucketed").with_defaults(1000, 100)
 
@@ -424,5 +463,5 @@ def test_rows_hold_the_longest_utterance():
     ],
 )
 def test_layouts_that_cannot_be_are_refused(given, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         train_config(**given)

@@ -4,9 +4,9 @@ import tensorflow as tf
 from tiny_batch import TEMPERATURE, make_batch, reference_similarities
 from tiny_bert import build_backbone, draw_utterances
 
-from dcse_tf.data.layouts import Layout
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.layout import Layout
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 
 PADDED = Layout("padded")

@@ -10,11 +10,17 @@ import keras
 import pytest
 import tensorflow as tf
 
-from dcse_tf.locking import marked
-from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
-from dcse_tf.training.controller import Controller, Divergence, Schedule, TrainingError
-from dcse_tf.training.skipped_batches import SkippedBatches
-from dcse_tf.training.stop_signals import Stopped, StopSignals
+from dcse_tf.files import marked
+from dcse_tf.training.checkpoint_store import BestEncoder, Kept, read_kept
+from dcse_tf.training.controller import (
+    Controller,
+    Divergence,
+    Schedule,
+    SkippedBatches,
+    Stopped,
+    StopSignals,
+    TrainingError,
+)
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
 METRICS["without_negatives"] = 0.0

@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from dcse_tf.config.corpus import CORPUS_FORMATS
-from dcse_tf.data.corpora import READERS, chitchat, jsonl, session_tsv
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import READERS, chitchat, jsonl, session_tsv
+from dcse_tf.data.options import CORPUS_FORMATS
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, find_package
 

@@ -7,9 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dcse_tf.data.leaks import Leak, LeakReport
-from dcse_tf.data.statistics import Lengths, Statistics
-from dcse_tf.jobs.data_report import DataReport, format_text, render_html
+from dcse_tf.tools.inspect import DataReport, format_text, render_html
+from dcse_tf.tools.statistics import Leak, LeakReport, Lengths, Statistics
 
 
 def lengths(*values):

@@ -4,13 +4,7 @@ import unicodedata
 
 import pytest
 
-from dcse_tf.data.dialogue import (
-    Session,
-    Utterance,
-    is_silent,
-    make_session,
-    session_to_dict,
-)
+from dcse_tf.data.dialogue import Session, Utterance, is_silent, make_session, session_to_dict
 
 SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 

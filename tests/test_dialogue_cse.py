@@ -14,10 +14,10 @@ from tiny_batch import (
 )
 from tiny_bert import DIM, build_backbone, draw_utterances, make_table
 
-from dcse_tf.data.layouts import Layout
-from dcse_tf.layers import NTXent
-from dcse_tf.models.bert_encoder import build_bert_encoder, freeze
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse, build_matching
+from dcse_tf.model.bert import build_bert_encoder, freeze
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse, build_matching
+from dcse_tf.model.layout import Layout
+from dcse_tf.model.losses import NTXent
 
 PADDED = Layout("padded")
 EMBEDDINGS = ("token_embedding", "position_embedding", "segment_embedding", "embeddings_layer_norm")

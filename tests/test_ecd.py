@@ -4,8 +4,8 @@ import pytest
 from shared_files import shared_file
 from window_cases import merge_naively
 
-from dcse_tf.data.corpora import dialoguecse, ecd
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import dialoguecse, ecd
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 

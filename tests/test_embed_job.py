@@ -9,13 +9,13 @@ import pytest
 import reference
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, encode_alone
 
-from dcse_tf.config import EmbedConfig
-from dcse_tf.data.tokenization import Tokenizer, write_vocabulary
+from dcse_tf.encoder.load import Execution
 from dcse_tf.errors import InputError
-from dcse_tf.export.load import Execution
-from dcse_tf.jobs import block_embedding
-from dcse_tf.jobs import embed as job
-from dcse_tf.models.bert_encoder import build_bert_encoder, make_bert_config, save_backbone
+from dcse_tf.model.bert import build_bert_encoder, make_bert_config, save_backbone
+from dcse_tf.model.tokenizer import Tokenizer, write_vocabulary
+from dcse_tf.tools import embed
+from dcse_tf.tools import embed as job
+from dcse_tf.tools.options import EmbedOptions
 
 # "ok" and "" stand in every block of 5 lines.
 LINES = [
@@ -61,7 +61,7 @@ def config(model, tmp_path):
     """Blocks of 5 lines, two sentences shared by them, batches of 16 tokens."""
     path = tmp_path / "in.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    return EmbedConfig(
+    return EmbedOptions(
         model=str(model),
         input=str(path),
         output=str(tmp_path / "out.npy"),
@@ -84,7 +84,7 @@ def run(config):
 
 def stop_at(monkeypatch, count):
     """Breaks the job in the middle of block `count`, after its first batch."""
-    embed_block, blocks = block_embedding.embed_block, []
+    embed_block, blocks = embed.embed_block, []
 
     def broken(encoder, shared, sentences, progress):
         def stop(done, total):
@@ -110,7 +110,7 @@ def test_rows_are_those_of_the_lines_alone(config, expected, changes):
 
 def test_repeats_are_encoded_once(config, monkeypatch):
     embedded = []
-    loaded = block_embedding.load(config)
+    loaded = embed.load(config)
     read = loaded.batches.read
     loaded.batches.read = lambda texts: embedded.append(list(texts)) or read(texts)
     monkeypatch.setattr(job, "load", lambda config: loaded)
@@ -227,7 +227,7 @@ def test_bad_input_leaves_nothing(config, tmp_path, content, message):
 
 
 def test_input_that_changes_meanwhile_is_not_passed_over(config, tmp_path, monkeypatch):
-    embed_block = block_embedding.embed_block
+    embed_block = embed.embed_block
 
     def change(*arguments):
         (tmp_path / "in.txt").write_text("short\n")
@@ -282,6 +282,6 @@ def test_progress_is_in_lines_by_the_share_of_tokens(config, monkeypatch):
 
 
 def test_the_flags_default_is_the_encoders_own():
-    default = EmbedConfig(model="m", input="i", output="o")
+    default = EmbedOptions(model="m", input="i", output="o")
     settings = {name: getattr(default, name) for name in vars(Execution())}
     assert Execution(**settings) == Execution()

@@ -7,14 +7,16 @@ from dialogue_files import json_lines, run
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli.evaluate import evaluate as evaluate_command
-from dcse_tf.config import EvaluateConfig, ExportConfig, TrainConfig
 from dcse_tf.errors import OutputError
 from dcse_tf.evaluation import report, response_selection
-from dcse_tf.evaluation.comparison import describe_differences
-from dcse_tf.jobs.evaluate import evaluate
-from dcse_tf.jobs.export import export
-from dcse_tf.jobs.train import train
-from dcse_tf.models.checkpoints import write_max_sequence_length
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.report import describe_differences
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model.checkpoints import write_max_sequence_length
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 LENGTH = 8
 
@@ -28,13 +30,13 @@ def checkpoint(tmp_path_factory):
 
 def make_config(model, sessions, **settings):
     values = {"candidates": 4, "max_samples": 20, **settings}
-    return EvaluateConfig(model=str(model), response_selection=(str(sessions),), **values)
+    return EvaluateOptions(model=str(model), response_selection=(str(sessions),), **values)
 
 
 def test_results_say_what_they_were_computed_with(checkpoint, data_dir, tmp_path):
     """As it was resolved: none says 0 for the encoder's own length."""
     exported = tmp_path / "export"
-    export(ExportConfig(run_dir=str(checkpoint), output_dir=str(exported)))
+    export(ExportOptions(run_dir=str(checkpoint), output_dir=str(exported)))
     settings = []
     output = tmp_path / "new/results.json"
     for model, length in ((exported, 0), (checkpoint, 0), (checkpoint, 4)):
@@ -130,7 +132,7 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
         assert found.sessions >= 20
         assert (found.utterances == 3 * found.sessions) != join
     train(
-        TrainConfig(
+        TrainOptions(
             data_dir=str(tmp_path / "data"),
             run_dir=str(tmp_path / "run"),
             encoder_size="tiny",
@@ -152,7 +154,7 @@ def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(
     path.write_text(json_lines(make_dialogues()))
     warnings = []
     monkeypatch.setattr(
-        "dcse_tf.jobs.evaluate.logging.warning", lambda *args: warnings.append(args)
+        "dcse_tf.evaluation.job.logging.warning", lambda *args: warnings.append(args)
     )
     for join in (False, True):
         evaluate(make_config(checkpoint, path, join_consecutive=join))

@@ -10,16 +10,16 @@ import pytest
 import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
-from dcse_tf.config import ConfigError, ExplainConfig
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.scorers import ResponseScorer
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.matching import decompose, top_pairs
-from dcse_tf.jobs import heatmaps
-from dcse_tf.jobs.explain import explain
-from dcse_tf.jobs.explanation import context_of, explain_response
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.sentence_encoder import SentenceEncoder
-from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
+from dcse_tf.evaluation import explanation
+from dcse_tf.evaluation.explanation import context_of, decompose, explain_response, top_pairs
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.options import OptionError
+from dcse_tf.tools.explain import explain
+from dcse_tf.tools.options import ExplainOptions
 
 SESSION = (
     "s<1>",
@@ -159,7 +159,7 @@ def make_config(folder, **changes):
         "output_dir": str(folder / "out"),
         "overwrite": True,
     }
-    return ExplainConfig(**{**settings, **changes})
+    return ExplainOptions(**{**settings, **changes})
 
 
 class Page(html.parser.HTMLParser):
@@ -229,8 +229,8 @@ def test_the_first_session_and_its_middle_turn_are_explained_if_not_told(folder)
     [
         ({"session": "none"}, InputError, r"sessions\.jsonl: no session 'none'.* s<1>, later"),
         ({"session": "one"}, InputError, r"no session 'one' of two turns or more"),
-        ({"response": 5}, ConfigError, r"--response=5: session s<1> has 5 turns, 0 to 4"),
-        ({"response": 0, "context_side": "before"}, ConfigError, "--response=0: no turn is before"),
+        ({"response": 5}, OptionError, r"--response=5: session s<1> has 5 turns, 0 to 4"),
+        ({"response": 0, "context_side": "before"}, OptionError, "--response=0: no turn is before"),
         ({"model": "./none"}, InputError, r"--model=\./none"),
         ({"input": "none.jsonl"}, InputError, r"none\.jsonl:1: cannot be read"),
     ],
@@ -244,13 +244,13 @@ def test_a_fault_is_named_and_leaves_what_was_there(folder, settings, error, mes
 
 
 def test_characters_that_no_font_has_are_drawn_as_their_codes(monkeypatch):
-    manager = heatmaps.matplotlib.font_manager.fontManager
+    manager = explanation.matplotlib.font_manager.fontManager
     plain = [font for font in manager.ttflist if font.name == "DejaVu Sans"]
     monkeypatch.setattr(manager, "ttflist", plain)
-    families = heatmaps._find_families(["ok", "好a"])
+    families = explanation._find_families(["ok", "好a"])
     assert list(families) == ["DejaVu Sans"]
-    assert heatmaps._spell("ok 好é", families) == "ok U+597Dé"
-    assert heatmaps._spell("a\u200bb", families) == "aU+200Bb"
+    assert explanation._spell("ok 好é", families) == "ok U+597Dé"
+    assert explanation._spell("a\u200bb", families) == "aU+200Bb"
 
 
 def test_equal_explanations_give_equal_files(folder):

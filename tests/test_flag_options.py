@@ -10,26 +10,39 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
-from dcse_tf import config
-from dcse_tf.cli.flag_options import define_flags, find_files, parse_flags
-from dcse_tf.config import ConfigError
+from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.cli.flags import define_flags, find_files, parse_flags
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.options import OptionError
+from dcse_tf.search.options import SearchOptions
+from dcse_tf.tools.options import (
+    BuildRetrievalOptions,
+    BuildStsOptions,
+    EmbedOptions,
+    ExplainOptions,
+    InspectOptions,
+    MergeStsOptions,
+)
+from dcse_tf.training.options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 JOBS = {
-    "prepare_data": config.PrepareConfig,
-    "train": config.TrainConfig,
-    "evaluate": config.EvaluateConfig,
-    "embed": config.EmbedConfig,
-    "explain": config.ExplainConfig,
-    "export": config.ExportConfig,
-    "inspect_data": config.InspectConfig,
-    "build_retrieval": config.BuildRetrievalConfig,
-    "build_sts": config.BuildStsConfig,
-    "merge_sts": config.MergeStsConfig,
-    "compare": config.CompareConfig,
-    "fit_baseline": config.FitBaselineConfig,
-    "search": config.SearchConfig,
+    "prepare_data": PrepareOptions,
+    "train": TrainOptions,
+    "evaluate": EvaluateOptions,
+    "embed": EmbedOptions,
+    "explain": ExplainOptions,
+    "export": ExportOptions,
+    "inspect_data": InspectOptions,
+    "build_retrieval": BuildRetrievalOptions,
+    "build_sts": BuildStsOptions,
+    "merge_sts": MergeStsOptions,
+    "compare": CompareOptions,
+    "fit_baseline": FitBaselineOptions,
+    "search": SearchOptions,
 }
 # The job that a flag file is for, by the file's name.
 FLAG_FILES = {
@@ -200,7 +213,7 @@ def test_flag_files_stand_in_the_place_of_their_names(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     holder = absl_flags.FlagValues()
-    define_flags(config.PrepareConfig, "job", holder)
+    define_flags(PrepareOptions, "job", holder)
     given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2"]
     assert parse_flags(["job", *given], holder) == ["job"]
     assert (holder.shards, holder.seed, holder.workers) == (3, 2, 4)
@@ -220,7 +233,7 @@ def test_a_file_that_a_flag_file_cannot_name(text, message, tmp_path):
     path = tmp_path / "flags/a.flags"
     path.parent.mkdir()
     path.write_text(f"{text}\n")
-    with pytest.raises(ConfigError, match=message.format(re.escape(str(path.parent)))):
+    with pytest.raises(OptionError, match=message.format(re.escape(str(path.parent)))):
         parse_flags(["job", f"--flagfile={path}"], absl_flags.FlagValues())
 
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.baselines.flow import Flow
+from dcse_tf.baselines.flow import ActNorm, AffineCoupling, Flow, Permutation
 from dcse_tf.baselines.flow_fitting import FlowSettings, fit_flow
-from dcse_tf.baselines.flow_layers import ActNorm, AffineCoupling, Permutation
 from dcse_tf.errors import InputError
 
 SETTINGS = FlowSettings(depth=2, hidden_dim=16, steps=60, batch_size=64, learning_rate=3e-3, seed=5)

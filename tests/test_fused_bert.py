@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from tiny_bert import build_backbone, draw_utterances, encode_alone, make_table
 
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.fused_bert import FusedBert
+from dcse_tf.model.bert import FusedBert, build_bert_encoder
 
 
 @pytest.fixture(scope="module", params=[1e-12, 0.02])
@@ -26,7 +25,7 @@ def test_several_heads_are_apart():
     """Two heads of 32: with one head of 64 the scale and the attention would be others."""
     import keras_hub
 
-    from dcse_tf.models.bert_encoder import initialize_weights
+    from dcse_tf.model.bert import initialize_weights
 
     backbone = keras_hub.models.BertBackbone(60, 2, 4, 64, 128, 0.0, 32)
     initialize_weights(backbone.trainable_variables, 1, 0.2)

@@ -6,7 +6,7 @@ import pytest
 from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.report import format_table, make_result
 from dcse_tf.evaluation.response_selection import Sample, evaluate_by_cosine
-from dcse_tf.evaluation.semantic_retrieval import Query, RetrievalSet, evaluate_retrieval
+from dcse_tf.evaluation.retrieval import Query, RetrievalSet, evaluate_retrieval
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts
 
 # Unit vectors at right angles and opposite: squared distances 2 (a-b), 4 (a-c), 2 (b-c); cosines

@@ -6,8 +6,8 @@ import pytest
 import reference
 import tensorflow as tf
 
-from dcse_tf.layers import GramSimilarity
-from dcse_tf.models.dialogue_cse import build_matching
+from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.matching import GramSimilarity
 
 DIM = 8
 TOKENS = (3, 1, 4, 2, 5, 1, 3, 2)  # of eight utterances

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from shared_files import shared_file
 
-from dcse_tf.config import EvaluateConfig
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.comparison import compare_results
-from dcse_tf.evaluation.halves import find_half, halve_retrieval_set, halve_sts_set
-from dcse_tf.evaluation.report import read_json
-from dcse_tf.evaluation.semantic_retrieval import (
+from dcse_tf.evaluation import job
+from dcse_tf.evaluation.job import find_half, halve_retrieval_set, halve_sts_set
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.report import compare_results, read_json
+from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
     evaluate_retrieval,
@@ -23,7 +23,6 @@ from dcse_tf.evaluation.semantic_retrieval import (
     write_retrieval_set,
 )
 from dcse_tf.evaluation.sts import StsSet, read_sts_set, write_sts_set
-from dcse_tf.jobs import evaluate as job
 
 PATH = pathlib.Path("set.txt")
 HALVES = ("choose", "report")
@@ -156,7 +155,7 @@ def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, m
     for half in ("all", *HALVES):
         output = tmp_path / f"{half}.json"
         job.evaluate(
-            EvaluateConfig(
+            EvaluateOptions(
                 model="m", retrieval=(str(select),), sts=(str(sts),), half=half, output=str(output)
             )
         )

@@ -13,15 +13,19 @@ from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
 from dcse_tf.baselines import files
+from dcse_tf.baselines.fitting import fit_baseline
+from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.baselines.whitening import WhiteningMap
-from dcse_tf.config import ConfigError, ExportConfig, FitBaselineConfig, TrainConfig
-from dcse_tf.data.tokenization import Vocabulary, read_vocabulary, write_vocabulary
+from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
 from dcse_tf.errors import InputError
-from dcse_tf.export.load import load_encoder, load_sentence_encoder
-from dcse_tf.jobs.export import export
-from dcse_tf.jobs.fit_baseline import fit_baseline
-from dcse_tf.jobs.train import train
-from dcse_tf.models import bert_encoder, checkpoints
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model import bert as bert_encoder
+from dcse_tf.model import checkpoints
+from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
+from dcse_tf.options import OptionError
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 LENGTH = 9
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -84,7 +88,7 @@ def exported(bert, tmp_path_factory):
 def write(source, tmp_path, **settings):
     folder = tmp_path / "exported"
     defaults = {"run_dir": str(source), "output_dir": str(folder), "overwrite": True}
-    export(ExportConfig(format="sentence_transformers", **{**defaults, **settings}))
+    export(ExportOptions(format="sentence_transformers", **{**defaults, **settings}))
     return folder
 
 
@@ -203,8 +207,8 @@ def test_a_whitening_is_a_dense_module_and_comes_back(whitened, expected, tmp_pa
 
 
 def test_a_flow_has_no_module(bert, data_dir, tmp_path):
-    with pytest.raises(ConfigError, match="--quantize=int8"):
-        ExportConfig(run_dir="a", output_dir="b", quantize="int8")
+    with pytest.raises(OptionError, match="--quantize=int8"):
+        ExportOptions(run_dir="a", output_dir="b", quantize="int8")
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     config = bert_encoder.make_bert_config(1, 64, len(vocabulary.tokens))
     backbone = bert_encoder.build_backbone(config, 0.0)
@@ -212,7 +216,7 @@ def test_a_flow_has_no_module(bert, data_dir, tmp_path):
     source, flow = write_bert(tmp_path / "bert", vocabulary, backbone), str(tmp_path / "flow")
     small = {"depth": 1, "hidden_dim": 8, "steps": 1, "batch_size": 16, "max_sentences": 200}
     options = {"encoder": str(source), "data_dir": str(data_dir), "output_dir": flow}
-    fit_baseline(FitBaselineConfig(kind="flow", **options, **small))
+    fit_baseline(FitBaselineOptions(kind="flow", **options, **small))
     with pytest.raises(InputError, match=r"--format=sentence_transformers: a flow"):
         write(flow, tmp_path)
     assert not (tmp_path / "exported").exists()
@@ -251,7 +255,7 @@ def test_training_refuses_a_map_that_it_would_lose(whitened, data_dir, tmp_path)
     folder = write(whitened, tmp_path)
     run = {"data_dir": str(data_dir), "run_dir": str(tmp_path / "run")}
     with pytest.raises(InputError, match="Dense module behind the pooling"):
-        train(TrainConfig(encoder=str(folder), **run))
+        train(TrainOptions(encoder=str(folder), **run))
 
 
 @pytest.mark.parametrize(

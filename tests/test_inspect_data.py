@@ -11,13 +11,13 @@ import pytest
 from lettered_corpus import write_vocabulary_folder
 from shared_files import shared_file
 
-from dcse_tf.config import InspectConfig
-from dcse_tf.data.corpora import jddc
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Utterance, make_session
+from dcse_tf.data.formats import jddc
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
-from dcse_tf.jobs.inspect_data import inspect_data
+from dcse_tf.tools.inspect import inspect_data
+from dcse_tf.tools.options import InspectOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 # In the order of the file: session, turns (role, text, intents).
@@ -52,7 +52,7 @@ def make_config(folder, *lines, **settings):
         "output_dir": str(folder / "out"),
         **settings,
     }
-    return InspectConfig(**values)
+    return InspectOptions(**values)
 
 
 def read_report(folder):
@@ -202,7 +202,7 @@ def test_tokens_are_counted_with_the_vocabulary_alone(tmp_path):
 def test_sets_and_vocabulary_are_read_before_the_corpus(tmp_path, monkeypatch, settings, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "bad.txt", "6\tno\tdegree")
-    config = InspectConfig(format="jsonl", input=("missing.jsonl",), output_dir="out", **settings)
+    config = InspectOptions(format="jsonl", input=("missing.jsonl",), output_dir="out", **settings)
     with pytest.raises(InputError, match=message):
         inspect_data(config)
     assert files(tmp_path) == ["bad.txt"]
@@ -282,7 +282,7 @@ def run_command(environment, folder, *flags):
 def test_the_public_sample_of_jddc(tmp_path):
     path = shared_file("jddc_raw/chat_0.1per.txt")
     inspect_data(
-        InspectConfig(
+        InspectOptions(
             format="jddc",
             input=(str(path),),
             output_dir=str(tmp_path / "out"),

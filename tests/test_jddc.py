@@ -4,8 +4,8 @@ import re
 import pytest
 from shared_files import shared_file
 
-from dcse_tf.data.corpora import jddc
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import jddc
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 

@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from dcse_tf.config.labelled import LabelledOptions
-from dcse_tf.data.labelled_sentences import one_intent_each, read_sentences
 from dcse_tf.errors import InputError
+from dcse_tf.tools.labelled_sentences import one_intent_each, read_sentences
+from dcse_tf.tools.options import LabelledOptions
 
 TABLE = b"text,intent\nWhere is my parcel?,parcel\nI want a refund,refund\n"
 SENTENCES = [("Where is my parcel?", ("parcel",)), ("I want a refund", ("refund",))]

@@ -8,7 +8,13 @@ import pytest
 import tensorflow as tf
 from layer_cases import CASES, DIM, Case, Padding, make_batch
 
-from dcse_tf import layers
+from dcse_tf.model.losses import NTXent
+from dcse_tf.model.matching import (
+    CosineSimilarity,
+    MaskedMeanPooling,
+    MatchingGuidedEmbedding,
+    TurnAggregation,
+)
 
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 PADDED_CASES = pytest.mark.parametrize(
@@ -65,8 +71,8 @@ def test_config_round_trip(case):
 
 
 def test_temperature_is_in_the_config():
-    config = layers.NTXent(0.37).get_config()
-    assert layers.NTXent.from_config(config).temperature == 0.37
+    config = NTXent(0.37).get_config()
+    assert NTXent.from_config(config).temperature == 0.37
 
 
 @EVERY_CASE
@@ -125,7 +131,7 @@ def test_gradients_are_finite_at_zero(case):
 
 
 def test_nothing_real_pools_to_zero():
-    pooled = layers.MaskedMeanPooling()(tf.ones([1, 2, 3]), tf.zeros([1, 2], tf.bool))
+    pooled = MaskedMeanPooling()(tf.ones([1, 2, 3]), tf.zeros([1, 2], tf.bool))
     np.testing.assert_array_equal(pooled, [[0, 0, 0]])
 
 
@@ -133,13 +139,13 @@ def test_absent_turns_count_for_nothing():
     # One candidate, turns of one token: 2 and 4 are real, 600 is not: (2 + 4) / 2.
     refined = tf.reshape(tf.constant([2.0, 4.0, 600.0]), [1, 1, 3, 1, 1])
     tokens, turns = tf.ones([1, 3, 1], tf.bool), tf.constant([[True, True, False]])
-    np.testing.assert_allclose(layers.TurnAggregation()(refined, tokens, turns), [[[3.0]]])
+    np.testing.assert_allclose(TurnAggregation()(refined, tokens, turns), [[[3.0]]])
 
 
 def test_permutation_of_turns_leaves_i2_unchanged():
     refined, tokens, turns = CASES[2].inputs(make_batch(), Padding(extra=1))
     order = [2, 3, 0, 1]
-    layer = layers.TurnAggregation(dtype="float64")
+    layer = TurnAggregation(dtype="float64")
     np.testing.assert_allclose(
         layer(refined[:, :, order], tokens[:, order], turns[:, order]),
         layer(refined, tokens, turns),
@@ -150,7 +156,7 @@ def test_permutation_of_turns_leaves_i2_unchanged():
 def test_permutation_of_candidates_permutes():
     context, candidates, context_mask, mask = CASES[1].inputs(make_batch(), Padding())
     order = [2, 0, 1]
-    layer = layers.MatchingGuidedEmbedding(dtype="float64")
+    layer = MatchingGuidedEmbedding(dtype="float64")
     straight = layer(context, candidates, context_mask, mask).numpy()
     permuted = layer(context, candidates[:, order], context_mask, mask[:, order])
     np.testing.assert_allclose(permuted, straight[:, order], rtol=1e-12)
@@ -158,7 +164,7 @@ def test_permutation_of_candidates_permutes():
 
 
 def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
-    layer = layers.CosineSimilarity()
+    layer = CosineSimilarity()
     vector = tf.constant([[3.0, 4.0]])
     np.testing.assert_array_equal(layer(tf.zeros([1, 2]), vector), [0])
     # [3, 4] and [4, 3]: 24 / 25
@@ -172,5 +178,5 @@ def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
 def test_loss_of_equal_similarities_is_the_logarithm_of_their_number(temperature):
     # -1 is the lowest cosine there is: masked places must stay below it at any temperature.
     mask = tf.constant([[True, True, True, False, False]])
-    loss = layers.NTXent(temperature)(-tf.ones([1, 5]), mask)
+    loss = NTXent(temperature)(-tf.ones([1, 5]), mask)
     np.testing.assert_allclose(loss, [math.log(3)], rtol=1e-5)

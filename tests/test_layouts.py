@@ -7,11 +7,10 @@ import tensorflow as tf
 from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_index
 from tiny_bert import DIM, build_backbone, draw_utterances, make_table
 
-from dcse_tf.data.layouts import Layout, count_cells, lay_out
-from dcse_tf.models.bert_encoder import build_bert_encoder, initialize_weights
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
-from dcse_tf.models.masked_lm import build_masked_lm
-from dcse_tf.models.table_encoder import build_table_encoder
+from dcse_tf.model.bert import build_bert_encoder, initialize_weights
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.layout import Layout, build_table_encoder, count_cells, lay_out
+from dcse_tf.model.masked_lm import build_masked_lm
 
 LAYOUTS = {
     "packed": Layout("packed", row_length=16),

@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 from shared_files import shared_file
 
-from dcse_tf.config import InspectConfig
-from dcse_tf.data import leaks
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.leaks import LeakFinder
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.input_files import BadLines
+from dcse_tf.tools import statistics
+from dcse_tf.tools.options import InspectOptions
+from dcse_tf.tools.statistics import LeakFinder
 
 # Few letters, so that texts come near each other; marks and case that do not count.
 ALPHABETS = {"english": "abABc  ,.", "chinese": "好的吗好的，！ ", "mixed": "好aB的 _?"}
@@ -75,7 +75,7 @@ def draw_texts(kind, seed, count, longest=12):
 @pytest.mark.parametrize("threshold", ["0.1", "0.5", "0.8", "1"])
 @pytest.mark.parametrize("kind", ALPHABETS)
 def test_leaks_are_those_of_comparing_all_pairs(monkeypatch, kind, threshold, chunk):
-    monkeypatch.setattr(leaks, "_CHUNK", chunk)
+    monkeypatch.setattr(statistics, "_CHUNK", chunk)
     for seed in range(4):
         sentences = draw_texts(kind, seed, 25)
         utterances = [(f"s{i // 3}", t) for i, t in enumerate(draw_texts(kind, -1 - seed, 50))]
@@ -107,7 +107,7 @@ def test_a_smaller_threshold_never_finds_fewer(kind):
 
 @pytest.mark.parametrize("kind", ALPHABETS)
 def test_the_order_of_utterances_changes_no_figure(monkeypatch, kind):
-    monkeypatch.setattr(leaks, "_CHUNK", 3)
+    monkeypatch.setattr(statistics, "_CHUNK", 3)
     sentences, texts = draw_texts(kind, 5, 30), draw_texts(kind, 6, 60)
     before = find(sentences, [("s", text) for text in texts], 0.3)
     after = find(sentences, [("s", text) for text in sorted(texts)], 0.3)
@@ -191,7 +191,7 @@ def test_letters_and_digits_do_count(other):
 
 @pytest.mark.parametrize("chunk", [1, 2, 2048])
 def test_the_first_of_the_best_utterances_is_kept_as_it_was_said(monkeypatch, chunk):
-    monkeypatch.setattr(leaks, "_CHUNK", chunk)
+    monkeypatch.setattr(statistics, "_CHUNK", chunk)
     # Trigrams in common with the sentence's four: 3 of 5, 4 of 5, 4 of 5, 2 of 4.
     said = [("s0", "abcdex"), ("s1", "Abcdefg"), ("s2", "xabcdef"), ("s3", "abcd")]
     (leak,) = find(["ABC def"], said, 0.5).leaks
@@ -201,7 +201,7 @@ def test_the_first_of_the_best_utterances_is_kept_as_it_was_said(monkeypatch, ch
 
 
 def test_utterances_are_compared_once_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(leaks, "_CHUNK", 3)
+    monkeypatch.setattr(statistics, "_CHUNK", 3)
     finder = LeakFinder("select.txt", ["abcdef"], 0.8)
     compared = []
 
@@ -209,7 +209,7 @@ def test_utterances_are_compared_once_and_then_forgotten(monkeypatch):
         compared.append(key)
         return trigrams(key)
 
-    monkeypatch.setattr(leaks, "_shingles", spy)
+    monkeypatch.setattr(statistics, "_shingles", spy)
     for text in ("a1", "A1", "b2", "c3", "d4", "", "e5", "f6", "g7"):
         finder.add("s", text)
     finder.finish()
@@ -248,7 +248,7 @@ def test_the_published_dev_set_against_the_public_training_sample():
     del said[""]
 
     finder = LeakFinder("select.txt", sentences, 0.8)
-    config = InspectConfig(
+    config = InspectOptions(
         format="dialoguecse", input=(str(training),), output_dir="out", join_consecutive=False
     )
     for session in read_sessions(config, BadLines(0), collections.Counter()):

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
-from dcse_tf.data.corpora import mdc
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import mdc
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 

@@ -9,14 +9,15 @@ import pytest
 import yaml
 from tiny_bert import LAYERS
 
-from dcse_tf.config import ExportConfig, TrainConfig
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.tokenization import read_vocabulary, write_vocabulary
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import Evaluation
+from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.report import make_result, write_json
-from dcse_tf.jobs.export import export
-from dcse_tf.models import bert_encoder, checkpoints
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model import bert, checkpoints
+from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.training.options import TrainOptions
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def run_dir(data_dir, tmp_path):
     encoder = folder / "encoder"
     encoder.mkdir(parents=True)
     vocabulary = read_vocabulary(data_dir / "vocabulary")
-    config = bert_encoder.make_bert_config(LAYERS, 64, len(vocabulary.tokens))
-    bert_encoder.save_backbone(encoder, bert_encoder.build_backbone(config, 0.0), config)
+    config = bert.make_bert_config(LAYERS, 64, len(vocabulary.tokens))
+    bert.save_backbone(encoder, bert.build_backbone(config, 0.0), config)
     write_vocabulary(encoder, vocabulary)
     checkpoints.write_max_sequence_length(encoder, 16)
     settings = {"data_dir": str(tmp_path / "corpus"), "run_dir": str(folder), "steps": 7}
-    TrainConfig(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
+    TrainOptions(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
     kept = {"step": 5, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
     _write(encoder / "training.json", {**kept, "files": {}})
     _write(folder / "inputs.json", {"the corpus": read_manifest(data_dir).corpus_fingerprint})
@@ -46,7 +47,7 @@ def _write(path, content):
 def make_card(run_dir, **settings):
     folder = run_dir.parent / "export"
     export(
-        ExportConfig(
+        ExportOptions(
             run_dir=str(run_dir),
             output_dir=str(folder),
             format="sentence_transformers",

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.config import ConfigError, EvaluateConfig, TrainConfig
+from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.errors import InputError
-from dcse_tf.export.load import load_sentence_encoder
-from dcse_tf.jobs.evaluate import evaluate
-from dcse_tf.jobs.train import train
-from dcse_tf.models.turn_attention import read_turn_attention, write_turn_attention
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.model.dialogue_cse import read_turn_attention, write_turn_attention
+from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import find_checkpoint
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 STEPS = 6
 
@@ -34,7 +36,7 @@ def _train(data_dir, run_dir, **changes):
         "dev_samples": 20,
         "best_metric": "dev/cosine_r5",
     }
-    return train(TrainConfig(**{**settings, **changes})).scores
+    return train(TrainOptions(**{**settings, **changes})).scores
 
 
 def _variables(run_dir):
@@ -61,7 +63,7 @@ def test_attention_is_trained_and_scores_responses(attentive, data_dir, tmp_path
     def score(model):
         sets = {"response_selection": (str(data_dir / "test.jsonl"),), "candidates": 4}
         output = tmp_path / "results.json"
-        evaluate(EvaluateConfig(model=str(model), output=str(output), **sets))
+        evaluate(EvaluateOptions(model=str(model), output=str(output), **sets))
         return json.loads(output.read_text())["results"]
 
     # A network that tells turns apart sharply, so that scores change without it.
@@ -111,8 +113,8 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
 
 
 def test_attention_without_matching_is_refused():
-    with pytest.raises(ConfigError, match="with --cosine_weight=1 there is no matching"):
-        TrainConfig(
+    with pytest.raises(OptionError, match="with --cosine_weight=1 there is no matching"):
+        TrainOptions(
             data_dir="d",
             run_dir="r",
             encoder_size="tiny",
@@ -123,5 +125,5 @@ def test_attention_without_matching_is_refused():
 
 def test_a_compiled_step_cannot_centre_over_devices(data_dir, tmp_path):
     changes = {"center_tokens": True, "jit_compile": True, "logical_cpus": 2}
-    with pytest.raises(ConfigError, match="on 2 devices"):
+    with pytest.raises(OptionError, match="on 2 devices"):
         _train(data_dir, tmp_path / "run", **changes)

@@ -10,14 +10,15 @@ import tensorflow as tf
 import tokenizers
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
-from dcse_tf.config import ExportConfig
-from dcse_tf.data.tokenization import write_vocabulary
+from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.export import onnx_model
-from dcse_tf.export.load import load_sentence_encoder
-from dcse_tf.jobs.export import export
-from dcse_tf.models import bert_encoder, bert_weights, checkpoints
-from dcse_tf.models.affine_map import AffineMap
+from dcse_tf.export import onnx
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.model import bert as bert_encoder
+from dcse_tf.model import checkpoints, weights
+from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model.tokenizer import write_vocabulary
 
 LENGTH = 12
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -47,12 +48,12 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tensors(bert):
     backbone = bert_encoder.load_backbone(bert)
-    return bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
+    return weights.to_tensors(weights.backbone_weights(backbone))
 
 
 def write(bert, tmp_path, **settings):
     folder = tmp_path / "onnx"
-    export(ExportConfig(run_dir=str(bert), output_dir=str(folder), format="onnx", **settings))
+    export(ExportOptions(run_dir=str(bert), output_dir=str(folder), format="onnx", **settings))
     return folder
 
 
@@ -89,7 +90,7 @@ def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
 def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors):
     import onnxruntime
 
-    from dcse_tf.export.onnx_graph import build_onnx_graph
+    from dcse_tf.export.onnx import build_onnx_graph
 
     rng = np.random.default_rng(0)
     maps = [
@@ -123,21 +124,21 @@ def test_int8_is_smaller_and_close(bert, tmp_path):
 
 @needs_onnx
 def test_a_file_that_computes_something_else_is_not_kept(bert, tmp_path, monkeypatch):
-    right = bert_weights.to_tensors
+    right = weights.to_tensors
 
     def wrong(pairs):
         tensors = right(pairs)
         tensors["encoder.layer.1.output.dense.bias"][0] += 0.01
         return tensors
 
-    monkeypatch.setattr(bert_weights, "to_tensors", wrong)
+    monkeypatch.setattr(weights, "to_tensors", wrong)
     with pytest.raises(OutputError, match=r"model\.onnx: its embeddings differ"):
         write(bert, tmp_path)
     assert not (tmp_path / "onnx").exists()
 
 
 def test_without_the_extra_the_message_names_it(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_model.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"needs onnx and onnxruntime: pip install dcse_tf\[onnx\]"
     ):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.packing import first_fit_decreasing
+from dcse_tf.model.layout import first_fit_decreasing
 
 
 def pack(lengths, row_length):

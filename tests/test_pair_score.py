@@ -4,7 +4,7 @@ import pytest
 import reference
 import tensorflow as tf
 
-from dcse_tf.layers import PairScore
+from dcse_tf.model.siamese import PairScore
 
 DIM, BATCH, SENTENCES = 6, 4, 7
 rng = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import tensorflow as tf
 from layer_cases import attention_weights, build_attention
 from test_gram_similarity import CONTEXTS, DIM, TOKENS, draw, make_inputs
 
-from dcse_tf.layers import AttentiveGramSimilarity, MeanCosineSimilarity
-from dcse_tf.models.dialogue_cse import build_matching
+from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.matching import AttentiveGramSimilarity, MeanCosineSimilarity
 
 KINDS = ("attention", "additive_attention")
 

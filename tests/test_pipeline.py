@@ -5,11 +5,7 @@ import pytest
 from lettered_corpus import FIRST_TURN, MASK, PAD, SPECIAL, TOKENS, prepare_sessions, read_turn
 
 from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.pipeline import (
-    make_contrastive_dataset,
-    make_masked_lm_dataset,
-    make_view_dataset,
-)
+from dcse_tf.data.stream import make_contrastive_dataset, make_masked_lm_dataset, make_view_dataset
 
 # 22 sessions of 2 to 6 turns, 4 x (2 + 3 + 4 + 5 + 6) + 2 + 3 = 85 utterances of 10 tokens.
 TURNS = [2 + number % 5 for number in range(22)]

@@ -8,13 +8,14 @@ from dialogue_files import DIALOGUES, FORMATS, json_lines, read_ids, read_tokens
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 from worker_functions import Killed
 
-from dcse_tf.config import PrepareConfig
-from dcse_tf.data.corpora import jsonl
+from dcse_tf.data.formats import jsonl
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.prepare import assign_split, prepare
-from dcse_tf.data.tokenization import read_vocabulary
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import prepare
+from dcse_tf.data.records import assign_split
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
+from dcse_tf.model.tokenizer import read_vocabulary
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -79,7 +80,7 @@ def test_the_split_of_a_session_depends_on_its_id_and_the_seed_alone(tmp_path):
 
 
 def test_shares_of_the_splits_are_held():
-    config = PrepareConfig(
+    config = PrepareOptions(
         input=("a",), output_dir="b", vocab="c", dev_fraction=0.3, test_fraction=0.2
     )
     splits = [assign_split(str(number), config) for number in range(4000)]
@@ -198,7 +199,7 @@ def test_texts_that_were_all_empty_are_said_to_be(tmp_path):
 
 
 def test_more_sessions_than_are_tokenised_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("dcse_tf.data.chunks._TURNS", 4)
+    monkeypatch.setattr("dcse_tf.data.corpus._TURNS", 4)
     manifest = prepare_sessions(tmp_path, [2, 0, 3, 0, 0, 1, 4])
     expected = [[turn_ids(s, t) for t in range(n)] for s, n in ((0, 2), (2, 3), (6, 4))]
     assert read_tokens(tmp_path, manifest) == expected
@@ -225,7 +226,7 @@ def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     words = ("alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "lambda")
     dialogues = {w: [("x", f"{w} {w} {w}"), ("y", f"{w} {w}")] for w in words}
     (tmp_path / "corpus").write_text(tsv(dialogues))
-    config = PrepareConfig(
+    config = PrepareOptions(
         input=(str(tmp_path / "corpus"),),
         output_dir=str(tmp_path / "data"),
         vocab_size=200,
@@ -276,7 +277,7 @@ def many_chunks(monkeypatch):
     """Chunks of so few turns, all of which are left to workers if there are any."""
 
     def split(turns):
-        monkeypatch.setattr("dcse_tf.data.chunks._TURNS", turns)
+        monkeypatch.setattr("dcse_tf.data.corpus._TURNS", turns)
         monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", 0)
         monkeypatch.setattr("dcse_tf.data.processes._HERE", 0)
 

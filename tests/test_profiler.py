@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from dcse_tf.training.profiler import StepProfiler
+from dcse_tf.training.summaries import StepProfiler
 
 
 def drive(profiler, first, steps, every=4):

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from dcse_tf.data.repeats import scan_lines
 from dcse_tf.errors import InputError
+from dcse_tf.tools.embed import scan_lines
 
 
 def scan(tmp_path, lines, most):

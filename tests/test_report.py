@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import Evaluation, bootstrap
+from dcse_tf.evaluation import bootstrap
+from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.report import (
     Result,
     align,

@@ -4,11 +4,11 @@ import reference
 import tensorflow as tf
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, make_table
 
-from dcse_tf.data.tokenization import Tokenizer
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.dialogue_cse import build_matching
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.sentence_encoder import SentenceEncoder
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.tokenizer import Tokenizer
 
 # Different numbers of turns and tokens, texts used several times, an empty one.
 CONTEXTS = [

@@ -6,8 +6,8 @@ import pytest
 from absl import logging
 from window_cases import Turns, letters, merge, merge_letters, merge_naively, spell
 
-from dcse_tf.data.corpora.response_windows import merge_windows
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats.response_windows import merge_windows
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 

@@ -6,10 +6,10 @@ import types
 import numpy as np
 import pytest
 
-from dcse_tf.atomic import partial_path
 from dcse_tf.errors import InputError
-from dcse_tf.jobs import resumable_rows
-from dcse_tf.jobs.resumable_rows import Shared, begin, resume
+from dcse_tf.files import partial_path
+from dcse_tf.tools import embed
+from dcse_tf.tools.embed import Shared, begin, resume
 
 JOB = {"--input": "5 bytes", "--pooling": "mean"}
 ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
@@ -70,7 +70,7 @@ def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
     rows = begin(output, JOB, (5, 3), SHARED)
     rows_file = partial_path(output) / "rows.npy"
     header = rows_file.stat().st_size
-    seen, write, flush = [], resumable_rows._write_json, os.fsync
+    seen, write, flush = [], embed._write_json, os.fsync
 
     def note_flush(descriptor):
         state = os.fstat(descriptor)
@@ -82,8 +82,8 @@ def test_rows_are_on_disk_before_the_journal_counts_them(output, monkeypatch):
         seen.append(("journal begun", value["done"]))
         write(path, value)
 
-    monkeypatch.setattr(resumable_rows.os, "fsync", note_flush)
-    monkeypatch.setattr(resumable_rows, "_write_json", note_write)
+    monkeypatch.setattr(embed.os, "fsync", note_flush)
+    monkeypatch.setattr(embed, "_write_json", note_write)
     rows.append(iter([ROWS[:2]]))
     # Two rows of three numbers of four bytes. Of the journal the file, and its name in the folder.
     journal = [("journal begun", 2), *2 * [("journal flushed", None)]]
@@ -150,7 +150,7 @@ def test_damage_is_named(output, damage):
 )
 def test_a_disk_that_is_too_small_is_said_at_once(output, monkeypatch, shape, free, said):
     disk = types.SimpleNamespace(free=free)
-    monkeypatch.setattr(resumable_rows.shutil, "disk_usage", lambda folder: disk)
+    monkeypatch.setattr(embed.shutil, "disk_usage", lambda folder: disk)
     with pytest.raises(InputError, match=re.escape(said)):
         begin(output, JOB, shape, SHARED)
     assert names(output) == []

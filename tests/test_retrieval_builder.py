@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
-from dcse_tf.config import BuildRetrievalConfig
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.bm25 import Bm25
-from dcse_tf.evaluation.retrieval_builder import (
+from dcse_tf.evaluation.retrieval import read_retrieval_set, write_retrieval_set
+from dcse_tf.tools.options import BuildRetrievalOptions
+from dcse_tf.tools.retrieval_set import (
     SELECTIONS,
+    Bm25,
     Selection,
     build_retrieval_set,
     sample_balanced,
 )
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set, write_retrieval_set
 
 _DATA = pathlib.Path(
     os.environ.get("DCSE_SHARED_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
@@ -141,7 +141,7 @@ def test_candidates_are_others_of_the_right_intent_each_once_best_first(kind):
 
 
 def test_what_the_flag_offers_and_what_there_is_agree():
-    (field,) = (f for f in dataclasses.fields(BuildRetrievalConfig) if f.name == "selection")
+    (field,) = (f for f in dataclasses.fields(BuildRetrievalOptions) if f.name == "selection")
     assert set(field.metadata["choices"]) == set(SELECTIONS)
     assert {"top", "hard"} == set(SELECTIONS)
     assert field.default == Selection().kind

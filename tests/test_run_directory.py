@@ -4,17 +4,18 @@ import json
 import pytest
 import tensorflow as tf
 
-from dcse_tf.config import ConfigError, TrainConfig
 from dcse_tf.errors import InputError
-from dcse_tf.jobs.run_directory import begin_run
+from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import CheckpointStore
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.run_directory import begin_run
 
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
 
 def _config(run_dir, **changes):
     settings = {"data_dir": "data", "encoder_size": "tiny", "run_dir": str(run_dir)}
-    return TrainConfig(**{**settings, **changes})
+    return TrainOptions(**{**settings, **changes})
 
 
 def _begin(run_dir, inputs=INPUTS, devices=1, **changes):
@@ -35,7 +36,7 @@ def test_a_run_that_has_begun_keeps_its_settings(tmp_path):
     _begin(tmp_path)
     _save_checkpoint(tmp_path)
     _begin(tmp_path, save_every=7)
-    with pytest.raises(ConfigError, match=r"--seed=1 \(begun with 0\)"):
+    with pytest.raises(OptionError, match=r"--seed=1 \(begun with 0\)"):
         _begin(tmp_path, seed=1)
     assert _read(tmp_path)["seed"] == 0
 
@@ -51,7 +52,7 @@ def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
     _save_checkpoint(tmp_path)
     config = _begin(tmp_path, steps=200)
     assert (config.steps, config.warmup_steps) == (200, 10)
-    with pytest.raises(ConfigError, match=r"--warmup_steps=20 \(begun with 10\)"):
+    with pytest.raises(OptionError, match=r"--warmup_steps=20 \(begun with 10\)"):
         _begin(tmp_path, steps=200, warmup_steps=20)
 
 
@@ -121,7 +122,7 @@ BESIDE = {
 
 
 def test_every_setting_is_in_one_of_these_lists():
-    assert {field.name for field in dataclasses.fields(TrainConfig)} == (
+    assert {field.name for field in dataclasses.fields(TrainOptions)} == (
         COMPARED | FREE.keys() | FROM_NOW_ON.keys() | FIXED.keys()
     )
 
@@ -131,7 +132,7 @@ def test_what_a_run_depends_on_may_not_change(tmp_path, name):
     beside = BESIDE.get(name, {})
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=rf"--{name}=.* \(begun with "):
+    with pytest.raises(OptionError, match=rf"--{name}=.* \(begun with "):
         _begin(tmp_path, **beside, **{name: FIXED[name]})
 
 
@@ -162,7 +163,7 @@ def test_a_linear_decay_ends_where_it_was_begun_to_end(tmp_path):
     _save_checkpoint(tmp_path)
     _begin(tmp_path, steps=100, decay="linear")
     message = r"--steps=200 \(begun with 100\), to which --decay=linear"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         _begin(tmp_path, steps=200, decay="linear")
 
 
@@ -171,11 +172,11 @@ def test_files_may_move_but_not_change(tmp_path):
     _save_checkpoint(tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     _begin(tmp_path / "new", data_dir="elsewhere")
-    with pytest.raises(ConfigError, match=r"another content of the corpus \(now SHA-256 cccc"):
+    with pytest.raises(OptionError, match=r"another content of the corpus \(now SHA-256 cccc"):
         _begin(tmp_path / "new", {**INPUTS, "the corpus": "c" * 64})
     before = {**INPUTS, "--token_vectors": "d" * 64}
     (tmp_path / "new/inputs.json").write_text(json.dumps(before))
-    with pytest.raises(ConfigError, match=r"--token_vectors \(now none, begun with SHA-256 dddd"):
+    with pytest.raises(OptionError, match=r"--token_vectors \(now none, begun with SHA-256 dddd"):
         _begin(tmp_path / "new")
     (tmp_path / "new/inputs.json").write_text("[1]")
     with pytest.raises(InputError, match=r"inputs\.json: cannot be read"):

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import read_turn, turn_ids
 
-from dcse_tf.data.samples import choose_turns, make_sample
+from dcse_tf.data.batch import choose_turns, make_sample
 
 
 def make_session(turns):

@@ -1,6 +1,6 @@
 import pytest
 
-from dcse_tf.jobs.saturation import describe_trouble
+from dcse_tf.training.dev_evaluation import describe_trouble
 
 
 def _describe(positive: float, negative: float) -> str | None:

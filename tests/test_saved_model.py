@@ -15,22 +15,23 @@ import pytest
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone
 
-from dcse_tf.config import ConfigError, EvaluateConfig, ExportConfig
-from dcse_tf.data.tokenization import write_vocabulary
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.encoder.scorers import ResponseScorer
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.export import fresh_process, verification
-from dcse_tf.export.load import load_encoder, load_sentence_encoder
-from dcse_tf.export.sample_requests import SENTENCES as SAMPLE
-from dcse_tf.export.sample_requests import TOLERANCE, make_requests
-from dcse_tf.export.served_encoder import ServedEncoder
-from dcse_tf.jobs.evaluate import evaluate
-from dcse_tf.jobs.export import export
-from dcse_tf.models import bert_encoder
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.checkpoints import write_max_sequence_length
-from dcse_tf.models.response_scorer import ResponseScorer
-from dcse_tf.models.sentence_encoder import SentenceEncoder
-from dcse_tf.models.turn_attention import build_turn_attention, write_turn_attention
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.export import fresh_process, saved_model
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.export.saved_model import SENTENCES as SAMPLE
+from dcse_tf.export.saved_model import TOLERANCE, ServedEncoder, make_requests
+from dcse_tf.model import bert
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.checkpoints import write_max_sequence_length
+from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.tokenizer import write_vocabulary
+from dcse_tf.options import OptionError
 
 SERVING = pathlib.Path(__file__).parent.parent / "experiments/serving"
 HAS_MESSAGES = importlib.util.find_spec("tensorflow_serving") is not None
@@ -87,8 +88,8 @@ def checkpoint(tmp_path_factory):
     """An encoder trained with aggregation I1, as a run leaves it."""
     folder = tmp_path_factory.mktemp("run") / "encoder"
     folder.mkdir()
-    config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
-    bert_encoder.save_backbone(folder, build_backbone(), config)
+    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    bert.save_backbone(folder, build_backbone(), config)
     write_vocabulary(folder, VOCABULARY)
     write_max_sequence_length(folder, LENGTH)
     write_turn_attention(folder, make_attention("attention"))
@@ -100,7 +101,7 @@ def exported(checkpoint, tmp_path_factory):
     """Verified by a fresh process when it was written."""
     folder = tmp_path_factory.mktemp("models") / "dcse"
     return export(
-        ExportConfig(
+        ExportOptions(
             run_dir=str(checkpoint.parent),
             output_dir=str(folder),
             unit_norm=True,
@@ -253,7 +254,7 @@ def test_outputs_have_names_and_shapes(signatures):
 def test_responses_are_selected_by_an_exports_matching(exported, checkpoint, data_dir):
     results = []
     for model in (exported, checkpoint):
-        config = EvaluateConfig(
+        config = EvaluateOptions(
             model=str(model),
             response_selection=(str(data_dir / "test.jsonl"),),
             candidates=4,
@@ -279,8 +280,8 @@ def test_settings_say_what_was_exported_and_by_what(exported, checkpoint):
 def test_a_version_is_a_number_of_its_own(exported):
     assert exported.name == "1"
     assert {path.name for path in exported.parent.iterdir()} == {"1"}
-    with pytest.raises(ConfigError, match="leave out --overwrite"):
-        ExportConfig(run_dir="run", output_dir="out", versioned=True, overwrite=True)
+    with pytest.raises(OptionError, match="leave out --overwrite"):
+        ExportOptions(run_dir="run", output_dir="out", versioned=True, overwrite=True)
 
 
 def test_an_export_that_computes_something_else_is_refused(checkpoint, tmp_path, monkeypatch):
@@ -290,7 +291,7 @@ def test_an_export_that_computes_something_else_is_refused(checkpoint, tmp_path,
         "_finish",
         lambda self, x: {"embeddings": finish(self, x)["embeddings"] + 2 * TOLERANCE},
     )
-    config = ExportConfig(
+    config = ExportOptions(
         run_dir=str(checkpoint), output_dir=str(tmp_path / "models"), unit_norm=True
     )
     with pytest.raises(OutputError, match=r"refused: embeddings .* differ .* by 2.0e-05"):
@@ -300,7 +301,7 @@ def test_an_export_that_computes_something_else_is_refused(checkpoint, tmp_path,
 
 def test_an_export_that_cannot_be_run_is_refused(requests, tmp_path):
     with pytest.raises(OutputError, match=r"a fresh process cannot run it: .*saved_model"):
-        verification.verify(tmp_path, requests)
+        saved_model.verify(tmp_path, requests)
 
 
 def add(array):
@@ -319,13 +320,13 @@ def add(array):
 )
 def test_each_answer_is_held_to_the_encoders(requests, monkeypatch, signature, damage, message):
     answers = {f"{i}/{request.output}": request.answer for i, request in enumerate(requests)}
-    monkeypatch.setattr(verification, "_answer", lambda *_: answers)
-    assert verification.verify(pathlib.Path(), requests).difference == 0
+    monkeypatch.setattr(saved_model, "_answer", lambda *_: answers)
+    assert saved_model.verify(pathlib.Path(), requests).difference == 0
     last = max(i for i, request in enumerate(requests) if request.signature == signature)
     name = f"{last}/{requests[last].output}"
     answers[name] = damage(answers[name])
     with pytest.raises(OutputError, match=f"of the signature {signature} {message}"):
-        verification.verify(pathlib.Path(), requests)
+        saved_model.verify(pathlib.Path(), requests)
 
 
 def test_all_signatures_are_asked_with_none_one_and_several_rows(requests, functions):
@@ -371,7 +372,7 @@ def test_warm_up_requests_run_through_the_signatures(exported, signatures):
 
 def test_warm_up_without_its_messages_is_one_error(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
-    config = ExportConfig(run_dir=str(checkpoint), output_dir=str(tmp_path / "e"), warmup=True)
+    config = ExportOptions(run_dir=str(checkpoint), output_dir=str(tmp_path / "e"), warmup=True)
     with pytest.raises(InputError, match=r"--warmup: expected tensorflow-serving-api"):
         export(config)
     assert list(tmp_path.iterdir()) == []

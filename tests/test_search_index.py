@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.search import exact
-from dcse_tf.search.approximate import ApproximateIndex, Settings
-from dcse_tf.search.corpus_texts import CorpusTexts, write_corpus_texts
-from dcse_tf.search.exact import find_nearest
+from dcse_tf.search import nearest
 from dcse_tf.search.index import (
     DESCRIPTION_FILE,
     EMBEDDINGS_FILE,
     FAISS_FILE,
+    CorpusTexts,
     Description,
     Hit,
     SearchIndex,
+    write_corpus_texts,
     write_description,
     write_embeddings,
 )
+from dcse_tf.search.nearest import ApproximateIndex, Settings, find_nearest
 
 
 def draw_directions(rows, dim, seed=0):
@@ -75,7 +75,7 @@ class _Coarse(np.ndarray):
     def __matmul__(self, other):
         products = np.asarray(self) @ np.asarray(other)
         errors = np.random.default_rng(products.shape[1]).uniform(-1, 1, products.shape)
-        return (products + 0.45 * exact._SLACK * errors).astype(np.float32)
+        return (products + 0.45 * nearest._SLACK * errors).astype(np.float32)
 
 
 @pytest.mark.parametrize("block_rows", [1, 9, 200])
@@ -317,4 +317,4 @@ def test_slack_is_over_the_error_of_float32():
     """Of the widest encoder in use: products of float32 against float64."""
     matrix, queries = draw_directions(500, 1024), draw_directions(20, 1024, seed=3)
     wide = queries.astype(np.float64) @ matrix.T.astype(np.float64)
-    assert np.abs(queries @ matrix.T - wide).max() < exact._SLACK / 10
+    assert np.abs(queries @ matrix.T - wide).max() < nearest._SLACK / 10

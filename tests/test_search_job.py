@@ -9,13 +9,14 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli import search as cli
-from dcse_tf.config import ConfigError, SearchConfig
-from dcse_tf.errors import InputError
-from dcse_tf.export.load import load_encoder
-from dcse_tf.jobs import index_building, resumable_rows
-from dcse_tf.jobs import search as job
-from dcse_tf.locking import LockedError, lock_folder
+from dcse_tf.encoder.load import load_encoder
+from dcse_tf.errors import InputError, LockedError
+from dcse_tf.files import lock_folder
+from dcse_tf.options import OptionError
+from dcse_tf.search import building, job
 from dcse_tf.search import index as index_folder
+from dcse_tf.search.options import SearchOptions
+from dcse_tf.tools import embed
 
 # Of 10 lines: one blank, "ok" three times, "where is my parcel" twice.
 LINES = [
@@ -64,7 +65,7 @@ def config(model, tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
     index = str(tmp_path / "index")
-    return SearchConfig(model=str(model), corpus=str(path), index=index, top=4)
+    return SearchOptions(model=str(model), corpus=str(path), index=index, top=4)
 
 
 def names(tmp_path):
@@ -143,10 +144,10 @@ def test_a_build_that_was_stopped_goes_on_to_the_same_bytes(config, tmp_path, mo
         raise Stopped
 
     owner, name = {
-        "embedding": (resumable_rows.ResumableRows, "finish"),
+        "embedding": (embed.ResumableRows, "finish"),
         "scaling": (index_folder, "write_embeddings"),
         "describing": (index_folder, "write_description"),
-        "moving": (index_building, "atomic_directory"),
+        "moving": (building, "atomic_directory"),
     }[place]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, stop)
@@ -154,9 +155,9 @@ def test_a_build_that_was_stopped_goes_on_to_the_same_bytes(config, tmp_path, mo
             ask(config, [])
     assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-building", "whole"]
     # The texts are not read anew, and what is embedded is not embedded again.
-    monkeypatch.setattr(index_building, "write_corpus_texts", stop)
+    monkeypatch.setattr(building, "write_corpus_texts", stop)
     if place in ("scaling", "describing", "moving"):
-        monkeypatch.setattr(index_building, "embed", stop)
+        monkeypatch.setattr(building, "embed", stop)
     assert len(ask(config, QUERIES)) == 3
     assert names(tmp_path) == ["corpus.txt", "index", "whole"]
     assert read_files(tmp_path / "index") == read_files(tmp_path / "whole")
@@ -269,7 +270,7 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     pytest.importorskip("faiss")
     exact = ask(config, QUERIES)
     said = []
-    monkeypatch.setattr(index_building.logging, "info", lambda form, *v: said.append(form % v))
+    monkeypatch.setattr(building.logging, "info", lambda form, *v: said.append(form % v))
     for kind in ("hnsw", "ivf"):
         found = config.replace(index=config.index + kind, index_type=kind)
         assert ask(found, QUERIES) == exact
@@ -288,8 +289,8 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     ids=str,
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        SearchConfig(model="m", **settings)
+    with pytest.raises(OptionError, match=message):
+        SearchOptions(model="m", **settings)
 
 
 class TypedBytes(io.BytesIO):

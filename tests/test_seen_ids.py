@@ -5,10 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from dcse_tf.data.corpora import seen_ids
-from dcse_tf.data.corpora.grouping import group_rows
-from dcse_tf.data.corpora.seen_ids import SeenIds
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import reading
+from dcse_tf.data.formats.reading import SeenIds, group_rows
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
@@ -18,7 +17,7 @@ each_buffer = pytest.mark.parametrize("buffer", [1, 2, 3, 4, 1000])
 
 @each_buffer
 def test_ids_are_seen_from_when_they_are_added(monkeypatch, buffer):
-    monkeypatch.setattr(seen_ids, "_RECENT", buffer)
+    monkeypatch.setattr(reading, "_RECENT", buffer)
     ids = [*(f"session {number}" for number in range(11)), "", " ", "好", "好\n", "a" * 10**5]
     seen = SeenIds()
     for place, text in enumerate(ids):
@@ -30,7 +29,7 @@ def test_ids_are_seen_from_when_they_are_added(monkeypatch, buffer):
 @each_buffer
 def test_ids_are_seen_as_in_a_set(monkeypatch, buffer):
     """Ids come again and again, before and after the buffer is emptied."""
-    monkeypatch.setattr(seen_ids, "_RECENT", buffer)
+    monkeypatch.setattr(reading, "_RECENT", buffer)
     rng = np.random.default_rng(buffer)
     seen, expected = SeenIds(), set()
     for number in rng.integers(0, 60, 150):
@@ -43,7 +42,7 @@ def test_ids_are_seen_as_in_a_set(monkeypatch, buffer):
 
 
 def test_two_sets_of_ids_know_nothing_of_each_other(monkeypatch):
-    monkeypatch.setattr(seen_ids, "_RECENT", 2)
+    monkeypatch.setattr(reading, "_RECENT", 2)
     first, second = SeenIds(), SeenIds()
     for number in range(5):
         first.add(str(number))
@@ -93,7 +92,7 @@ def group(text, limit):
     ],
 )
 def test_rows_of_a_session_stand_together(monkeypatch, buffer, text, sessions, bad):
-    monkeypatch.setattr(seen_ids, "_RECENT", buffer)
+    monkeypatch.setattr(reading, "_RECENT", buffer)
     assert group(text, limit=bad) == (sessions, bad)
     if bad:
         with pytest.raises(InputError, match="ended before this line"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.semantic_retrieval import evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 
 # Two intents, parcel and refund; every sentence lists all others, positives first.
 SENTENCES = {

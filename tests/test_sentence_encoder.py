@@ -4,10 +4,9 @@ import reference
 import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone, encode_alone
 
-from dcse_tf.models.batching import embed_all
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.fused_bert import FusedBert
-from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
+from dcse_tf.encoder.batching import embed_all
+from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
+from dcse_tf.model.bert import FusedBert, build_bert_encoder
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.

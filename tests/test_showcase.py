@@ -12,30 +12,32 @@ from tensorboard.plugins import projector
 from tensorboard.plugins.hparams import plugin_data_pb2
 from test_baseline_tasks import make_config
 
-from dcse_tf.config import TrainConfig
+from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.geometry import NAMES
-from dcse_tf.evaluation.response_selection import evaluate_by_cosine
-from dcse_tf.evaluation.semantic_retrieval import (
+from dcse_tf.evaluation.response_selection import evaluate_by_cosine, read_dialogues
+from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
     evaluate_retrieval,
     write_retrieval_set,
 )
-from dcse_tf.export.load import load_sentence_encoder
-from dcse_tf.jobs import train as job
-from dcse_tf.jobs.dev_scores import _CANDIDATES, read_dialogues
-from dcse_tf.jobs.projector import Points, choose_sentences, write_projector
-from dcse_tf.jobs.showcase import (
+from dcse_tf.tasks import TASKS
+from dcse_tf.training import job
+from dcse_tf.training.checkpoint_store import find_checkpoint
+from dcse_tf.training.dev_evaluation import _CANDIDATES
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.tensorboard import (
     HEADLINES,
     SETTINGS,
+    Points,
     TensorBoardShowcase,
+    choose_sentences,
     choose_session,
     list_settings,
+    write_projector,
 )
-from dcse_tf.tasks import TASKS
-from dcse_tf.training.checkpoint_store import find_checkpoint
 
 MAPS = ("explain/matching", "explain/contributions")
 
@@ -184,7 +186,7 @@ def test_a_best_metric_that_is_no_headline_is_shown_too(tmp_path):
         def scalars(self, prefix, values, step):
             written.append((prefix, values, step))
 
-    config = TrainConfig(
+    config = TrainOptions(
         data_dir="d", run_dir="r", encoder_size="tiny", best_metric="dev/cosine_r5"
     )
     setup = types.SimpleNamespace(
@@ -282,7 +284,7 @@ def test_a_broken_dev_file_stops_the_run_before_it_trains(data_dir, tmp_path):
 
 
 def test_every_setting_of_the_table_is_one_of_the_run():
-    config = TrainConfig(data_dir="data", run_dir="run", encoder_size="tiny")
+    config = TrainOptions(data_dir="data", run_dir="run", encoder_size="tiny")
     values = list_settings(config)
     assert tuple(values) == SETTINGS
     assert (values["temperature"], values["weight_decay"]) == ("none", 0.01)

@@ -7,9 +7,9 @@ from test_layouts import LAYOUTS
 from tiny_batch import CANDIDATES, make_index
 from tiny_bert import DIM, build_backbone, draw_utterances, encode_alone, make_table
 
-from dcse_tf.data.layouts import Layout, lay_out
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.siamese import build_siamese
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.model.siamese import build_siamese
 from dcse_tf.tasks.siamese import compute_siamese_loss
 
 PADDED = Layout("padded")

@@ -7,9 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dcse_tf.data import statistics
 from dcse_tf.data.dialogue import Session, Utterance
-from dcse_tf.data.statistics import Lengths, StatisticsCollector
+from dcse_tf.tools import statistics
+from dcse_tf.tools.statistics import Lengths, StatisticsCollector
 
 TEXTS = [
     "Where is my parcel", "WHERE is my parcel", "where is my parcel?", "Straße 5", "STRASSE 5",

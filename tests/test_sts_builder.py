@@ -6,9 +6,9 @@ import pytest
 import reference
 import scipy.sparse
 
-from dcse_tf.config import BuildStsConfig, labelled
-from dcse_tf.evaluation import sts_builder
-from dcse_tf.evaluation.sts_builder import (
+from dcse_tf.tools import options, sts_set
+from dcse_tf.tools.options import BuildStsOptions
+from dcse_tf.tools.sts_set import (
     choose_pairs,
     draw_evenly,
     intent_pairs,
@@ -64,8 +64,8 @@ def _draw(candidates, count, seed=0, max_uses=1, taken=None, uses=None):
 
 
 def test_the_settings_know_the_same_strategies():
-    assert sts_builder.STRATEGIES == labelled.STRATEGIES == ALL
-    assert BuildStsConfig(input=("a",), output_dir="b").strategies == ALL
+    assert sts_set.STRATEGIES == options.STRATEGIES == ALL
+    assert BuildStsOptions(input=("a",), output_dir="b").strategies == ALL
 
 
 def test_unigram_vectors_give_the_overlap_of_words_by_hand():
@@ -86,8 +86,8 @@ def test_unigram_vectors_give_the_overlap_of_words_by_hand():
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 9, 10])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_neighbours_equal_a_slow_search_whatever_is_held_at_a_time(monkeypatch, size, sparse):
-    monkeypatch.setattr(sts_builder, "_ROWS", 3)
-    monkeypatch.setattr(sts_builder, "_NEIGHBOURS", 2)
+    monkeypatch.setattr(sts_set, "_ROWS", 3)
+    monkeypatch.setattr(sts_set, "_NEIGHBOURS", 2)
     rows = np.random.default_rng(size).normal(size=(size, 4))
     rows[size // 2] = 0
     expected = _slow_neighbours(rows, 2)

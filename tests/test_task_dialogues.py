@@ -8,9 +8,9 @@ import zipfile
 import pytest
 from shared_files import shared_file
 
-from dcse_tf.data.corpora import crosswoz, sgd
-from dcse_tf.data.corpora.json_items import read_elements, read_members
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import crosswoz, sgd
+from dcse_tf.data.formats.reading import read_elements, read_members
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 

@@ -4,10 +4,9 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.blocks import read_blocks
 from dcse_tf.data.dialogue import Session, Utterance
-from dcse_tf.data.manifest import Shard
-from dcse_tf.data.tfrecords import (
+from dcse_tf.data.manifest import Shard, read_blocks
+from dcse_tf.data.records import (
     SplitRecords,
     SplitWriter,
     parse_session,

@@ -4,11 +4,10 @@ import tensorflow as tf
 from tiny_batch import make_batch
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
-from dcse_tf.data.layouts import Layout, lay_out
-from dcse_tf.layers import TokenCentering
-from dcse_tf.models import bert_encoder
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
-from dcse_tf.models.table_encoder import build_table_encoder
+from dcse_tf.model import bert
+from dcse_tf.model.bert import TokenCentering
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.layout import Layout, build_table_encoder, lay_out
 
 # Three real tokens; the fourth place is padding.
 TOKENS = tf.constant([[[1.0, 2.0], [3.0, 4.0]], [[8.0, 0.0], [900.0, 900.0]]])
@@ -94,15 +93,15 @@ def test_the_layout_of_the_table_does_not_matter(kind):
 
 def test_a_saved_encoder_has_the_centring_in_its_weights(tmp_path):
     backbone, centering = build_backbone(), TokenCentering(dtype="float32")
-    encoder = bert_encoder.build_bert_encoder(backbone, centering)
+    encoder = bert.build_bert_encoder(backbone, centering)
     table = make_table(draw_utterances(6))
     encoder(table, training=True)
     expected = encoder(table)
-    assert np.abs(expected - bert_encoder.build_bert_encoder(backbone)(table)).max() > 0.01
+    assert np.abs(expected - bert.build_bert_encoder(backbone)(table)).max() > 0.01
 
-    config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
-    bert_encoder.save_backbone(tmp_path, backbone, config, centering.mean().numpy())
-    loaded = bert_encoder.build_bert_encoder(bert_encoder.load_backbone(tmp_path))
+    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    bert.save_backbone(tmp_path, backbone, config, centering.mean().numpy())
+    loaded = bert.build_bert_encoder(bert.load_backbone(tmp_path))
     np.testing.assert_allclose(loaded(table), expected, atol=1e-5)
 
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from dcse_tf.config import ConfigError, TrainConfig
-from dcse_tf.data.tokenization import Vocabulary
-from dcse_tf.data.word_vectors import WordVectors
 from dcse_tf.errors import InputError
-from dcse_tf.jobs.train import train
-from dcse_tf.models import bert_weights
-from dcse_tf.models.token_vectors import compute_token_embeddings
+from dcse_tf.model import weights
+from dcse_tf.model.tokenizer import Vocabulary
+from dcse_tf.model.vectors import WordVectors
+from dcse_tf.model.weights import compute_token_embeddings
+from dcse_tf.options import OptionError
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = Vocabulary((*SPECIAL, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
@@ -90,8 +91,8 @@ def test_vectors_that_cannot_be_used_are_refused(rows, problem):
 
 
 def test_a_checkpoint_takes_no_vectors():
-    with pytest.raises(ConfigError, match="token_vectors"):
-        TrainConfig(data_dir="data", run_dir="run", encoder="bert", token_vectors="a.txt")
+    with pytest.raises(OptionError, match="token_vectors"):
+        TrainOptions(data_dir="data", run_dir="run", encoder="bert", token_vectors="a.txt")
 
 
 def _start(data_dir, run_dir, **changes):
@@ -106,8 +107,8 @@ def _start(data_dir, run_dir, **changes):
         "global_batch_size": 4,
         "dev_samples": 0,
     }
-    train(TrainConfig(**{**settings, **changes}))
-    return bert_weights.read_tensors(run_dir / "encoder")["embeddings.word_embeddings.weight"]
+    train(TrainOptions(**{**settings, **changes}))
+    return weights.read_tensors(run_dir / "encoder")["embeddings.word_embeddings.weight"]
 
 
 def test_a_training_starts_from_the_file(data_dir, tmp_path):

@@ -13,7 +13,9 @@ import tensorflow as tf
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from transformers import AutoTokenizer, BertTokenizerFast
 
-from dcse_tf.data.tokenization import (
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import find_package
+from dcse_tf.model.tokenizer import (
     SPECIAL_TOKENS,
     Tokenizer,
     Vocabulary,
@@ -21,8 +23,6 @@ from dcse_tf.data.tokenization import (
     train_vocabulary,
     write_vocabulary,
 )
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import find_package
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = pathlib.Path(os.environ.get("DCSE_SHARED_DATA", ROOT.parent / "shared/data"))
@@ -251,7 +251,7 @@ def test_a_trained_vocabulary_covers_its_corpus_in_its_casing():
 
 TRAIN = """
 import sys
-from dcse_tf.data.tokenization import train_vocabulary
+from dcse_tf.model.tokenizer import train_vocabulary
 print(train_vocabulary(sys.argv[1].split(), 150, lowercase=True).fingerprint())
 """
 

@@ -6,19 +6,25 @@ import reference
 import tensorflow as tf
 from tiny_bert import build_backbone
 
-from dcse_tf.config import TrainConfig
-from dcse_tf.data.layouts import Layout
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.tokenization import read_vocabulary
-from dcse_tf.models import bert_encoder, bert_weights
-from dcse_tf.models.masked_lm import build_masked_lm
-from dcse_tf.tasks import TASKS, Setup
-from dcse_tf.training.devices import make_strategy
-from dcse_tf.training.optimization import WarmupDecay, build_optimizer
-from dcse_tf.training.trainer import Trainer, seed_dropout
+from dcse_tf.model import bert
+from dcse_tf.model import weights as bert_weights
+from dcse_tf.model.layout import Layout
+from dcse_tf.model.masked_lm import build_masked_lm
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.task import Setup
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.trainer import (
+    Trainer,
+    WarmupDecay,
+    build_optimizer,
+    make_strategy,
+    seed_dropout,
+)
 
 
-def _config(data_dir, task, **changes) -> TrainConfig:
+def _config(data_dir, task, **changes) -> TrainOptions:
     settings = {
         "task": task,
         "data_dir": str(data_dir),
@@ -32,7 +38,7 @@ def _config(data_dir, task, **changes) -> TrainConfig:
         "freeze_layers": 1,
         "freeze_embeddings": task == "dialogue_cse",
     }
-    return TrainConfig(**{**settings, **changes}).with_defaults(1000, 50)
+    return TrainOptions(**{**settings, **changes}).with_defaults(1000, 50)
 
 
 def _build(data_dir, task, devices, **changes):
@@ -41,12 +47,12 @@ def _build(data_dir, task, devices, **changes):
     strategy = make_strategy(devices, deterministic=False)
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     with strategy.scope():
-        shape = bert_encoder.make_bert_config(2, 64, len(vocabulary.tokens))
-        backbone = bert_encoder.build_backbone(shape, config.dropout, config.compute_dtype)
+        shape = bert.make_bert_config(2, 64, len(vocabulary.tokens))
+        backbone = bert.build_backbone(shape, config.dropout, config.compute_dtype)
         # From BERT's 0.02 so small a model is saturated; from this it learns.
-        bert_encoder.initialize_weights(backbone.trainable_variables, config.seed, stddev=0.05)
-        bert_encoder.freeze(backbone, config.freeze_layers, config.freeze_embeddings)
-        encoder = bert_encoder.build_bert_encoder(backbone)
+        bert.initialize_weights(backbone.trainable_variables, config.seed, stddev=0.05)
+        bert.freeze(backbone, config.freeze_layers, config.freeze_embeddings)
+        encoder = bert.build_bert_encoder(backbone)
         manifest = read_manifest(data_dir)
         setup = Setup(config, data_dir, manifest, vocabulary, backbone, encoder, {})
         model = TASKS[task].build_model(setup)

@@ -12,9 +12,9 @@ from lettered_corpus import TOKENS, prepare_sessions, turn_ids
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from dcse_tf.config import TrainConfig
-from dcse_tf.jobs.train import train
-from dcse_tf.models import bert_encoder
+from dcse_tf.model import bert
+from dcse_tf.training.job import train
+from dcse_tf.training.options import TrainOptions
 
 TURNS = [3, 2, 4]  # of the three sessions
 LAYERS, DIM, HEADS, EPSILON = 2, 128, 2, 1e-12
@@ -25,10 +25,10 @@ def corpus(tmp_path_factory):
     """The prepared corpus in data/, and in vocab/ a checkpoint with its vocabulary."""
     folder = tmp_path_factory.mktemp("job")
     prepare_sessions(folder, TURNS)
-    config = bert_encoder.make_bert_config(LAYERS, DIM, len(TOKENS))
-    backbone = bert_encoder.build_backbone(config, 0.0)
-    bert_encoder.initialize_weights(backbone.trainable_variables, seed=3, stddev=0.1)
-    bert_encoder.save_backbone(folder / "vocab", backbone, config)
+    config = bert.make_bert_config(LAYERS, DIM, len(TOKENS))
+    backbone = bert.build_backbone(config, 0.0)
+    bert.initialize_weights(backbone.trainable_variables, seed=3, stddev=0.1)
+    bert.save_backbone(folder / "vocab", backbone, config)
     return folder
 
 
@@ -51,7 +51,7 @@ def run(corpus, run_dir, **changes):
         "log_every": 1,
         "dev_samples": 0,
     }
-    train(TrainConfig(**{**settings, **changes}))
+    train(TrainOptions(**{**settings, **changes}))
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     return {
         tag.removeprefix("train/"): [
@@ -186,7 +186,7 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
         "dev_sts": str(sts),
         "best_metric": "dev/spearman",
     }
-    train_from_command_line(TrainConfig(**settings))
+    train_from_command_line(TrainOptions(**settings))
     printed = capsys.readouterr().out
     assert "kept: step 0 of 2, dev/spearman 100 (last step: " in printed
     assert "the one that the training started from, unchanged" in printed

@@ -12,8 +12,8 @@ import typing
 import pytest
 from absl import flags
 
-from dcse_tf.cli.flag_options import define_flags, parse_flags, read_flags
-from dcse_tf.data.corpora import READERS
+from dcse_tf.cli.flags import define_flags, parse_flags, read_flags
+from dcse_tf.data.formats import READERS
 from dcse_tf.input_files import BadLines
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -2,9 +2,9 @@ import lettered_corpus
 import numpy as np
 import pytest
 
-from dcse_tf.data import utterance_sample
+from dcse_tf.baselines import fitting
+from dcse_tf.baselines.fitting import sample_utterances
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances
 
 TURNS = [3, 5, 8, 2, 4] * 8
 
@@ -41,7 +41,7 @@ def test_all_utterances_are_there_once(data_dir, every):
 
 @pytest.mark.parametrize("count", [1, 7, 60])
 def test_a_sample_is_the_beginning_of_a_larger_one(data_dir, count, monkeypatch):
-    monkeypatch.setattr(utterance_sample, "_SESSIONS_AT_A_TIME", 3)  # what is kept is cut often
+    monkeypatch.setattr(fitting, "_SESSIONS_AT_A_TIME", 3)  # what is kept is cut often
     assert sample(data_dir, count) == sample(data_dir, 0)[:count]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.layouts import Layout
-from dcse_tf.data.views import make_view_batches
+from dcse_tf.data.batch import make_view_batches
+from dcse_tf.model.layout import Layout
 
 PADDED = Layout("padded")
 # The second and the fifth are one text, and so are the fourth and the sixth.

@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines.directions import measure_directions
-from dcse_tf.baselines.whitening import Whitening, fit_whitening
+from dcse_tf.baselines.whitening import Whitening, fit_whitening, measure_directions
+from dcse_tf.encoder.graph import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.models.bert_encoder import build_bert_encoder
-from dcse_tf.models.sentence_encoder import SentenceEncoder
+from dcse_tf.model.bert import build_bert_encoder
 
 WORDS = [token for token in VOCABULARY.tokens[5:] if not token.startswith("[")]
 
@@ -68,7 +67,7 @@ def test_whitening_is_an_eigendecomposition_up_to_sign(dimensions):
 
 def test_blocks_of_rows_change_nothing(monkeypatch):
     whole = fit_whitening(correlated())
-    monkeypatch.setattr("dcse_tf.baselines.directions._ROWS", 13)
+    monkeypatch.setattr("dcse_tf.baselines.whitening._ROWS", 13)
     parts = fit_whitening(correlated())
     np.testing.assert_allclose(parts.mean, whole.mean)
     np.testing.assert_allclose(np.abs(parts.matrix), np.abs(whole.matrix), rtol=1e-8)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lettered_corpus import prepare_sessions
 
-from dcse_tf.data import blocks, epochs
-from dcse_tf.data.epochs import list_sessions, repeat_epochs
-from dcse_tf.data.tfrecords import parse_session, parse_session_ids, parse_utterances
-from dcse_tf.data.windows import draw_windows
+from dcse_tf.data import manifest as blocks
+from dcse_tf.data import stream
+from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances
+from dcse_tf.data.stream import draw_windows, list_sessions, repeat_epochs
 
 TURNS = [2 + number % 5 for number in range(60)]  # 240 utterances
 BATCH = {"sessions": 7, "utterances": 9}  # 8 and 26 steps an epoch
@@ -33,7 +33,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def small_windows(monkeypatch):
     """So that an epoch has several."""
-    monkeypatch.setattr(epochs, "WINDOW", {"sessions": 10, "utterances": 50})
+    monkeypatch.setattr(stream, "WINDOW", {"sessions": 10, "utterances": 50})
 
 
 def read(corpus, samples, first_step, count, seed=1):
@@ -156,7 +156,7 @@ def test_the_utterances_of_records_are_their_turns_in_order(corpus):
 
 def test_every_window_is_shuffled_in_its_own_way(corpus, monkeypatch):
     """A window is one block here, 4 sessions; theirs are numbers 3 apart, as they were dealt."""
-    monkeypatch.setattr(epochs, "WINDOW", {"sessions": 1})
+    monkeypatch.setattr(stream, "WINDOW", {"sessions": 1})
     ids = [int(element[3:]) for *_, element in read(corpus, "sessions", 0, 56)]
     windows = [ids[start : start + 4] for start in range(0, 56, 4)]
     assert all(max(own) - min(own) == 9 for own in windows)

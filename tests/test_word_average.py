@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dcse_tf.baselines.word_average import WordAverageBatches
-from dcse_tf.data.word_vectors import WordVectors
-from dcse_tf.models.batching import embed_all
+from dcse_tf.encoder.batching import embed_all
+from dcse_tf.model.vectors import WordVectors
 
 VECTORS = WordVectors(
     {"parcel": 0, "我": 1, "包裹": 2, "包": 3, "don't": 4},

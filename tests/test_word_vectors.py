@@ -10,13 +10,8 @@ import pytest
 from gensim.models import KeyedVectors
 from shared_files import shared_file
 
-from dcse_tf.data.word_vectors import (
-    WordVectors,
-    fold_case,
-    read_word_vectors,
-    train_word_vectors,
-)
 from dcse_tf.errors import InputError
+from dcse_tf.model.vectors import WordVectors, fold_case, read_word_vectors, train_word_vectors
 
 ROOT = pathlib.Path(__file__).parent.parent
 WORDS = {"where": [1.0, -2.5, 0.125], "包裹": [0.0, 3.0, -1.0], "don't": [4.0, 0.5, 2.0]}
@@ -32,7 +27,7 @@ SENTENCES = [
 # Trains with the seed of its argument; prints the words in order and the vectors' bytes.
 TRAIN = """
 import json, sys
-from dcse_tf.data.word_vectors import train_word_vectors
+from dcse_tf.model.vectors import train_word_vectors
 vectors = train_word_vectors(json.loads(sys.argv[1]), 8, seed=int(sys.argv[2]))
 print(json.dumps([list(vectors.rows), vectors.matrix.tobytes().hex()]))
 """

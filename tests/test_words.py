@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dcse_tf.config.labelled import WORD_KINDS
 from dcse_tf.data.words import make_splitter
+from dcse_tf.tools.options import WORD_KINDS
 
 ROOT = pathlib.Path(__file__).parent.parent
 TEXTS = [

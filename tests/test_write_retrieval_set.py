@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dcse_tf.evaluation.semantic_retrieval import (
+from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
     read_retrieval_set,

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.tokenization import Vocabulary, write_vocabulary
-from dcse_tf.models import bert_encoder
+from dcse_tf.model import bert
+from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
 
@@ -31,10 +31,10 @@ def build_backbone(
     What tokens share is kept small (their segment, and the average that attention makes): where
     token embeddings point one way, every similarity is 1.
     """
-    config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
     config["layer_norm_eps"] = epsilon
-    backbone = bert_encoder.build_backbone(config, dropout)
-    bert_encoder.initialize_weights(backbone.trainable_variables, seed, stddev)
+    backbone = bert.build_backbone(config, dropout)
+    bert.initialize_weights(backbone.trainable_variables, seed, stddev)
     rng = np.random.default_rng(seed)
     for variable in backbone.trainable_variables:
         if "bias" in variable.name or variable.name in ("gamma", "beta"):
@@ -69,7 +69,7 @@ def encode_alone(encoder: keras.Model, ids: list[int]) -> np.ndarray:
 def save_checkpoint(folder: pathlib.Path, backbone) -> pathlib.Path:
     """Makes a folder of a backbone that the command lines take as --model; returns it."""
     folder.mkdir()
-    config = bert_encoder.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
-    bert_encoder.save_backbone(folder, backbone, config)
+    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    bert.save_backbone(folder, backbone, config)
     write_vocabulary(folder, VOCABULARY)
     return folder

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.baselines.directions import measure_directions
 from dcse_tf.baselines.flow import Flow
+from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.errors import InputError
 from dcse_tf.progress import Progress
 

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.data.word_vectors import WordVectors
 from dcse_tf.data.words import make_splitter
+from dcse_tf.model.vectors import WordVectors
 
 # What --word_unit means to `make_splitter`.
 WORD_UNITS = {"words": "auto", "characters": "characters"}

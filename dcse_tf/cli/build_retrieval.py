@@ -1,11 +1,11 @@
 """Builds a semantic retrieval set (select.txt) from sentences with intents."""
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import BuildRetrievalConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.tools.options import BuildRetrievalOptions
 
 
-def build_retrieval(config: BuildRetrievalConfig) -> None:
-    from dcse_tf.jobs import build_retrieval as job
+def build_retrieval(config: BuildRetrievalOptions) -> None:
+    from dcse_tf.tools import retrieval_set as job
 
     built = job.build_retrieval(config)
     print(
@@ -17,4 +17,4 @@ def build_retrieval(config: BuildRetrievalConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(BuildRetrievalConfig, build_retrieval)
+    run(BuildRetrievalOptions, build_retrieval)

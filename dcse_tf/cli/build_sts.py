@@ -1,11 +1,11 @@
 """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import BuildStsConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.tools.options import BuildStsOptions
 
 
-def build_sts(config: BuildStsConfig) -> None:
-    from dcse_tf.jobs import build_sts as job
+def build_sts(config: BuildStsOptions) -> None:
+    from dcse_tf.tools import sts_set as job
 
     counts = job.build_sts(config)
     print(
@@ -20,4 +20,4 @@ def build_sts(config: BuildStsConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(BuildStsConfig, build_sts)
+    run(BuildStsOptions, build_sts)

@@ -1,19 +1,19 @@
 """Compares models by the results that evaluate wrote of them (paired bootstrap)."""
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import CompareConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.evaluation.options import CompareOptions
 
 
-def compare(config: CompareConfig) -> None:
+def compare(config: CompareOptions) -> None:
     import pathlib
 
     from dcse_tf.evaluation.bootstrap import holm
-    from dcse_tf.evaluation.comparison import (
+    from dcse_tf.evaluation.report import (
         compare_results,
         describe_differences,
         format_comparisons,
+        read_json,
     )
-    from dcse_tf.evaluation.report import read_json
 
     (baseline, first, settings), *others = (
         read_json(pathlib.Path(path)) for path in config.results
@@ -29,4 +29,4 @@ def compare(config: CompareConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(CompareConfig, compare)
+    run(CompareOptions, compare)

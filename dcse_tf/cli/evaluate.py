@@ -1,12 +1,12 @@
 """Scores a sentence encoder on retrieval, STS and response selection sets."""
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import EvaluateConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.evaluation.options import EvaluateOptions
 
 
-def evaluate(config: EvaluateConfig) -> None:
+def evaluate(config: EvaluateOptions) -> None:
+    from dcse_tf.evaluation import job
     from dcse_tf.evaluation.report import format_table
-    from dcse_tf.jobs import evaluate as job
 
     job.evaluate(config, lambda results: print(format_table(results), flush=True))
     if config.half != "all":
@@ -16,4 +16,4 @@ def evaluate(config: EvaluateConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(EvaluateConfig, evaluate)
+    run(EvaluateOptions, evaluate)

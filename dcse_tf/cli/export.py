@@ -2,13 +2,13 @@
 
 import sys
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import ExportConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.export.options import ExportOptions
 
 
-def export(config: ExportConfig) -> None:
-    from dcse_tf.jobs import export as job
-    from dcse_tf.locking import LockedError
+def export(config: ExportOptions) -> None:
+    from dcse_tf.errors import LockedError
+    from dcse_tf.export import job
 
     try:
         folder = job.export(config)
@@ -18,4 +18,4 @@ def export(config: ExportConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(ExportConfig, export)
+    run(ExportOptions, export)

@@ -1,11 +1,11 @@
 """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import MergeStsConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.tools.options import MergeStsOptions
 
 
-def merge_sts(config: MergeStsConfig) -> None:
-    from dcse_tf.jobs import build_sts as job
+def merge_sts(config: MergeStsOptions) -> None:
+    from dcse_tf.tools import sts_set as job
 
     merged = job.merge_sts(config)
     for sheet, rated, agreement in zip(merged.sheets, merged.rated, merged.agreement, strict=True):
@@ -18,4 +18,4 @@ def merge_sts(config: MergeStsConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(MergeStsConfig, merge_sts)
+    run(MergeStsOptions, merge_sts)

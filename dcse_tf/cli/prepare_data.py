@@ -2,13 +2,13 @@
 
 import gc
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import PrepareConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.data.options import PrepareOptions
 
 
-def prepare_data(config: PrepareConfig) -> None:
+def prepare_data(config: PrepareOptions) -> None:
     from dcse_tf.data.prepare import prepare
-    from dcse_tf.models.checkpoints import resolve_checkpoint
+    from dcse_tf.model.checkpoints import resolve_checkpoint
 
     # What the imports made stays: garbage collections that look through it, as the turns come and
     # go by the thousand, take a quarter of the time.
@@ -25,4 +25,4 @@ def prepare_data(config: PrepareConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(PrepareConfig, prepare_data)
+    run(PrepareOptions, prepare_data)

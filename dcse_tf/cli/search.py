@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import SearchConfig
+from dcse_tf.cli.flags import run
 from dcse_tf.errors import InputError
+from dcse_tf.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from dcse_tf.search.index import Hit
 
 
-def search(config: SearchConfig) -> None:
-    from dcse_tf.jobs import search as job
-    from dcse_tf.locking import LockedError
+def search(config: SearchOptions) -> None:
+    from dcse_tf.errors import LockedError
+    from dcse_tf.search import job
 
     try:
         given = _read_given(config)
@@ -38,7 +38,7 @@ def search(config: SearchConfig) -> None:
 @contextlib.contextmanager
 def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
     """Yields what takes the answers."""
-    from dcse_tf.atomic import atomic_file
+    from dcse_tf.files import atomic_file
 
     if output == "-":
         yield lambda query, hits: print(format_json(query, hits), flush=True)
@@ -49,7 +49,7 @@ def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
         yield print_answer
 
 
-def _read_given(config: SearchConfig) -> list[str] | None:
+def _read_given(config: SearchOptions) -> list[str] | None:
     """The queries of the settings; None where they come from standard input."""
     from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 
@@ -98,4 +98,4 @@ def format_json(query: str, hits: "list[Hit]") -> str:
 
 
 if __name__ == "__main__":
-    run(SearchConfig, search)
+    run(SearchOptions, search)

@@ -2,15 +2,14 @@
 
 import sys
 
-from dcse_tf.cli.flag_options import run
-from dcse_tf.config import TrainConfig
+from dcse_tf.cli.flags import run
+from dcse_tf.training.options import TrainOptions
 
 
-def train(config: TrainConfig) -> None:
-    from dcse_tf.jobs import train as job
-    from dcse_tf.training.best_encoder import UNTRAINED
-    from dcse_tf.training.controller import TrainingError
-    from dcse_tf.training.stop_signals import EXIT_STATUS, Stopped
+def train(config: TrainOptions) -> None:
+    from dcse_tf.training import job
+    from dcse_tf.training.checkpoint_store import UNTRAINED
+    from dcse_tf.training.controller import EXIT_STATUS, Stopped, TrainingError
 
     try:
         outcome = job.train(config)
@@ -29,4 +28,4 @@ def train(config: TrainConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(TrainConfig, train)
+    run(TrainOptions, train)

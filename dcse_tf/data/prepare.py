@@ -9,23 +9,21 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from dcse_tf.atomic import atomic_directory
-from dcse_tf.config import PrepareConfig
-from dcse_tf.data.chunks import split_into_chunks
-from dcse_tf.data.corpus import read_raw_sessions, read_sessions
+from dcse_tf.data.corpus import read_raw_sessions, read_sessions, split_into_chunks
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.processes import available_processors, map_in_order
-from dcse_tf.data.session_records import ChunkSerializer, assign_split
-from dcse_tf.data.tfrecords import SplitWriter
-from dcse_tf.data.tokenization import (
+from dcse_tf.data.records import ChunkSerializer, SplitWriter, assign_split
+from dcse_tf.errors import InputError
+from dcse_tf.files import atomic_directory
+from dcse_tf.input_files import BadLines
+from dcse_tf.model.tokenizer import (
     SPECIAL_TOKENS,
     Vocabulary,
     read_vocabulary,
     train_vocabulary,
     write_vocabulary,
 )
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines
 
 # Reading and writing are the first process's alone, about a fifth of the work: it can feed no more.
 _MOST_WORKERS = 6
@@ -34,7 +32,7 @@ VOCABULARY_FOLDER = "vocabulary"
 _FEW_CHUNKS = 32
 
 
-def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Manifest:
+def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
     Args:
@@ -65,7 +63,7 @@ def prepare(config: PrepareConfig, vocabulary_folder: pathlib.Path | None) -> Ma
 class _TrainTexts:
     """The texts of the train split, read anew at every iteration."""
 
-    config: PrepareConfig
+    config: PrepareOptions
 
     def __iter__(self) -> Iterator[str]:
         # What is left out is counted when the records are written; this keeps the limit alone.
@@ -75,7 +73,7 @@ class _TrainTexts:
                 yield from (turn.text for turn in session.turns)
 
 
-def _write_splits(config: PrepareConfig, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
+def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
     bad_lines = BadLines(config.max_bad_lines)
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
     fingerprint = hashlib.sha256()

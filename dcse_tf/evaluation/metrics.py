@@ -1,4 +1,4 @@
-"""Ranking metrics and correlation, with ties broken in expectation.
+"""Evaluation in NumPy. Of a model it knows a function from sentences to embeddings.
 
 A collapsed encoder gives every candidate the same score. A sort then keeps the file's order, and
 where positives come first in the file it reports excellent figures for a useless encoder. Here a
@@ -7,13 +7,35 @@ and Najork 2008, "Computing information retrieval performance measures efficient
 of tied scores"), so that a constant scores what a random ranking scores.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy.stats
 
 from dcse_tf.errors import InputError
+
+# list[str] to float [n, dim].
+Encode = Callable[[list[str]], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What an encoder scored on one set.
+
+    Attributes:
+        scores: percentages; "chance_x" is what a random ranking has in place of "x"; "tie_share",
+            how many items there were, and the figures of `geometry.describe`, which are no
+            percentages.
+        items: what the scores come from, an entry a query, pair or sample: "map" and the like in
+            percent, whose mean is the score; or "degree" and "cosine" of pairs, which are
+            correlated. Intervals are drawn from these.
+    """
+
+    scores: dict[str, float]
+    items: dict[str, np.ndarray]
+
 
 # Scores are rounded to this, and equal ones are ties: float32 embeddings carry about seven digits,
 # and equal vectors must not be told apart by the order of a sum.

@@ -1,18 +1,20 @@
-"""The results of an evaluation as a table and as JSON."""
+"""Results of an evaluation as a table and as JSON, and their comparison."""
 
 import dataclasses
 import json
 import pathlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcse_tf.atomic import atomic_file
+import numpy as np
+
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.evaluation import Evaluation, geometry
-from dcse_tf.evaluation.bootstrap import interval, score_names
+from dcse_tf.evaluation import geometry
+from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
+from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.files import atomic_file, lock_output
 from dcse_tf.input_files import read_json_object
-from dcse_tf.locking import lock_output
 
 TIE_WARNING = 1.0  # percent
 
@@ -174,3 +176,99 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
         return str(content["model"]), results, dict(content["settings"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
+
+
+# Settings of `evaluate` that bear on every score, and those by which response selection draws its
+# samples: where these differ, its results are of two sets, and are not compared.
+_OF_ALL = ("max_sequence_length", "pooling", "compute_dtype")
+_OF_RESPONSES = (
+    *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One score of a set for two models."""
+
+    task: str
+    source: str
+    score: str
+    first: float
+    second: float
+    difference: Difference
+
+
+def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The settings of two results that bear on their scores and are not the same, a line each.
+
+    Args:
+        first, second: as `report.read_json` gives them. What one of them lacks is left out.
+    """
+    names = list(_OF_ALL)
+    if first.get("response_selection") and second.get("response_selection"):
+        names += _OF_RESPONSES
+    return [
+        f"--{name} is not the same: first {first[name]}, second {second[name]}"
+        for name in names
+        if name in first and name in second and first[name] != second[name]
+    ]
+
+
+def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
+    """Compares every score that both models have on the same set.
+
+    Raises:
+        InputError: they have no set in common, or one of a single item.
+    """
+    known = {(result.task, result.fingerprint): result for result in second}
+    comparisons = []
+    for result in first:
+        other = known.get((result.task, result.fingerprint))
+        if other is None:
+            continue
+        if min(map(len, result.items.values())) < 2:
+            raise InputError(f"{result.source}: one item only; nothing can be said of a difference")
+        ours = {name: np.array(values) for name, values in result.items.items()}
+        theirs = {name: np.array(values) for name, values in other.items.items()}
+        comparisons += [
+            Comparison(
+                result.task,
+                result.source,
+                name,
+                result.scores[name],
+                other.scores[name],
+                difference(ours, theirs, name),
+            )
+            for name in score_names(result.items)
+        ]
+    if not comparisons:
+        raise InputError(
+            "the results have no evaluation set in common (the same content of "
+            "a file, the same --half of it)"
+        )
+    return comparisons
+
+
+def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
+    """A line a score.
+
+    Args:
+        comparisons: the lines.
+        corrected: `holm`'s p-value of each, over all the comparisons that were asked for.
+    """
+    head = ("evaluation", "file", "score", "first", "second", "difference", "95% interval")
+    rows = [
+        (
+            c.task,
+            short_path(c.source),
+            c.score,
+            f"{c.first:.2f}",
+            f"{c.second:.2f}",
+            f"{c.difference.value:+.2f}",
+            f"{c.difference.low:+.2f} to {c.difference.high:+.2f}",
+            f"{c.difference.p_value:.4f}",
+            f"{p_value:.4f}",
+        )
+        for c, p_value in zip(comparisons, corrected, strict=True)
+    ]
+    return align([(*head, "p", "p (Holm)"), *rows], text_columns=3)

@@ -2,11 +2,16 @@
 
 import dataclasses
 import hashlib
+import pathlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dcse_tf.evaluation import Encode, Evaluation, geometry, metrics
+from dcse_tf.data.dialogue import make_session
+from dcse_tf.data.formats import jsonl
+from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.input_files import BadLines
 
 # (contexts, candidates) -> float [samples, candidates], higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
@@ -19,6 +24,23 @@ class Sample:
 
     context: list[str]
     candidates: list[str]
+
+
+def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
+    """Sessions of a jsonl file as (id, texts of the turns), those of two turns or more.
+
+    Args:
+        path: the file.
+        join: whether consecutive turns of one speaker become one. Not of a file that prepare_data
+            wrote: its turns are those that training sees, joined or not.
+    """
+    raw_sessions = jsonl.read_sessions(path, BadLines(0, flag=""))
+    sessions = [make_session(*raw, join=join) for raw in raw_sessions]
+    return [
+        (session.session_id, [turn.text for turn in session.turns])
+        for session in sessions
+        if len(session.turns) > 1
+    ]
 
 
 def make_samples(

@@ -5,9 +5,10 @@ import pathlib
 
 import numpy as np
 
-from dcse_tf.atomic import atomic_file
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import Encode, Evaluation, geometry, metrics
+from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
 
 ALIKE = 4.0  # the degree from which on a pair's sentences count as meaning the same

@@ -1,24 +1,364 @@
-"""TensorFlow SavedModel: strings in, embeddings out, nothing else needed than tensorflow-text."""
+"""An encoder as a SavedModel for serving, with its signatures and sample requests."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 import dcse_tf
-from dcse_tf.errors import OutputError
-from dcse_tf.export.sample_requests import make_requests
-from dcse_tf.export.served_encoder import ServedEncoder
-from dcse_tf.export.verification import Verification, verify
-from dcse_tf.export.warmup import import_messages, write_warmup_requests
-from dcse_tf.layers import TurnAttention
-from dcse_tf.models.sentence_encoder import SentenceEncoder
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.matching import TurnAttention
+
+SIGNATURE, TOKENS, MATCH = "serving_default", "tokens", "match"
+
+
+class ServedEncoder(tf.Module):
+    """An encoder as a server runs it, from strings or token ids, with its matching similarity.
+
+    Every input and output has the same number of rows n, which may be 0: a server that forms
+    batches of several requests joins and parts them along that axis, and refuses any other form.
+
+    Args:
+        encoder: the encoder.
+        attention: weights of the turns in the matching similarity; None where each counts the same.
+        unit_norm: whether embeddings are scaled to length 1; a zero vector stays zero.
+
+    Attributes:
+        functions: name -> function of named tensors, which returns named tensors:
+            serving_default: sentences string `[n]` to embeddings float32 `[n, dim]`;
+            tokens: token_ids int32 `[n, tokens]`, [CLS] and [SEP] among them, and padding_mask bool
+                `[n, tokens]`, True = real token, to embeddings float32 `[n, dim]`;
+            match: context string `[n, turns]`, the empty string for no turn, and candidates string
+                `[n, candidates]` to similarities float32 `[n, candidates]`: see `build_matching`.
+                A context without a turn has similarity 0 with everything. Not of an encoder with
+                postprocessing, which was fitted to sentence embeddings.
+    """
+
+    def __init__(
+        self, encoder: SentenceEncoder, attention: TurnAttention | None, unit_norm: bool
+    ) -> None:
+        super().__init__()
+        self._max_tokens = encoder.max_sequence_length
+        self._vocabulary_size = encoder.tokenizer.size
+        self._unit_norm = unit_norm
+        # One graph each, however many signatures call it.
+        self._tokenize = tf.function(encoder.tokenize, input_signature=[_texts("texts")])
+        self._pool = tf.function(
+            encoder.pool_tokens,
+            input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
+        )
+        self._parts = [encoder.tokenizer, encoder.encoder]
+        self.functions = {
+            SIGNATURE: tf.function(self._embed, input_signature=[_texts("sentences")]),
+            TOKENS: tf.function(
+                self._embed_tokens,
+                input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
+            ),
+        }
+        if encoder.postprocessing:
+            self._parts.append(encoder.postprocessing)
+            return
+        self._encode = encoder.encode_tokens
+        dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
+        self._matching = build_matching(dim, attention)
+        self.functions[MATCH] = tf.function(
+            self._match,
+            input_signature=[
+                tf.TensorSpec([None, None], tf.string, name=name)
+                for name in ("context", "candidates")
+            ],
+        )
+
+    def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:
+        token_ids = self._tokenize(sentences).to_tensor()
+        return self._finish(self._pool(token_ids, token_ids != 0))
+
+    def _embed_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A processor refuses an id that is out of range by itself; a GPU takes zeros for it.
+        tf.debugging.assert_non_negative(token_ids, "token_ids: expected 0 or more")
+        tf.debugging.assert_less(
+            token_ids, self._vocabulary_size, f"token_ids: expected under {self._vocabulary_size}"
+        )
+        # Cutting would take [SEP] away.
+        tf.debugging.assert_less_equal(
+            tf.shape(token_ids)[1],
+            self._max_tokens,
+            f"token_ids: expected at most {self._max_tokens} tokens",
+        )
+        return self._finish(self._pool(token_ids, padding_mask))
+
+    def _finish(self, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
+        if self._unit_norm:
+            embeddings = tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-24)
+        return {"embeddings": embeddings}
+
+    def _match(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
+        tf.debugging.assert_equal(
+            tf.shape(context)[0],
+            tf.shape(candidates)[0],
+            "context and candidates: expected as many rows in both",
+        )
+        texts = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
+        texts, index = tf.unique(texts)
+        embeddings, padding_mask = self._encode(self._tokenize(texts).to_tensor())
+        turns = tf.size(context)
+        similarities = self._matching(
+            {
+                "token_embeddings": embeddings,
+                "padding_mask": padding_mask,
+                "context_index": tf.reshape(index[:turns], tf.shape(context)),
+                "turn_mask": context != "",
+                "candidate_index": tf.reshape(index[turns:], tf.shape(candidates)),
+            }
+        )
+        return {"similarities": similarities}
+
+
+def _texts(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None], tf.string, name=name)
+
+
+def _tokens(dtype: tf.DType, name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None, None], dtype, name=name)
+
+
+# Largest difference of pooled embeddings and similarities; of embeddings beyond 1 in proportion,
+# for float32 has seven digits.
+TOLERANCE = 1e-5
+
+_QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
+# Nothing, white space, Chinese, accents, a ligature, an emoji, what is removed, one long word, cut
+# sentences, a repeat.
+SENTENCES = ["", " \t", _QUESTION, "我的包裹在哪里？", "Café, ÉCOLE: ﬁ ß 🙂\u200b\u0007", "a" * 300]
+SENTENCES += [_LONG, "好的。" * 200, _QUESTION]
+CONTEXTS = [
+    [_QUESTION, "It left our store today.", "我的包裹在哪里？"],
+    ["Do you like coffee?", "", ""],
+    ["", _LONG, "Café"],
+    [" ", _QUESTION, ""],
+]
+CANDIDATES = [
+    ["The courier comes at noon.", _QUESTION, "", _LONG],
+    ["I drink it black.", "好的。", "好的。", "🙂"],
+    ["I drink it black.", "Café", "a" * 300, "It rains."],
+    ["The courier comes at noon.", "no", "No!", "我的包裹"],
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A request to a signature.
+
+    Attributes:
+        signature: its name.
+        inputs: name -> array; strings are an array of str objects.
+        output: name of the answer.
+        answer: what the encoder computes itself, float32.
+        tolerance: largest absolute difference from it.
+    """
+
+    signature: str
+    inputs: dict[str, np.ndarray]
+    output: str
+    answer: np.ndarray
+    tolerance: float
+
+
+def make_requests(
+    encoder: SentenceEncoder, attention: TurnAttention | None, unit_norm: bool
+) -> list[Request]:
+    """Requests of none, of one and of several rows to each signature of `ServedEncoder`.
+
+    The answers come by the ways that evaluation goes, not by the graphs that are exported.
+
+    Args:
+        encoder, attention, unit_norm: see `ServedEncoder`.
+    """
+    embeddings = _finish(encoder.encode(SENTENCES), unit_norm)
+    token_ids = encoder.tokenize(tf.constant(SENTENCES)).to_tensor().numpy()
+    tolerance = _measure_tolerance(encoder, token_ids, unit_norm)
+    requests = []
+    for rows in (slice(0, 0), slice(2, 3), slice(None)):
+        texts = {"sentences": np.array(SENTENCES, object)[rows]}
+        tokens = {"token_ids": token_ids[rows], "padding_mask": token_ids[rows] != 0}
+        requests.append(Request(SIGNATURE, texts, "embeddings", embeddings[rows], tolerance))
+        requests.append(Request(TOKENS, tokens, "embeddings", embeddings[rows], tolerance))
+    return requests if encoder.postprocessing else requests + _match(encoder, attention)
+
+
+def _finish(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
+    if not unit_norm:
+        return embeddings
+    lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
+    return (embeddings / np.maximum(lengths, 1e-12)).astype(np.float32)
+
+
+def _measure_tolerance(encoder: SentenceEncoder, token_ids: np.ndarray, unit_norm: bool) -> float:
+    """What `TOLERANCE` in the pooled embeddings becomes in the answers.
+
+    Postprocessing may magnify: whitening does what it can for directions that hardly vary.
+    """
+    pooled = encoder.pool_plainly(tf.constant(token_ids)).numpy()
+    step = TOLERANCE * max(1.0, float(np.abs(pooled).max()))
+    if not encoder.postprocessing:
+        return TOLERANCE if unit_norm else step
+    signs = np.random.default_rng(0).choice([-1, 1], pooled.shape)
+    before, after = (
+        _finish(encoder.postprocess(tf.constant(x, tf.float32)).numpy(), unit_norm)
+        for x in (pooled, pooled + step * signs)
+    )
+    return max(TOLERANCE, float(np.abs(after - before).max()))
+
+
+def _match(encoder: SentenceEncoder, attention: TurnAttention | None) -> list[Request]:
+    turns = [[text for text in context if text] for context in CONTEXTS]
+    similarities = ResponseScorer(encoder, attention).score(turns, CANDIDATES)
+    requests = []
+    for rows in (slice(0, 0), slice(0, 1), slice(None)):
+        texts = {
+            "context": np.array(CONTEXTS, object)[rows],
+            "candidates": np.array(CANDIDATES, object)[rows],
+        }
+        found = similarities[rows]
+        requests.append(Request(MATCH, texts, "similarities", found, TOLERANCE))
+    return requests
+
+
+# Where TensorFlow Serving looks for them.
+FILE = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
+
+
+def import_messages() -> tuple[Any, Any]:
+    """TensorFlow Serving's modules of prediction requests and of their logs.
+
+    Raises:
+        InputError: they are not installed.
+    """
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError as error:
+        raise InputError(
+            "--warmup: expected tensorflow-serving-api, which dcse_tf[serving] installs"
+        ) from error
+    return predict_pb2, prediction_log_pb2
+
+
+def write_warmup_requests(folder: pathlib.Path, requests: list[Request]) -> None:
+    """Writes requests into an export: a TFRecord file of PredictionLog messages.
+
+    Args:
+        folder: the export.
+        requests: what to run; those without a row are left out.
+
+    Raises:
+        InputError: see `import_messages`.
+    """
+    predict_pb2, prediction_log_pb2 = import_messages()
+    (folder / FILE).parent.mkdir()
+    with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
+        for request in requests:
+            if not len(request.answer):
+                continue
+            message = predict_pb2.PredictRequest()
+            message.model_spec.signature_name = request.signature
+            for name, array in request.inputs.items():
+                message.inputs[name].CopyFrom(tf.make_tensor_proto(array))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=message)
+            )
+            writer.write(log.SerializeToString(deterministic=True))
+
+
+_PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """The largest difference of an answer, absolute, and what was allowed of that request."""
+
+    difference: float
+    tolerance: float
+
+
+def verify(folder: pathlib.Path, requests: list[Request]) -> Verification:
+    """Answers requests by an export, in a fresh process with TensorFlow and tensorflow-text alone.
+
+    Args:
+        folder: the export.
+        requests: what to ask, and the answers expected.
+
+    Returns:
+        The difference that is the largest in proportion to its tolerance.
+
+    Raises:
+        OutputError: the process failed, or an answer differs by more than its tolerance.
+    """
+    answers = _answer(folder, requests)
+    largest = Verification(0.0, requests[0].tolerance)
+    for number, request in enumerate(requests):
+        found, expected = answers[f"{number}/{request.output}"], request.answer
+        where = f"{request.output} of the signature {request.signature}"
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            raise OutputError(
+                f"the export is refused: {where} are {found.dtype} {list(found.shape)}, expected "
+                f"{expected.dtype} {list(expected.shape)}"
+            )
+        difference = float(np.abs(found - expected).max(initial=0.0))
+        if not difference <= request.tolerance:  # NaN too
+            raise OutputError(
+                f"the export is refused: {where} differ from the encoder's by {difference:.1e}, "
+                f"expected at most {request.tolerance:.1e}"
+            )
+        if difference / request.tolerance >= largest.difference / largest.tolerance:
+            largest = Verification(difference, request.tolerance)
+    return largest
+
+
+def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarray]:
+    with tempfile.TemporaryDirectory() as exchange:
+        asked, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "answers.npz"))
+        asked.write_text(json.dumps([_describe(request) for request in requests]))
+        # -P keeps the modules beside the program out of the imports. Both sides are computed by
+        # the processor: this process holds the memory of a GPU, which also rounds otherwise.
+        done = subprocess.run(
+            [sys.executable, "-P", str(_PROGRAM), str(folder), str(asked), str(answers)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            reason = next(reversed(done.stderr.strip().splitlines()), "no message")
+            raise OutputError(f"the export is refused: a fresh process cannot run it: {reason}")
+        with np.load(answers) as arrays:
+            return dict(arrays)
+
+
+def _describe(request: Request) -> dict[str, Any]:
+    inputs = {
+        name: {
+            "dtype": "string" if array.dtype == object else array.dtype.name,
+            "shape": array.shape,
+            "values": array.ravel().tolist(),
+        }
+        for name, array in request.inputs.items()
+    }
+    return {"signature": request.signature, "inputs": inputs}
+
 
 SETTINGS_FILE = "dcse_tf.json"
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub")

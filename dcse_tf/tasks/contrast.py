@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.data.pipeline import make_contrastive_dataset
+from dcse_tf.data.stream import make_contrastive_dataset
 from dcse_tf.tasks.task import Setup, Tensors, count_batch, make_layout
 
 

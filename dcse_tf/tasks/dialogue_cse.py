@@ -2,7 +2,7 @@
 
 import keras
 
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks.contrast import make_dialogue_dataset, sum_rows
 from dcse_tf.tasks.task import Setup, Task, Tensors, make_layout, no_scores
 

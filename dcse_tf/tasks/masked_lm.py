@@ -6,10 +6,10 @@ import keras
 import tensorflow as tf
 
 from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.pipeline import make_masked_lm_dataset
-from dcse_tf.data.tokenization import SPECIAL_TOKENS
-from dcse_tf.models.bert_encoder import initialize_weights
-from dcse_tf.models.masked_lm import build_masked_lm, load_head, own_variables
+from dcse_tf.data.stream import make_masked_lm_dataset
+from dcse_tf.model.bert import initialize_weights
+from dcse_tf.model.masked_lm import build_masked_lm, load_head, own_variables
+from dcse_tf.model.tokenizer import SPECIAL_TOKENS
 from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_batch, make_layout
 
 

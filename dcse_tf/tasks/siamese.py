@@ -2,7 +2,7 @@
 
 import keras
 
-from dcse_tf.models.siamese import build_siamese
+from dcse_tf.model.siamese import build_siamese
 from dcse_tf.tasks.contrast import make_dialogue_dataset, sum_rows
 from dcse_tf.tasks.task import Setup, Task, Tensors, make_layout, no_scores
 

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from dcse_tf.data.pipeline import make_view_dataset
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.data.stream import make_view_dataset
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.task import Setup, Task, make_layout, no_scores
 

@@ -9,11 +9,12 @@ import keras
 import keras_hub
 import tensorflow as tf
 
-from dcse_tf.config import TrainConfig
-from dcse_tf.data.layouts import Layout, count_cells
 from dcse_tf.data.manifest import Manifest, Split
-from dcse_tf.data.tokenization import Vocabulary
-from dcse_tf.layers import TokenCentering, TurnAttention
+from dcse_tf.model.bert import TokenCentering
+from dcse_tf.model.layout import Layout, count_cells
+from dcse_tf.model.matching import TurnAttention
+from dcse_tf.model.tokenizer import Vocabulary
+from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.trainer import ComputeLoss
 
 Tensors = dict[str, tf.Tensor]
@@ -38,7 +39,7 @@ class Setup:
         attention: weights of the turns; None where each counts the same.
     """
 
-    config: TrainConfig
+    config: TrainOptions
     data_dir: pathlib.Path
     manifest: Manifest
     vocabulary: Vocabulary
@@ -77,7 +78,7 @@ class Task:
         return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
 
 
-def make_layout(config: TrainConfig) -> Layout:
+def make_layout(config: TrainOptions) -> Layout:
     """The layout of the tables; compiled steps want few different shapes."""
     rows = _COMPILED_ROWS if config.jit_compile else 1
     return Layout(config.layout, row_length=config.row_length or 0, row_multiple=rows)

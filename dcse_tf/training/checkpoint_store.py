@@ -1,17 +1,19 @@
-"""Checkpoints of a run: each is whole, or it is not counted."""
+"""The checkpoints of a run, and the best encoder it has had."""
 
+import dataclasses
 import json
 import pathlib
 import re
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.atomic import atomic_directory
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.files import atomic_directory, atomic_file, restore_replaced
+from dcse_tf.input_files import hash_file, parse_json, read_json_object
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -130,3 +132,166 @@ def _describe_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 def _reason(error: Exception) -> str:
     text = getattr(error, "message", None) or str(error)
     return text.strip().splitlines()[0]
+
+
+RECORD_FILE = "training.json"
+UNTRAINED = (
+    "this encoder is the one that the training started from, unchanged: no later evaluation was "
+    "better"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Where in a run the encoder that is kept comes from.
+
+    Attributes:
+        step: optimizer steps taken before it; 0 is the start itself.
+        metric: the dev score by which it was chosen; empty where there are no dev data.
+        score: its own; None where there are no dev data.
+        last_step: where the run ended; None while it has not.
+        last_score: the same score of the last step's encoder.
+    """
+
+    step: int
+    metric: str
+    score: float | None
+    last_step: int | None = None
+    last_score: float | None = None
+
+    def describe(self) -> str:
+        """One line, such as "step 80 of 120, dev/map 64.3 (last step: 63.1)"."""
+        text = f"step {self.step}"
+        if self.last_step is not None:
+            text += f" of {self.last_step}"
+        if self.score is None:
+            return f"{text}, the last one: there are no dev data to choose by"
+        text += f", {self.metric} {self.score:.4g}"
+        if self.last_score is None or self.step == self.last_step:
+            return text
+        return f"{text} (last step: {self.last_score:.4g})"
+
+
+class BestEncoder:
+    """Writes the encoder whenever it is the best so far; without scores, at every evaluation.
+
+    Beside the weights lies a record of the step, the score and the files' SHA-256. A run that is
+    started again reads it, so an encoder is replaced by better ones alone, and one that was lost or
+    damaged is noticed.
+
+    Args:
+        folder: of the encoder.
+        metric: the dev score that decides.
+        lower_is_better: its direction.
+        write: writes the encoder as it is now into a folder.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        metric: str,
+        lower_is_better: bool,
+        write: Callable[[pathlib.Path], None],
+    ):
+        self.kept: Kept | None = None
+        self._folder = folder
+        self._metric = metric
+        self._sign = -1.0 if lower_is_better else 1.0
+        self._write = write
+
+    def restore(self) -> None:
+        """Takes up what the run has kept before; says so if that cannot be used."""
+        restore_replaced(self._folder)
+        try:
+            kept, files = _read_record(self._folder)
+            damage = _find_damage(self._folder, files)
+        except (InputError, OSError) as error:
+            damage = str(error)
+        if damage:
+            logging.warning(
+                "%s: the encoder that the run has kept is lost: %s; that of the next evaluation "
+                "takes its place",
+                self._folder,
+                damage,
+            )
+        else:
+            self.kept = kept
+
+    def offer(self, scores: dict[str, float], step: int) -> bool:
+        """Keeps the encoder as it is now if it is better than the one kept.
+
+        Args:
+            scores: of the encoder; empty where there are no dev data.
+            step: optimizer steps taken.
+
+        Returns:
+            Whether it is kept.
+
+        Raises:
+            KeyError: the metric is not among the scores.
+        """
+        score = scores[self._metric] if scores else None
+        if not self._is_better(score):
+            return False
+        kept = Kept(step, self._metric if scores else "", score)
+        with atomic_directory(self._folder, overwrite=True) as target:
+            self._write(target)
+            files = {path.name: hash_file(path) for path in sorted(target.iterdir())}
+            _write_record(target / RECORD_FILE, kept, files)
+        self.kept = kept
+        return True
+
+    def end(self, scores: dict[str, float], step: int) -> Kept:
+        """Adds to the record where the run ended; returns it.
+
+        Args:
+            scores: of the last step's encoder.
+            step: the last.
+        """
+        assert self.kept
+        last = scores.get(self.kept.metric)
+        self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
+        _, files = _read_record(self._folder)
+        with atomic_file(self._folder / RECORD_FILE) as partial:
+            _write_record(partial, self.kept, files)
+        return self.kept
+
+    def _is_better(self, score: float | None) -> bool:
+        if self.kept is None or self.kept.score is None or score is None:
+            return True
+        return self._sign * score > self._sign * self.kept.score
+
+
+def read_kept(folder: pathlib.Path) -> Kept:
+    """Reads what is known of the encoder in a run directory's folder.
+
+    Raises:
+        InputError: there is no such record, or it is damaged.
+    """
+    return _read_record(folder)[0]
+
+
+def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
+    """What is known of the encoder, and its files' SHA-256."""
+    path = folder / RECORD_FILE
+    content = read_json_object(path, "the record of a trained encoder")
+    try:
+        kept = Kept(**{field.name: content[field.name] for field in dataclasses.fields(Kept)})
+        return kept, dict(content["files"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the record of a trained encoder: {error!r}") from error
+
+
+def _write_record(path: pathlib.Path, kept: Kept, files: dict[str, str]) -> None:
+    content = {**dataclasses.asdict(kept), "files": files}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _find_damage(folder: pathlib.Path, files: dict[str, str]) -> str | None:
+    """What an encoder's files differ in from their record; None where all are as written."""
+    for name, expected in files.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if hash_file(folder / name) != expected:
+            return f"{name} has another content than was written"
+    return None

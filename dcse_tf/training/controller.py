@@ -1,23 +1,140 @@
 """The outer loop: restore, train, summarise, evaluate, save, stop."""
 
 import dataclasses
+import json
 import math
+import os
 import pathlib
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.training.best_encoder import BestEncoder, Kept
-from dcse_tf.training.checkpoint_store import CheckpointStore, find_checkpoint
-from dcse_tf.training.profiler import StepProfiler
-from dcse_tf.training.skipped_batches import SkippedBatches
-from dcse_tf.training.stop_signals import Stopped, StopSignals
-from dcse_tf.training.summaries import Showcase, SummaryWriter
+from dcse_tf.errors import InputError
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import parse_json
+from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore, Kept, find_checkpoint
+from dcse_tf.training.summaries import Showcase, StepProfiler, SummaryWriter
 from dcse_tf.training.trainer import Trainer
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# sysexits.h EX_TEMPFAIL: nothing is wrong, try again. No other end of a job has it.
+EXIT_STATUS = 75
+
+
+class Stopped(Exception):
+    """A signal stopped the run, which was saved; the message says where and by which."""
+
+
+class StopSignals:
+    """While it is entered, the first signal asks for a stop and the second ends the process.
+
+    Python runs a handler only between two of its own instructions, so not within a call of
+    TensorFlow, which may take many steps. So the signal's number goes to a pipe, and a thread sets
+    a variable that the inner loop reads before every step.
+
+    Outside the main thread, where signals cannot be had, nothing is done.
+    """
+
+    def __init__(self) -> None:
+        with tf.device("CPU:0"):
+            self.asked = tf.Variable(False, trainable=False, name="stop_asked")
+        self.signal: signal.Signals | None = None
+
+    def __enter__(self) -> Self:
+        self._active = threading.current_thread() is threading.main_thread()
+        if self._active:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._write, False)
+            self._handlers: dict[signal.Signals, Any] = {
+                number: signal.signal(number, lambda *_: None) for number in SIGNALS
+            }
+            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._active:
+            signal.set_wakeup_fd(self._wakeup)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            os.close(self._write)
+            self._thread.join()
+            os.close(self._read)
+
+    def _watch(self) -> None:
+        while number := os.read(self._read, 1):
+            if number[0] not in SIGNALS:
+                continue
+            if self.signal:
+                os._exit(128 + number[0])
+            self.signal = signal.Signals(number[0])
+            self.asked.assign(True)
+
+
+SKIPPED_FILE = "skipped_batches.json"
+DIVERGED_FILE = "diverged_batch.json"
+_SHOWN = 5
+
+
+class SkippedBatches:
+    """A list in the run's folder, so that a run that is started again leaves out the same.
+
+    Args:
+        run_dir: the run's folder.
+        list_sessions: the ids of the sessions of a step's batch.
+
+    Raises:
+        InputError: the file is not such a list.
+    """
+
+    def __init__(self, run_dir: pathlib.Path, list_sessions: Callable[[int], Sequence[str]]):
+        self._path = run_dir / SKIPPED_FILE
+        self._last = run_dir / DIVERGED_FILE
+        self._list_sessions = list_sessions
+        self._batches: list[dict] = []
+        if self._path.is_file():
+            try:
+                self._batches = parse_json(self._path.read_text(encoding="utf-8"))["batches"]
+                self.steps  # noqa: B018
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{self._path}: not a list of batches: {error!r}") from error
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps, from 0, that are not taken."""
+        return [int(batch["step"]) for batch in self._batches]
+
+    def add(self, step: int) -> None:
+        """Notes a batch with its sessions."""
+        sessions = list(self._list_sessions(step))
+        self._batches = [*self._batches, {"step": step, "sessions": sessions}]
+        _write(self._path, {"batches": self._batches})
+
+    def describe(self, step: int) -> str:
+        """The sessions of a step's batch, some for a message and all in a file."""
+        sessions = list(self._list_sessions(step))
+        _write(self._last, {"step": step, "sessions": sessions})
+        more = f", ... (all are in {self._last})" if len(sessions) > _SHOWN else ""
+        return f"{len(sessions)} samples of the sessions {', '.join(sessions[:_SHOWN])}{more}"
+
+
+def _write(path: pathlib.Path, content: dict[str, Any]) -> None:
+    with atomic_file(path) as partial:
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        partial.write_text(text + "\n", encoding="utf-8")
+
 
 Scores = dict[str, float]
 

@@ -1,4 +1,4 @@
-"""The inner loop: n optimizer steps in one tf.function, on all devices."""
+"""The inner loop: devices, the optimizer, and steps of training on batches."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -6,6 +6,90 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras import ops
+
+
+def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.MirroredStrategy:
+    """Every visible GPU, or else so many logical CPU devices; one replica each.
+
+    Args:
+        logical_cpus: devices the CPU is divided into where there is no GPU.
+        deterministic: whether every operation must give the same bits each time.
+    """
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        return tf.distribute.MirroredStrategy()
+    if logical_cpus > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
+        tf.config.set_logical_device_configuration(cpu, logical)
+    # Between devices of one memory a plain sum is as good as collectives, whose keys are shared by
+    # all strategies of a process.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(logical_cpus)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+
+
+_DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5  # the authors' released code
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to a peak, then a decay.
+
+    Args:
+        peak: the highest learning rate.
+        warmup_steps: steps of the warm-up; the rate is peak * (step + 1) / warmup_steps there.
+        decay: "exponential" (x 0.98 every 10,000 steps, not below 1e-5 or a lower peak), "linear"
+            (to 0 at total_steps) or "constant".
+        total_steps: steps of the training.
+    """
+
+    def __init__(self, peak, warmup_steps, decay, total_steps):
+        super().__init__()
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.decay = decay
+        self.total_steps = total_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        warmup = (step + 1.0) / max(1, self.warmup_steps)
+        since = ops.maximum(step - self.warmup_steps, 0.0)
+        if self.decay == "exponential":
+            rate = ops.power(_DECAY_RATE, ops.floor(since / _DECAY_STEPS))
+            factor = ops.maximum(rate, min(1.0, _FLOOR / self.peak) if self.peak else 1.0)
+        elif self.decay == "linear":
+            factor = ops.maximum(0.0, 1.0 - since / max(1, self.total_steps - self.warmup_steps))
+        else:
+            factor = ops.ones_like(since)
+        return self.peak * ops.minimum(warmup, factor)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "warmup_steps": self.warmup_steps,
+            "decay": self.decay,
+            "total_steps": self.total_steps,
+        }
+
+
+def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> keras.optimizers.AdamW:
+    """AdamW with BERT's constants; biases and layer norms are not decayed.
+
+    The gradient is clipped by the trainer, after it is summed over the devices.
+    """
+    optimizer = keras.optimizers.AdamW(
+        schedule, beta_1=0.9, beta_2=0.999, epsilon=1e-6, weight_decay=weight_decay
+    )
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+    return optimizer
+
 
 Tensors = dict[str, tf.Tensor]
 # (model, batch) -> sums over the rows of this replica: "loss" and "weight", the number of rows that

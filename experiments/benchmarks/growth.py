@@ -27,17 +27,15 @@ import measure
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.config import PrepareConfig
-from dcse_tf.data.batches import make_batches, turns_of_samples
+from dcse_tf.data.batch import make_batches, turns_of_samples
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.pipeline import PADDED, make_contrastive_dataset
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
-from dcse_tf.models import bert_encoder
-from dcse_tf.models.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.data.stream import PADDED, make_contrastive_dataset
+from dcse_tf.model import bert
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks import TASKS
-from dcse_tf.training.devices import make_strategy
-from dcse_tf.training.optimization import WarmupDecay, build_optimizer
-from dcse_tf.training.trainer import Trainer
+from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 
 LAYERS, DIM = 2, 128
 DOUBLINGS = 4
@@ -85,12 +83,12 @@ def draw_batch(sizes: Sizes) -> dict[str, tf.Tensor]:
 
 def make_step(sizes: Sizes) -> Callable[[], Any]:
     """Two steps of training."""
-    config = bert_encoder.make_bert_config(LAYERS, DIM, sizes.vocabulary)
+    config = bert.make_bert_config(LAYERS, DIM, sizes.vocabulary)
     task, strategy = TASKS["dialogue_cse"], make_strategy(1, False)
     with strategy.scope():
-        backbone = bert_encoder.build_backbone(config, dropout=0.1)
-        bert_encoder.initialize_weights(backbone.trainable_variables, seed=0)
-        bert_encoder.freeze(backbone, 0, sizes.frozen_embeddings)
+        backbone = bert.build_backbone(config, dropout=0.1)
+        bert.initialize_weights(backbone.trainable_variables, seed=0)
+        bert.freeze(backbone, 0, sizes.frozen_embeddings)
         model = build_dialogue_cse(backbone, PADDED, Objective(0.1))
         optimizer = build_optimizer(WarmupDecay(1e-5, 0, "constant", 1000), 0.01)
     trainer = Trainer(
@@ -119,7 +117,7 @@ def write_corpus(folder: pathlib.Path, sessions: int) -> pathlib.Path:
             ]
             lines.write(json.dumps({"session_id": str(number), "turns": turns}) + "\n")
     data = folder / f"data{sessions}"
-    config = PrepareConfig(
+    config = PrepareOptions(
         format="jsonl", input=(str(file),), output_dir=str(data), vocab_size=4_000, shards=8,
         dev_fraction=0.0, test_fraction=0.0,
     )  # fmt: skip

@@ -120,14 +120,14 @@ def main() -> None:
     if args.child is not None:
         print(json.dumps(run_child(args.data_dir, args.encoder, bool(args.child))))
         return
-    from dcse_tf.config import TrainConfig
+    from dcse_tf.training.options import TrainOptions
 
     with dialogues.prepared(args.data_dir, args.encoder) as data_dir:
         rounds = [
             (in_process(data_dir, args.encoder, False), in_process(data_dir, args.encoder, True))
             for _ in range(args.rounds)
         ]
-    report(rounds, TrainConfig.save_every)
+    report(rounds, TrainOptions.save_every)
     measure.write_json(args.output, rounds)
 
 

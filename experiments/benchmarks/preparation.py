@@ -137,14 +137,13 @@ def time_stages(path: pathlib.Path, broken: int) -> dict[str, float]:
 
     import tensorflow as tf
 
-    from dcse_tf.config import PrepareConfig
-    from dcse_tf.data.chunks import Chunk, split_into_chunks
-    from dcse_tf.data.corpus import join_session, read_raw_sessions
-    from dcse_tf.data.session_records import ChunkSerializer
-    from dcse_tf.data.tokenization import Tokenizer, read_vocabulary
+    from dcse_tf.data.corpus import Chunk, join_session, read_raw_sessions, split_into_chunks
+    from dcse_tf.data.options import PrepareOptions
+    from dcse_tf.data.records import ChunkSerializer
     from dcse_tf.input_files import BadLines, find_package
+    from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
 
-    config = PrepareConfig(
+    config = PrepareOptions(
         input=(str(path),), output_dir="-", vocab=VOCAB, max_sessions=STAGE_SESSIONS
     )
     vocabulary = read_vocabulary(find_package(VOCAB.removeprefix("package:")) / "model")

@@ -27,9 +27,9 @@ import measure
 import numpy as np
 import peer_process
 
-from dcse_tf.export.load import load_encoder, load_sentence_encoder
-from dcse_tf.export.sample_requests import TOLERANCE
-from dcse_tf.models.checkpoints import resolve_checkpoint
+from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.export.saved_model import TOLERANCE
+from dcse_tf.model.checkpoints import resolve_checkpoint
 
 BATCH = 64
 BASE = "SavedModel, batches of 64"

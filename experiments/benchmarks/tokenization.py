@@ -14,10 +14,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from transformers import AutoTokenizer
 
-from dcse_tf.data.corpora import READERS
-from dcse_tf.data.tokenization import Tokenizer, read_vocabulary
+from dcse_tf.data.formats import READERS
 from dcse_tf.input_files import BadLines, resolve_inputs
-from dcse_tf.models.checkpoints import resolve_checkpoint
+from dcse_tf.model.checkpoints import resolve_checkpoint
+from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
 
 LENGTH = 512
 SHOWN = 5

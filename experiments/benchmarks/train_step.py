@@ -26,17 +26,15 @@ import measure
 import numpy as np
 import peer_process
 
-from dcse_tf.config import TrainConfig
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.tokenization import read_vocabulary
-from dcse_tf.jobs import train as job
-from dcse_tf.models.checkpoints import read_config, resolve_checkpoint
+from dcse_tf.model.checkpoints import read_config, resolve_checkpoint
+from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.tasks import TASKS
-from dcse_tf.training.devices import make_strategy
-from dcse_tf.training.optimization import build_optimizer
-from dcse_tf.training.trainer import Trainer
+from dcse_tf.training import job
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.trainer import Trainer, build_optimizer, make_strategy
 
-# Settings of TrainConfig; a setting more is a word more. 20 sessions are some 250 samples.
+# Settings of TrainOptions; a setting more is a word more. 20 sessions are some 250 samples.
 _DENSE = {"batch_form": "dense", "global_batch_size": 20}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"batch_form": "plain", "global_batch_size": 16},
@@ -73,14 +71,14 @@ class Step:
     Args:
         data_dir: the prepared dialogues.
         encoder: as --encoder of train.
-        settings: of TrainConfig.
+        settings: of TrainOptions.
     """
 
     def __init__(self, data_dir: pathlib.Path, encoder: str, settings: dict[str, Any]):
         folder = resolve_checkpoint(encoder, "encoder")
         self.vocabulary = read_vocabulary(folder)
         manifest = read_manifest(data_dir, self.vocabulary.fingerprint())
-        config = TrainConfig(
+        config = TrainOptions(
             data_dir=str(data_dir), encoder=encoder, run_dir="none", learning_rate=1e-5, **settings
         )
         self.task = TASKS[config.task]

@@ -17,23 +17,23 @@ import safetensors.numpy
 import tensorflow as tf
 
 from dcse_tf.baselines import files as baseline_files
-from dcse_tf.config import BuildRetrievalConfig
-from dcse_tf.data import tfrecords, word_vectors
-from dcse_tf.data.blocks import read_blocks
-from dcse_tf.data.corpora import READERS
-from dcse_tf.data.damage import count_records
+from dcse_tf.data import records
 from dcse_tf.data.dialogue import make_session, session_to_dict
-from dcse_tf.data.labelled_sentences import read_sentences
-from dcse_tf.data.manifest import FORMAT_VERSION, Index, Shard, Split, read_manifest
-from dcse_tf.data.tokenization import SPECIAL_TOKENS, read_vocabulary
+from dcse_tf.data.formats import READERS
+from dcse_tf.data.manifest import FORMAT_VERSION, Index, Shard, Split, read_blocks, read_manifest
+from dcse_tf.data.records import count_records
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.annotation import read_sheet
 from dcse_tf.evaluation.report import read_json
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, read_bare_lines
-from dcse_tf.models import bert_weights, checkpoints, sentence_modules
-from dcse_tf.search.corpus_texts import CorpusTexts
+from dcse_tf.model import checkpoints, vectors, weights
+from dcse_tf.model import checkpoints as sentence_modules
+from dcse_tf.model.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from dcse_tf.search.index import CorpusTexts
+from dcse_tf.tools.labelled_sentences import read_sentences
+from dcse_tf.tools.options import BuildRetrievalOptions
+from dcse_tf.tools.sts_set import read_sheet
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 
@@ -90,7 +90,7 @@ def _read_corpus(name: str) -> Callable[[pathlib.Path], object]:
 
 
 def _read_table(path: pathlib.Path) -> None:
-    config = BuildRetrievalConfig(
+    config = BuildRetrievalOptions(
         format=path.suffix[1:], input=(str(path),), output="none", max_bad_lines=3
     )
     for sentence, intents in read_sentences(config, str.split)[0]:
@@ -231,7 +231,7 @@ _BERT = {
 }
 _TENSORS = safetensors.numpy.save({"bert.x.LayerNorm.gamma": np.ones(2, np.float32)})
 _HALVES = safetensors.numpy.save({"y": np.ones((2, 2), np.float16), "z": np.zeros(0, np.int64)})
-_RECORD = tfrecords.serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
+_RECORD = records.serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
 _PLACES = np.array([[0, 0, 50, 1, 8], [0, 50, 43, 2, 9], [1, 0, 36, 1, 3]])
 _VECTORS = {"a": [0.5, 1.0], "的": [0.25, -1.0]}
 _MATRIX = np.array(list(_VECTORS.values()), np.float32)
@@ -256,19 +256,19 @@ TARGETS: dict[str, Target] = {
         "results.json", read_json, (_json({"model": "m", "settings": {}, "results": [_RESULT]}),)
     ),
     "vectors_text": Target(
-        "a.txt", word_vectors.read_word_vectors, (b"2 2\na 1 2\nb 3 4\n", b"a 1 2 3\nb 4 5 6\n")
+        "a.txt", vectors.read_word_vectors, (b"2 2\na 1 2\nb 3 4\n", b"a 1 2 3\nb 4 5 6\n")
     ),
-    "vectors_bin": Target("a.bin", word_vectors.read_word_vectors, (_BINARY,)),
-    "vectors_json": Target("a.json", word_vectors.read_word_vectors, (_json(_VECTORS),)),
+    "vectors_bin": Target("a.bin", vectors.read_word_vectors, (_BINARY,)),
+    "vectors_json": Target("a.json", vectors.read_word_vectors, (_json(_VECTORS),)),
     "vectors_npz": Target(
         "a.npz",
-        lambda path: word_vectors.read_word_vectors(path, path.with_name("words.json")),
+        lambda path: vectors.read_word_vectors(path, path.with_name("words.json")),
         (_npz(matrix=_MATRIX),),
         {"words.json": b'{"a": 0, "b": 1}'},
     ),
     "vectors_index": Target(
         "words.json",
-        lambda path: word_vectors.read_word_vectors(path.with_name("a.npz"), path),
+        lambda path: vectors.read_word_vectors(path.with_name("a.npz"), path),
         (b'{"a": 0, "b": 1}',),
         {"a.npz": _npz(matrix=_MATRIX)},
     ),
@@ -308,12 +308,12 @@ TARGETS: dict[str, Target] = {
     "record": Target("record", _read_record, (_RECORD,)),
     "weights": Target(
         "model.safetensors",
-        lambda path: bert_weights.read_tensors(path.parent),
+        lambda path: weights.read_tensors(path.parent),
         (_TENSORS, _HALVES),
     ),
     "weights_index": Target(
         "model.safetensors.index.json",
-        lambda path: bert_weights.read_tensors(path.parent),
+        lambda path: weights.read_tensors(path.parent),
         (_json({"weight_map": {"x": "model-1.safetensors"}}),),
         {"model-1.safetensors": _TENSORS},
     ),

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dcse_tf.data.corpora import READERS
+from dcse_tf.data.formats import READERS
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines
 

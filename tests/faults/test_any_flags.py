@@ -11,33 +11,46 @@ from absl import flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcse_tf import config
-from dcse_tf.cli.flag_options import define_flags, one_line, parse_flags, read_flags
-from dcse_tf.config import ConfigError
+from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.cli.flags import define_flags, one_line, parse_flags, read_flags
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.options import OptionError, Options
+from dcse_tf.search.options import SearchOptions
+from dcse_tf.tools.options import (
+    BuildRetrievalOptions,
+    BuildStsOptions,
+    EmbedOptions,
+    ExplainOptions,
+    InspectOptions,
+    MergeStsOptions,
+)
+from dcse_tf.training.options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 # The least that each job needs; what hypothesis draws comes behind it, and counts.
 JOBS = {
-    config.PrepareConfig: ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"],
-    config.TrainConfig: ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny"],
-    config.EvaluateConfig: ["--model=run", "--sts=sts.txt"],
-    config.EmbedConfig: ["--model=run", "--input=in.txt", "--output=out.npy"],
-    config.ExportConfig: ["--run_dir=run", "--output_dir=out"],
-    config.InspectConfig: ["--input=a.tsv", "--output_dir=out"],
-    config.BuildRetrievalConfig: ["--input=a.csv", "--output=select.txt"],
-    config.BuildStsConfig: ["--input=a.csv", "--output_dir=out"],
-    config.MergeStsConfig: ["--sheets=a.csv", "--output=sts.txt"],
-    config.CompareConfig: ["--results=a.json,b.json"],
-    config.ExplainConfig: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
-    config.SearchConfig: ["--model=run", "--corpus=a.txt"],
-    config.FitBaselineConfig: ["--kind=flow", "--encoder=e", "--data_dir=d", "--output_dir=out"],
+    PrepareOptions: ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"],
+    TrainOptions: ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny"],
+    EvaluateOptions: ["--model=run", "--sts=sts.txt"],
+    EmbedOptions: ["--model=run", "--input=in.txt", "--output=out.npy"],
+    ExportOptions: ["--run_dir=run", "--output_dir=out"],
+    InspectOptions: ["--input=a.tsv", "--output_dir=out"],
+    BuildRetrievalOptions: ["--input=a.csv", "--output=select.txt"],
+    BuildStsOptions: ["--input=a.csv", "--output_dir=out"],
+    MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
+    CompareOptions: ["--results=a.json,b.json"],
+    ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
+    SearchOptions: ["--model=run", "--corpus=a.txt"],
+    FitBaselineOptions: ["--kind=flow", "--encoder=e", "--data_dir=d", "--output_dir=out"],
 }
 _NEEDED = {
-    "prepare_data": JOBS[config.PrepareConfig],
-    "train": JOBS[config.TrainConfig],
-    "evaluate": JOBS[config.EvaluateConfig],
-    "embed": JOBS[config.EmbedConfig],
-    "build_sts": JOBS[config.BuildStsConfig],
+    "prepare_data": JOBS[PrepareOptions],
+    "train": JOBS[TrainOptions],
+    "evaluate": JOBS[EvaluateOptions],
+    "embed": JOBS[EmbedOptions],
+    "build_sts": JOBS[BuildStsOptions],
 }
 # Settings that a message names where no single flag is wrong.
 _TOGETHER = ("--encoder", "--vocab", "--retrieval", "--results", "--kind", "--strategies")
@@ -124,7 +137,7 @@ def _check(job, arguments, opened):
     watch.append(True)
     try:
         made = _read(job, [*JOBS[job], *arguments])
-    except ConfigError as error:
+    except OptionError as error:
         watch.clear()
         said = one_line(error)
         assert said.isprintable()
@@ -221,8 +234,9 @@ def test_a_flag_file_that_is_no_text_is_one_line(shell, tmp_path):
 
 
 def test_every_job_is_here():
-    assert set(JOBS) == {
-        value
-        for value in vars(config).values()
-        if isinstance(value, type) and issubclass(value, config.Options)
-    } - {config.Options}
+    known, found = [Options], set()
+    while known:
+        subclasses = known.pop().__subclasses__()
+        known += subclasses
+        found |= {cls for cls in subclasses if cls.__name__.endswith("Options")}
+    assert {cls for cls in found if cls.__module__.startswith("dcse_tf.")} == set(JOBS)

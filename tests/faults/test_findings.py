@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reader_targets import FIXTURES, TARGETS, try_content
 
-from dcse_tf.data.tfrecords import serialize_session
+from dcse_tf.data.records import serialize_session
 
 FINDINGS = sorted((FIXTURES / "findings").iterdir())
 _RECORD = serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])

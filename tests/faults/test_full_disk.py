@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
-from dcse_tf.config import EmbedConfig
 from dcse_tf.errors import OutputError
-from dcse_tf.jobs.embed import embed
-from dcse_tf.search.approximate import ApproximateIndex, Settings
+from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.tools.embed import embed
+from dcse_tf.tools.options import EmbedOptions
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -113,7 +113,7 @@ def test_embedding_on_a_disk_without_a_byte_left(model, tmp_path, small_disk):
     (tmp_path / "a.txt").write_text("where is my parcel\n")
     files = {"input": f"{tmp_path}/a.txt", "output": f"{folder}/a.npy"}
     with pytest.raises(OutputError, match=rf"^{folder}/a\.npy: cannot be written: No space left"):
-        embed(EmbedConfig(model=str(model), **files))
+        embed(EmbedOptions(model=str(model), **files))
     assert [path.name for path in folder.iterdir()] == ["filler"]
 
 

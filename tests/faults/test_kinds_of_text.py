@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from dialogue_files import run
 
-from dcse_tf.config import PrepareConfig
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.semantic_retrieval import read_retrieval_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import read_bare_lines
 
@@ -101,5 +101,5 @@ def test_a_vocabulary_is_not_trained_on_nothing(format, tmp_path):
     path.write_bytes(b"")
     settings = {"format": format, "input": (str(path),), "vocab_size": 80}
     with pytest.raises(InputError, match=f"--input={path}: no text to train on"):
-        prepare(PrepareConfig(output_dir=str(tmp_path / "data"), **settings), None)
+        prepare(PrepareOptions(output_dir=str(tmp_path / "data"), **settings), None)
     assert [entry.name for entry in tmp_path.iterdir()] == ["text"]

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from dcse_tf.errors import LockedError
-from dcse_tf.locking import lock_folder
+from dcse_tf.files import lock_folder
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 SECOND = """
 import os, signal, threading, time
-from dcse_tf.training.stop_signals import StopSignals
+from dcse_tf.training.controller import StopSignals
 with StopSignals() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
     while not signals.asked.numpy():
@@ -26,7 +26,7 @@ with StopSignals() as signals:
 """
 HOLDER = """
 import pathlib, sys, time
-from dcse_tf.locking import lock_folder
+from dcse_tf.files import lock_folder
 with lock_folder(pathlib.Path(sys.argv[1]), ""):
     print("held", flush=True)
     time.sleep(60)

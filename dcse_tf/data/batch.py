@@ -1,0 +1,437 @@
+"""From turns to a batch: an utterance table, and an index into it.
+
+The table holds every distinct utterance of the batch once, so each is encoded once; the index
+says which of them are contexts and candidates of a sample. Gathering from the encoded table gives
+the gradients of encoding every use on its own (which the form "plain" does).
+
+Whatever a batch is made of, it is first "turns", a dict of
+    token_ids: int32 `[turns, tokens]`, zero-padded;
+    utterances: int64 `[turns]`, fingerprints of the texts;
+    response: int32 `[rows]` and context: int32 `[rows, slots]`, places among the turns;
+    turn_mask: bool `[rows, slots]`, True = real turn;
+    session: int64 `[rows]`, fingerprints of the sessions;
+    row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from dcse_tf.model.layout import Layout, lay_out
+
+Tensors = dict[str, tf.Tensor]
+
+
+def context_offsets(context_turns: int, context_side: str) -> list[int]:
+    """Where context turns stand from the response: before it, and after it if "both"."""
+    after = range(1, context_turns + 1) if context_side == "both" else ()
+    return [*range(-context_turns, 0), *after]
+
+
+def choose_turns(
+    num_turns: tf.Tensor, response: tf.Tensor, context_turns: int, context_side: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The turns of a sample.
+
+    Args:
+        num_turns: int scalar, turns of the session.
+        response: int scalar, the turn that is the response.
+        context_turns: most context turns on each side.
+        context_side: "both" or "before".
+
+    Returns:
+        turns: int32 `[slots + 1]`, indices of the context turns in order, then the response; an
+            absent turn has the response's index.
+        turn_mask: bool `[slots]`, True = real turn.
+    """
+    offsets = context_offsets(context_turns, context_side)
+    context = response + tf.constant(offsets, response.dtype)
+    turn_mask = (context >= 0) & (context < num_turns)
+    turns = tf.concat([tf.where(turn_mask, context, response), response[None]], axis=0)
+    return turns, turn_mask
+
+
+def make_sample(
+    session: dict, seed: tf.Tensor, context_turns: int, context_side: str, max_tokens: int
+) -> Tensors:
+    """Draws a response from a session and takes its context (released code: up to 3 a side).
+
+    With context before only, the first turn is never the response: it has no context.
+
+    Args:
+        session: the features of a record, of at least two turns.
+        seed: int64 `[2]`; it alone decides the draw.
+        context_turns: most context turns on each side.
+        context_side: "both" or "before".
+        max_tokens: tokens of the longest utterance of the corpus.
+
+    Returns:
+        session: int64 scalar, fingerprint.
+        token_ids: int32 `[slots + 1, max_tokens]`, context slots then response, zero-padded.
+        utterances: int64 `[slots + 1]`, fingerprints.
+        turn_mask: bool `[slots]`, True = real turn.
+    """
+    num_turns = tf.shape(session["utterances"])[0]
+    first = 0 if context_side == "both" else 1
+    response = tf.random.stateless_uniform([], seed, first, num_turns, tf.int32)
+    turns, turn_mask = choose_turns(num_turns, response, context_turns, context_side)
+    token_ids = tf.gather(session["token_ids"], turns)
+    return {
+        "session": session["session"],
+        "token_ids": token_ids.to_tensor(shape=[None, max_tokens]),
+        "utterances": tf.gather(session["utterances"], turns),
+        "turn_mask": turn_mask,
+    }
+
+
+def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
+    """A run of at most `max_turns` consecutive turns, drawn from a session.
+
+    Args:
+        session: the features of a record.
+        seed: int64 `[2]`; it alone decides the draw.
+        max_turns: most turns.
+
+    Returns:
+        The same features: session, token_ids int32 `[turns, (tokens)]`, utterances `[turns]`.
+    """
+    num_turns = tf.shape(session["utterances"])[0]
+    length = tf.minimum(num_turns, max_turns)
+    start = tf.random.stateless_uniform([], seed, 0, num_turns - length + 1, tf.int32)
+    return {
+        "session": session["session"],
+        "token_ids": session["token_ids"][start : start + length],
+        "utterances": session["utterances"][start : start + length],
+    }
+
+
+def sample_negatives(
+    session: tf.Tensor, response: tf.Tensor, negatives: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws negatives for every sample from the responses of the other samples (paper, section 3).
+
+    A response can be a negative if it is of another session and its text is neither the true
+    response's nor that of another negative of the row: in customer service "ok" is everywhere, and
+    a repeated text is a false negative. The draw is uniform, without replacement.
+
+    Args:
+        session: int64 `[batch]`, fingerprints of the sessions.
+        response: int64 `[batch]`, fingerprints of the responses' texts.
+        negatives: how many to draw for a row; 0 for all, of which there are up to `batch`.
+        seed: int `[2]`; it alone decides the draw.
+
+    Returns:
+        rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate; column 0
+            is the row's own, and so are the places for which no negative was left.
+        mask: bool `[batch, 1 + negatives]`, True = a candidate.
+    """
+    batch = tf.shape(session)[0]
+    same_text = response[:, None] == response[None, :]
+    first_of_text = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(batch)
+    own_session = session[:, None] == session[None, :]
+    # A text of the own session stays away also where another session has it too.
+    in_own_session = tf.linalg.matmul(
+        tf.cast(own_session, tf.float32), tf.cast(same_text, tf.float32)
+    )
+    allowed = (in_own_session == 0.0) & first_of_text[None, :]
+    own = tf.range(batch)[:, None]
+    if negatives:
+        order = tf.random.stateless_uniform([batch, batch], seed)
+        order, drawn = tf.math.top_k(tf.where(allowed, order, -1.0), k=tf.minimum(negatives, batch))
+        drawn_mask = order >= 0.0
+    else:
+        drawn, drawn_mask = tf.tile(tf.range(batch)[None, :], [batch, 1]), allowed
+    rows = tf.concat([own, tf.where(drawn_mask, drawn, own)], axis=1)
+    return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
+
+
+def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
+    """The turns of samples that have one response each, see `make_sample`.
+
+    Args:
+        samples: batched outputs of `make_sample`: session `[batch]`, token_ids
+            `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
+            `[batch, slots]`.
+        replicas: how many; it divides the batch.
+    """
+    slots = samples["turn_mask"].shape[1]
+    rows = tf.shape(samples["turn_mask"])[0]
+    # The response is the last of the slots + 1 places of a sample.
+    response = tf.range(rows) * (slots + 1) + slots
+    tokens = samples["token_ids"].shape[-1]
+    return {
+        "token_ids": tf.reshape(samples["token_ids"], [-1, tokens]),
+        "utterances": tf.reshape(samples["utterances"], [-1]),
+        "response": response,
+        "context": response[:, None] - slots + tf.range(slots)[None, :],
+        "turn_mask": samples["turn_mask"],
+        "session": samples["session"],
+        "row_splits": tf.range(replicas + 1) * (rows // replicas),
+    }
+
+
+def turns_of_sessions(
+    sessions: dict, context_turns: int, context_side: str, replicas: int
+) -> Tensors:
+    """Every turn of some sessions as a response (form "dense").
+
+    Args:
+        sessions: session int64 `[batch]`, token_ids int32 `[batch, (turns), (tokens)]`,
+            utterances int64 `[batch, (turns)]`.
+        context_turns, context_side: as for `choose_turns`; with context before only, the first
+            turn of a session is no response.
+        replicas: how many; it divides the batch.
+    """
+    utterances = sessions["utterances"]
+    owner = tf.cast(utterances.value_rowids(), tf.int32)
+    places = tf.range(tf.size(owner))
+    offsets = context_offsets(context_turns, context_side)
+    context = places[:, None] + tf.constant(offsets)[None, :]
+    inside = tf.clip_by_value(context, 0, tf.size(owner) - 1)
+    turn_mask = (context == inside) & (tf.gather(owner, inside) == owner[:, None])
+    response = tf.boolean_mask(places, tf.reduce_any(turn_mask, axis=1))
+    turn_mask = tf.gather(turn_mask, response)
+    context = tf.where(turn_mask, tf.gather(inside, response), response[:, None])
+    row_owner = tf.gather(owner, response)
+    firsts = tf.range(replicas + 1) * (tf.shape(sessions["session"])[0] // replicas)
+    return {
+        "token_ids": sessions["token_ids"].merge_dims(0, 1).to_tensor(),
+        "utterances": utterances.flat_values,
+        "response": response,
+        "context": context,
+        "turn_mask": turn_mask,
+        "session": tf.gather(sessions["session"], row_owner),
+        "row_splits": tf.searchsorted(row_owner, firsts),
+    }
+
+
+def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
+    """Fingerprints of rows that have none yet, such as contexts in one sequence.
+
+    Args:
+        token_ids: int32 `[rows, tokens]`, zero-padded.
+
+    Returns:
+        int64 `[rows]`, equal for equal rows of one call.
+    """
+    return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Fixed sizes of a replica's batch, so that it is compiled once: what falls short is filled up.
+
+    Attributes:
+        rows: samples; those filled up have no candidate.
+        candidates: of a sample.
+        utterances: entries of the table; those filled up have no token.
+        tokens: of an utterance.
+    """
+
+    rows: int
+    candidates: int
+    utterances: int
+    tokens: int
+
+
+def make_batches(
+    turns: Tensors,
+    negatives: int,
+    seed: tf.Tensor,
+    replicas: int,
+    layout: Layout,
+    distinct: bool = True,
+    shapes: Shapes | None = None,
+) -> list[Tensors]:
+    """The batches of all replicas for one step.
+
+    Negatives are drawn over the global batch before it is divided, so that the loss does not
+    depend on the number of devices; each replica's table has what its own rows need.
+
+    Args:
+        turns: see the module.
+        negatives: how many for every row; 0 for all.
+        seed: int `[2]`.
+        replicas: into how many batches of consecutive rows.
+        layout: of the table.
+        distinct: whether the table has every utterance once; else every use has an entry of its
+            own, padded to the corpus' longest, as in the paper's procedure (form "plain").
+        shapes: sizes to fill up to; None to leave them as they come.
+
+    Returns:
+        For every replica a dict of
+            padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
+                the table `[utterances, tokens]`, see `lay_out`.
+            context_index: int32 `[rows, slots]` into the table.
+            turn_mask: bool `[rows, slots]`, True = real turn.
+            candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
+            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate; column 0 is False in
+                the rows that are filled up alone.
+    """
+    texts = tf.gather(turns["utterances"], turns["response"])
+    candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
+    rows = {
+        "context": turns["context"],
+        "turn_mask": turns["turn_mask"],
+        "candidates": tf.gather(turns["response"], candidate_rows),
+        "candidate_mask": candidate_mask,
+    }
+    splits = turns["row_splits"]
+    batches = []
+    for i in range(replicas):
+        own = {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()}
+        batch = _index_table(turns, own, distinct)
+        if shapes:
+            batch = _fill_up(batch, shapes)
+        batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
+    return batches
+
+
+def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
+    """Collects the utterances of some rows into a table and points the rows at them."""
+    context, candidates = rows["context"], rows["candidates"]
+    used = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], axis=0)
+    if distinct:
+        texts, index = tf.unique(tf.gather(turns["utterances"], used))
+        entries = tf.math.unsorted_segment_min(used, index, tf.size(texts))
+    else:
+        entries, index = used, tf.range(tf.size(used))
+    token_ids = tf.gather(turns["token_ids"], entries)
+    if distinct:
+        token_ids = token_ids[:, : _longest(token_ids)]
+    context_size = tf.size(context)
+    return {
+        "token_ids": token_ids,
+        "context_index": tf.reshape(index[:context_size], tf.shape(context)),
+        "turn_mask": rows["turn_mask"],
+        "candidate_index": tf.reshape(index[context_size:], tf.shape(candidates)),
+        "candidate_mask": rows["candidate_mask"],
+    }
+
+
+def _longest(token_ids: tf.Tensor) -> tf.Tensor:
+    # [PAD] is 0, which the tokenizer sees to.
+    return tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != 0, tf.int32), axis=1))
+
+
+def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
+    """Adds rows without a candidate and utterances without a token."""
+
+    def fill(name: str, rows: int, columns: int) -> tf.Tensor:
+        value = batch[name][:, :columns]
+        missing = [rows - tf.shape(value)[0], columns - tf.shape(value)[1]]
+        return tf.ensure_shape(tf.pad(value, [[0, missing[0]], [0, missing[1]]]), [rows, columns])
+
+    slots = batch["turn_mask"].shape[1]
+    return {
+        "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
+        "context_index": fill("context_index", shapes.rows, slots),
+        "turn_mask": fill("turn_mask", shapes.rows, slots),
+        "candidate_index": fill("candidate_index", shapes.rows, shapes.candidates),
+        "candidate_mask": fill("candidate_mask", shapes.rows, shapes.candidates),
+    }
+
+
+def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:
+    """Puts every row's context into one sequence: [CLS] a [SEP] b [SEP] and so on.
+
+    Turns stand in their order, absent ones leave nothing behind. Of what is too long the tokens
+    furthest from the response are cut, those after it first where two are as far; [CLS] and the
+    last [SEP] stay.
+
+    Args:
+        turns: see `dcse_tf.data.batch`.
+        turns_before: how many of the slots stand before the response.
+        max_tokens: most tokens of a sequence, at least 2.
+
+    Returns:
+        turns of the same rows, with one context slot that is never absent. The sequences come
+        behind the utterances; all fingerprints are new ones, of the tokens alone.
+    """
+    # Without their [CLS]; the row's is that of its response, for every turn begins with it.
+    words = tf.gather(turns["token_ids"][:, 1:], turns["context"])
+    is_real = (words != 0) & turns["turn_mask"][..., None]
+    kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
+    sequences = tf.ragged.boolean_mask(_flatten(words), kept)
+    first = tf.gather(turns["token_ids"][:, :1], turns["response"])
+    sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
+
+    width = tf.maximum(tf.shape(turns["token_ids"])[1], tf.shape(sequences)[1])
+    token_ids = tf.concat(
+        [tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]])
+         for ids in (turns["token_ids"], sequences)],
+        axis=0,
+    )  # fmt: skip
+    utterances, rows = tf.shape(turns["token_ids"])[0], tf.shape(sequences)[0]
+    return {
+        **turns,
+        "token_ids": token_ids,
+        "utterances": fingerprint_rows(token_ids),
+        "context": (utterances + tf.range(rows))[:, None],
+        "turn_mask": tf.ones([rows, 1], tf.bool),
+    }
+
+
+def _flatten(values: tf.Tensor) -> tf.Tensor:
+    """`[rows, slots, tokens]` to `[rows, slots x tokens]`."""
+    shape = tf.shape(values)
+    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
+
+
+def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
+    """Which tokens of bool `[rows, slots, tokens]` stay, `[rows, slots x tokens]`: the `budget`
+    of them that are nearest to the response, the last of all being one."""
+    real = _flatten(is_real)
+    before = _flatten(is_real[:, :turns_before])
+    after = _flatten(is_real[:, turns_before:])
+    count = tf.cast(before, tf.int32), tf.cast(after, tf.int32)
+    # How many real tokens lie between one and the response; no two of a row have the same rank.
+    distance = tf.concat(
+        [2 * tf.cumsum(count[0], axis=1, reverse=True, exclusive=True),
+         2 * tf.cumsum(count[1], axis=1, exclusive=True) + 1],
+        axis=1,
+    )  # fmt: skip
+    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
+    distance = tf.where(real & (behind == 0), -1, distance)
+    distance = tf.where(real, distance, tf.int32.max)
+    nearest = tf.sort(distance, axis=1)[:, :budget]
+    return real & (distance <= nearest[:, -1:])
+
+
+def make_view_batches(
+    token_ids: tf.Tensor, replicas: int, layout: Layout, shapes: Shapes | None = None
+) -> list[Tensors]:
+    """Batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).
+
+    A row's context is an utterance, its candidates are its second entry and those of all the
+    other utterances of the step. An utterance that the step has already is a row that counts for
+    nothing, and nobody's negative.
+
+    Args:
+        token_ids: int32 `[utterances, tokens]`, zero-padded, of all replicas, which divide them.
+        replicas: into how many batches.
+        layout: of the tables.
+        shapes: sizes to fill up to; None to leave them as they come.
+
+    Returns:
+        For every replica a dict as `make_batches` gives, with one context slot.
+    """
+    texts = fingerprint_rows(token_ids)
+    rows = tf.shape(token_ids)[0]
+    turns = {
+        "token_ids": tf.concat([token_ids, token_ids], axis=0),
+        # Another fingerprint, so that the second view is an entry of its own.
+        "utterances": tf.concat([texts, tf.bitwise.invert(texts)], axis=0),
+        "response": rows + tf.range(rows),
+        "context": tf.range(rows)[:, None],
+        "turn_mask": tf.ones([rows, 1], tf.bool),
+        "session": tf.range(rows, dtype=tf.int64),
+        "row_splits": tf.range(replicas + 1) * (rows // replicas),
+    }
+    # All negatives are taken, so there is nothing to draw.
+    batches = make_batches(turns, 0, tf.constant([0, 0]), replicas, layout, True, shapes)
+    same_text = texts[:, None] == texts[None, :]
+    is_first = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(rows)
+    for batch, counts in zip(batches, tf.split(is_first, replicas), strict=True):
+        batch["candidate_mask"] &= counts[:, None]
+    return batches

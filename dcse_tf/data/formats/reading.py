@@ -1,0 +1,136 @@
+"""What the readers of several formats share: sessions from rows, from JSON, and their ids."""
+
+import hashlib
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ijson
+import numpy as np
+
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import UNREADABLE, BadLines, open_input
+
+_RECENT = 1 << 16
+
+
+class SeenIds:
+    """A set of texts by 64-bit fingerprints: eight bytes each, and a buffer.
+
+    A Python set would take a hundred bytes an id, which is most of the memory of a job that
+    streams millions of sessions.
+    """
+
+    def __init__(self) -> None:
+        self._recent: set[int] = set()
+        self._sorted = np.zeros(0, np.uint64)
+
+    def add(self, text: str) -> None:
+        self._recent.add(_fingerprint(text))
+        if len(self._recent) >= _RECENT:
+            recent = np.fromiter(self._recent, np.uint64, len(self._recent))
+            self._sorted = np.union1d(self._sorted, recent)
+            self._recent = set()
+
+    def __contains__(self, text: str) -> bool:
+        key = _fingerprint(text)
+        if key in self._recent:
+            return True
+        place = int(np.searchsorted(self._sorted, np.uint64(key)))
+        return place < len(self._sorted) and int(self._sorted[place]) == key
+
+
+def _fingerprint(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def group_rows(
+    rows: Iterable[tuple[int, str, Utterance]], path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[Utterance]]]:
+    """Yields sessions as they end, so that memory holds one of them.
+
+    A row of a session that had ended is bad: pieces of one session must not become two, which
+    could then be negatives of each other.
+
+    Args:
+        rows: (line number, session id, utterance), the rows of a session together and in order.
+        path: the file, for messages.
+        bad_lines: where rows that cannot be used are counted.
+    """
+    current: str | None = None
+    turns: list[Utterance] = []
+    ended = SeenIds()
+    for number, session_id, utterance in rows:
+        if session_id != current:
+            if session_id in ended:
+                bad_lines.report(
+                    path,
+                    number,
+                    f"session {session_id!r} ended before this line; "
+                    "the lines of a session must stand together",
+                )
+                continue
+            if current is not None:
+                yield current, turns
+            ended.add(session_id)
+            current, turns = session_id, []
+        turns.append(utterance)
+    if current is not None:
+        yield current, turns
+
+
+_FAULTS = (ijson.JSONError, UnicodeDecodeError, *UNREADABLE)
+
+
+def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
+    """Yields (number from 1, key, value) of the members of a file's one JSON object.
+
+    Raises:
+        InputError: the file is not one JSON object, or cannot be read.
+    """
+    _expect(path, b"{", "object")
+    number = 0
+    try:
+        with open_input(path) as file:
+            for key, value in ijson.kvitems(file, "", use_float=True):
+                number += 1
+                yield number, key, value
+    except _FAULTS as error:
+        raise InputError(f"{path}: expected one JSON object: {_after(number, error)}") from error
+
+
+def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+    """Yields (number from 1, value) of the elements of a file's one JSON array.
+
+    Raises:
+        InputError: the file is not one JSON array, or cannot be read.
+    """
+    _expect(path, b"[", "array")
+    number = 0
+    try:
+        with open_input(path) as file:
+            for value in ijson.items(file, "item", use_float=True):
+                number += 1
+                yield number, value
+    except _FAULTS as error:
+        raise InputError(f"{path}: expected one JSON array: {_after(number, error)}") from error
+
+
+def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
+    """ijson finds nothing in a value of another kind, and says nothing."""
+    try:
+        with open_input(path) as file:
+            head = file.read(1024).lstrip()
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not head.startswith(start):
+        raise InputError(f"{path}: expected one JSON {kind}, found {head[:20]!r}")
+
+
+def _after(number: int, error: Exception) -> str:
+    text = error.args[0] if error.args else ""
+    if isinstance(text, bytes):  # as yajl words it
+        text = text.decode(errors="replace")
+    reason = str(text).strip().splitlines()
+    return f"after {number} member(s): {reason[0] if reason else type(error).__name__}"

@@ -1,0 +1,120 @@
+"""Options of what is read: corpora and their preparation."""
+
+import dataclasses
+
+from dcse_tf.options import OptionError, Options, option
+
+CORPUS_FORMATS = (
+    "session_tsv",
+    "jsonl",
+    "chitchat",
+    "mdc",
+    "jddc",
+    "ecd",
+    "dialoguecse",
+    "sgd",
+    "crosswoz",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusOptions(Options):
+    """Which files of dialogues, and what becomes of their turns."""
+
+    format: str = option(
+        "session_tsv",
+        "Format of the input: session_tsv ({session_id}\\t{role}\\t{text} a line, the lines of a "
+        'session together), jsonl ({"session_id", "turns": [{"role", "text"}]} a line, a turn '
+        'may have "intents"), chitchat (dataset.json of the PyPI package chitchat-dataset), mdc '
+        "({movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus), jddc (chat.txt of "
+        "the JD corpus, 7 fields), ecd (train.txt of the response-selection release of the "
+        "E-commerce corpus), dialoguecse (train_data.txt of the paper's authors), sgd "
+        "(dialogues_*.json of Schema-Guided Dialogue), crosswoz (train.json[.zip]).",
+        choices=CORPUS_FORMATS,
+    )
+    input: tuple[str, ...] = option(
+        (),
+        "Files of dialogues, comma-separated; plain, .gz or .zip with one file inside, globs "
+        "allowed, or package:NAME/FILE for a file inside an installed Python package.",
+        required=True,
+        files=True,
+    )
+    min_turns: int = option(
+        2,
+        "Sessions with fewer turns (after joining) are dropped. The paper: 4 for JDDC and ECD.",
+        minimum=2,
+    )
+    join_consecutive: bool = option(
+        True, "Join consecutive utterances of one speaker into one turn, as in the paper."
+    )
+    max_bad_lines: int = option(
+        0, "Bad lines that are skipped, named and counted before the job stops.", minimum=0
+    )
+    max_sessions: int = option(
+        0, "Stop reading after this many sessions (of a table: rows). 0: all.", minimum=0
+    )
+
+
+_SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareOptions(CorpusOptions):
+    """From files of dialogues to sharded, tokenised TFRecords with a manifest."""
+
+    output_dir: str = option(
+        "",
+        "Folder to write; it appears only when it is complete.",
+        required=True,
+        writes=True,
+    )
+    vocab: str = option(
+        "",
+        "Checkpoint whose WordPiece vocabulary and casing are used: a folder, a hub name, "
+        "package:NAME or a run directory. Give this or --vocab_size.",
+        reads=True,
+    )
+    vocab_size: int = option(
+        0,
+        "Train a WordPiece vocabulary of at most this many entries on the train split instead of "
+        "taking one from --vocab. 0: do not.",
+        minimum=0,
+    )
+    lowercase: bool = option(
+        True, "With --vocab_size: lower-case the text and strip accents (BERT 'uncased')."
+    )
+    max_sequence_length: int = option(
+        50,
+        "Longest utterance, in tokens with [CLS] and [SEP]; the rest is cut. The paper: 100 for "
+        "JDDC, 50 for MDC and ECD.",
+        minimum=3,
+    )
+    dev_fraction: float = option(
+        0.05, "Share of the sessions that go to the dev split.", minimum=0.0, maximum=0.5
+    )
+    test_fraction: float = option(
+        0.05, "Share of the sessions that go to the test split.", minimum=0.0, maximum=0.5
+    )
+    shards: int = option(
+        8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
+    )
+    seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
+    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    workers: int = option(
+        0,
+        "Processes that work at it. 0: as many as there are processors, at most 6; 1: one, as for "
+        "a small corpus anyway. What is written does not depend on it.",
+        minimum=0,
+        maximum=1024,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.vocab) == bool(self.vocab_size):
+            raise OptionError("give either --vocab (a checkpoint) or --vocab_size (train one)")
+        if 0 < self.vocab_size <= _SPECIAL:
+            self.refuse("vocab_size", f"expected more than the {_SPECIAL} special entries")
+        if self.vocab and not self.lowercase:
+            self.refuse("lowercase", "--vocab has its own casing; only with --vocab_size")
+        if self.dev_fraction + self.test_fraction >= 1.0:
+            self.refuse("test_fraction", "with --dev_fraction it leaves nothing to train on")

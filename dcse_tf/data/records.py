@@ -1,0 +1,347 @@
+"""TFRecords of sessions: written in shards, read back, and checked when they do not parse."""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.data.corpus import Chunk, join_session
+from dcse_tf.data.dialogue import Session, session_to_dict
+from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
+
+_SESSION_ID = "session_id"
+_FEATURES = {
+    "session": tf.io.FixedLenFeature([], tf.int64),
+    "token_ids": tf.io.RaggedFeature(tf.int64),
+    "lengths": tf.io.RaggedFeature(tf.int64),
+    "utterances": tf.io.RaggedFeature(tf.int64),
+}
+
+
+def _digest64(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=8).digest()
+
+
+def _integers(digests: Sequence[bytes]) -> list[int]:
+    return np.frombuffer(b"".join(digests), "<i8").tolist()
+
+
+def serialize_session(session_id: str, token_ids: np.ndarray, lengths: Sequence[int]) -> bytes:
+    """The record of a session, a tf.train.Example; the same bytes in every process.
+
+    Besides the token ids it holds fingerprints, 64 bits each: `session` of the session's id, and
+    `utterances` of each turn's token ids. Two turns with equal token ids are one text to the
+    encoder, so equal fingerprints mark what is encoded once and what cannot be a negative.
+
+    Args:
+        session_id: the session's name.
+        token_ids: int `[tokens]`, of all turns, with [CLS] and [SEP].
+        lengths: tokens of each turn.
+    """
+    content = token_ids.astype("<i4").tobytes()
+    ends = [4 * end for end in itertools.accumulate(lengths)]
+    prints = [_digest64(content[start:end]) for start, end in zip([0, *ends], ends)]
+    example = tf.train.Example()
+    features = example.features.feature
+    # Lists, and in place: protobuf takes them twice as fast as arrays and messages.
+    features[_SESSION_ID].bytes_list.value.append(session_id.encode())
+    features["session"].int64_list.value.extend(_integers([_digest64(session_id.encode())]))
+    features["token_ids"].int64_list.value.extend(token_ids.tolist())
+    features["lengths"].int64_list.value.extend(lengths)
+    features["utterances"].int64_list.value.extend(_integers(prints))
+    # The order of a map's entries is otherwise another in every process.
+    return example.SerializeToString(deterministic=True)
+
+
+def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The features of a record.
+
+    Args:
+        record: a scalar string that `serialize_session` made.
+
+    Returns:
+        session: int64 scalar, fingerprint of the session's id.
+        token_ids: int32 `[turns, (tokens)]`, ragged.
+        utterances: int64 `[turns]`, fingerprints of the turns' token ids.
+    """
+    features = tf.io.parse_single_example(record, _FEATURES)
+    token_ids = tf.RaggedTensor.from_row_lengths(
+        tf.cast(features["token_ids"], tf.int32), features["lengths"]
+    )
+    return {
+        "session": features["session"],
+        "token_ids": token_ids,
+        "utterances": features["utterances"],
+    }
+
+
+def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
+    """The token ids of all turns of all records `[sessions]`: int32 `[utterances, (tokens)]`."""
+    features = {name: _FEATURES[name] for name in ("token_ids", "lengths")}
+    parsed = tf.io.parse_example(records, features)
+    lengths = parsed["lengths"]
+    tokens = tf.cast(parsed["token_ids"].row_lengths(), tf.int64)
+    tf.debugging.assert_equal(tf.reduce_sum(lengths, axis=1), tokens, "lengths that lie")
+    return tf.RaggedTensor.from_row_lengths(
+        tf.cast(parsed["token_ids"].values, tf.int32), lengths.values
+    )
+
+
+def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sessions' ids, which `parse_session` leaves out since training needs none, and turns.
+
+    Args:
+        records: strings `[sessions]`.
+
+    Returns:
+        strings `[sessions]` and int64 `[sessions]`, the number of turns.
+    """
+    feature = {_SESSION_ID: tf.io.FixedLenFeature([], tf.string), "lengths": _FEATURES["lengths"]}
+    parsed = tf.io.parse_example(records, feature)
+    return parsed[_SESSION_ID], tf.cast(parsed["lengths"].row_lengths(), tf.int64)
+
+
+@dataclasses.dataclass
+class SplitRecords:
+    """Some sessions of one split, ready to be written.
+
+    Attributes:
+        records: of each session.
+        texts: of each session, a line of JSON; None where they are not written.
+        turns: of each session, how many.
+        tokens, truncated: of all sessions, as `Split` counts them.
+    """
+
+    texts: list[str] | None
+    records: list[bytes] = dataclasses.field(default_factory=list)
+    turns: list[int] = dataclasses.field(default_factory=list)
+    tokens: int = 0
+    truncated: int = 0
+
+    def add(
+        self, session: Session, token_ids: np.ndarray, lengths: Sequence[int], truncated: int
+    ) -> None:
+        """Adds a session.
+
+        Args:
+            session: the session.
+            token_ids: int `[tokens]`, of all turns, with [CLS] and [SEP].
+            lengths: tokens of each turn.
+            truncated: turns that were cut.
+        """
+        self.records.append(serialize_session(session.session_id, token_ids, lengths))
+        if self.texts is not None:
+            self.texts.append(json.dumps(session_to_dict(session), ensure_ascii=False) + "\n")
+        self.turns.append(len(lengths))
+        self.tokens += len(token_ids)
+        self.truncated += truncated
+
+
+class SplitWriter:
+    """Writes the sessions of one split: TFRecord shards, their index, optionally JSON Lines.
+
+    Sessions go to the shards in turn, so that all are of a size and any one is a sample.
+    """
+
+    def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
+        self._names = [f"{split}-{i:05d}-of-{shards:05d}.tfrecord" for i in range(shards)]
+        self._folder, self._index_name = folder, f"{split}-blocks.npy"
+        self._blocks = BlockCounter(shards)
+        self._writers = [tf.io.TFRecordWriter(str(folder / name)) for name in self._names]
+        self._texts = (
+            (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") if texts else None
+        )
+        self.sessions = self.utterances = self.tokens = self.truncated = 0
+
+    def write(self, sessions: SplitRecords) -> None:
+        with self._named_faults():
+            for record, turns in zip(sessions.records, sessions.turns, strict=True):
+                shard = self.sessions % len(self._writers)
+                self._writers[shard].write(record)
+                self._blocks.add(shard, len(record), turns)
+                self.sessions += 1
+        if self._texts and sessions.texts:
+            self._texts.writelines(sessions.texts)
+        self.utterances += sum(sessions.turns)
+        self.tokens += sessions.tokens
+        self.truncated += sessions.truncated
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.ExitStack() as stack:  # all are closed, whatever one of them raises
+            if self._texts:
+                stack.callback(self._texts.close)
+            for writer in self._writers:
+                stack.callback(self._close, writer)
+
+    def _close(self, writer: tf.io.TFRecordWriter) -> None:
+        with self._named_faults():
+            writer.close()
+
+    @contextlib.contextmanager
+    def _named_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise OutputError(f"{self._folder}: cannot be written: {error.message}") from error
+
+    def finish(self) -> Split:
+        """Writes the index. The split's entry of the manifest; call it after closing."""
+        shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
+        index = self._blocks.write(self._folder / self._index_name)
+        return Split(self.sessions, self.utterances, self.tokens, self.truncated, shards, index)
+
+
+def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
+    return [str(folder / shard.name) for shard in split.shards]
+
+
+def assign_split(session_id: str, config: PrepareOptions) -> str:
+    """The split of a session: by its id and the seed alone, whatever else is in the corpus."""
+    digest = hashlib.blake2b(f"{config.seed}:{session_id}".encode(), digest_size=8).digest()
+    position = int.from_bytes(digest, "big") / 2**64
+    if position < config.dev_fraction:
+        return "dev"
+    if position < config.dev_fraction + config.test_fraction:
+        return "test"
+    return "train"
+
+
+class ChunkRecords(NamedTuple):
+    """What is written of a chunk.
+
+    Attributes:
+        splits: the records of each split, in the order of the sessions.
+        content: the JSON of the sessions kept, whatever their split, for the corpus's fingerprint.
+        dropped: sessions and utterances left out, and why.
+    """
+
+    splits: dict[str, SplitRecords]
+    content: bytes
+    dropped: collections.Counter[str]
+
+
+class ChunkSerializer:
+    """Joins, filters, tokenises and serialises the sessions of a chunk, each by itself alone."""
+
+    def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
+        self._config = config
+        tokenizer = Tokenizer(vocabulary)
+        # One token more than is kept tells which texts are cut.
+        longest = config.max_sequence_length + 1
+        self._tokenize = tf.function(
+            lambda texts: tokenizer.tokenize(texts, longest),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+
+    def __call__(self, chunk: Chunk) -> ChunkRecords:
+        dropped: collections.Counter[str] = collections.Counter()
+        sessions = [join_session(raw, self._config, dropped) for raw in chunk.sessions()]
+        texts = [turn.text for session in sessions for turn in session.turns]
+        token_ids, lengths, cut = self._cut(self._tokenize(tf.constant(texts, tf.string)))
+        places = np.concatenate([[0], np.cumsum(lengths)])
+        splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
+        content = []
+        end = 0
+        for session in sessions:
+            start, end = end, end + len(session.turns)
+            kept, kept_lengths = _drop_unread(session, lengths[start:end].tolist())
+            dropped["empty_utterances"] += len(session.turns) - len(kept.turns)
+            if len(kept.turns) < self._config.min_turns:
+                dropped["short_sessions"] += 1
+                continue
+            content.append(json.dumps(session_to_dict(kept)).encode())
+            splits[assign_split(kept.session_id, self._config)].add(
+                kept,
+                token_ids[places[start] : places[end]],
+                kept_lengths,
+                int(cut[start:end].sum()),
+            )
+        return ChunkRecords(splits, b"".join(content), dropped)
+
+    def _cut(self, ids: tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is kept of the tokens `[turns, (tokens)]`.
+
+        Returns:
+            int32 `[tokens]`, the token ids of all turns;
+            int64 `[turns]`, their numbers, 0 for a turn that has nothing between [CLS] and [SEP];
+            bool `[turns]`, whether the turn is cut.
+        """
+        splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
+        lengths = np.diff(splits)
+        read, cut = lengths > 2, lengths > limit
+        kept = np.repeat(read, lengths)
+        kept[splits[1:][cut] - 2] = False  # the token before [SEP]
+        return ids.values.numpy()[kept], np.where(read, np.minimum(lengths, limit), 0), cut
+
+
+def _drop_unread(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
+    """The session without the turns that have no token."""
+    if 0 not in lengths:
+        return session, lengths
+    turns = tuple(turn for turn, length in zip(session.turns, lengths) if length)
+    return Session(session.session_id, turns), [length for length in lengths if length]
+
+
+def raise_damage(folder: pathlib.Path, manifest: Manifest) -> None:
+    """Reads every record of a prepared corpus, as slow as that is: something in it is damaged.
+
+    Raises:
+        InputError: a shard is missing, a record cannot be read, or a split has another number of
+            records than its manifest says; the message names shard and record, and what to do.
+    """
+    for name, split in manifest.splits.items():
+        sessions = sum(count_records(path) for path in shard_paths(folder, split))
+        _check_count(folder, name, split, sessions)
+
+
+def count_records(path: str) -> int:
+    """Records of a shard, each of them parsed.
+
+    Raises:
+        InputError: the shard is missing, or a record cannot be read; the message names both.
+    """
+    if not pathlib.Path(path).is_file():
+        raise InputError(f"{path}: no such file any more; put it back, or run prepare_data again")
+    count = 0
+    try:
+        for record in tf.data.TFRecordDataset(path):
+            session = parse_session(record)
+            if session["utterances"].shape[0] != session["token_ids"].nrows():
+                raise InputError(f"{path}: record {count + 1}: not a fingerprint for each turn")
+            count += 1
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        # TensorFlow's message quotes the record, and fails where that is no text.
+        said = getattr(error, "message", "").strip().splitlines()
+        reason = said[0] if said else "not a record of prepare_data"
+        raise InputError(
+            f"{path}: record {count + 1} cannot be read: {reason}; run prepare_data again"
+        ) from error
+    return count
+
+
+def _check_count(folder: pathlib.Path, name: str, split: Split, sessions: int) -> None:
+    if sessions != split.sessions:
+        raise InputError(
+            f"{folder}: the shards of split {name} have {sessions} records, the manifest says "
+            f"{split.sessions}; run prepare_data again"
+        )

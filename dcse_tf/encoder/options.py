@@ -1,0 +1,53 @@
+"""Settings of every job that uses a trained encoder."""
+
+import dataclasses
+
+from dcse_tf.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderOptions(Options):
+    """How sentences become embeddings."""
+
+    pooling: str = option(
+        "mean",
+        "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token.",
+        choices=("mean", "cls"),
+    )
+    max_sequence_length: int = option(
+        0,
+        "Longest sentence, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, "
+        "or else 128.",
+        minimum=3,
+        or_zero=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(EncoderOptions):
+    """Which encoder, and how it is run."""
+
+    model: str = option(
+        "",
+        "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
+        required=True,
+        reads=True,
+    )
+    batch_tokens: int = option(
+        2048,
+        "Tokens encoded at a time, padding counted. Sentences of a length are batched together. "
+        "Of an export, which tokenises inside, four bytes of text count as a token.",
+        minimum=1,
+    )
+    compute_dtype: str = option(
+        "float32",
+        "What the encoder computes in; embeddings are float32 either way. bfloat16 is faster on "
+        "processors that have it (avx512_bf16 or amx_bf16 in /proc/cpuinfo), the mean cosine "
+        "with float32's embeddings being above 0.999.",
+        choices=("float32", "bfloat16"),
+    )
+    jit_compile: bool = option(
+        False,
+        "Compile the encoder by XLA: lengths are padded to a multiple of 8, and each of them is "
+        "compiled once. On the CPU it was measured on this is slower than without.",
+    )

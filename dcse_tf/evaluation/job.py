@@ -1,0 +1,186 @@
+"""The evaluation job.
+
+Of many settings tried on a set, the best is so in part by chance, and its score there is too high.
+On queries or pairs that had no say in the choice it is not.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.encoder.load import Execution, LoadedEncoder, load_encoder
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.report import Result, make_result
+from dcse_tf.evaluation.response_selection import read_dialogues
+from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.input_files import hash_file, resolve_inputs
+
+ALL = "all"
+CHOOSE = "choose"
+REPORT = "report"
+
+
+def find_half(*texts: str) -> str:
+    """The half of a query, or of a pair: a hash of the texts alone, in whichever order.
+
+    So the same texts are in the same half of every set, whatever else stands in it.
+    """
+    digest = hashlib.sha256("\n".join(sorted(texts)).encode()).digest()
+    return REPORT if digest[0] % 2 else CHOOSE
+
+
+def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
+    """The queries of a half, or all; candidates stay as they are, those of a query too.
+
+    Queries of the same text are in the same half.
+
+    Args:
+        path: the set's file, for the message.
+        retrieval_set: the whole.
+        half: "choose", "report" or "all".
+
+    Raises:
+        InputError: no query is in this half.
+    """
+    sentences = retrieval_set.sentences
+    queries = [q for q in retrieval_set.queries if half in (ALL, find_half(sentences[q.sentence]))]
+    if not queries:
+        raise InputError(f"{path}: none of its queries is in the half of --half={half}")
+    return dataclasses.replace(retrieval_set, queries=queries)
+
+
+def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
+    """The pairs of a half, or all; a pair and its reverse are in the same half.
+
+    Pairs that have one sentence in common may be in different halves. Kept together, a pair's half
+    would hang on the other lines: a pair added later could carry others from one half to the other,
+    and where sentences are in several pairs, chains of them could carry nearly all into one half.
+    A sentence's embedding is then known to both halves, as the candidates of retrieval are.
+
+    Args:
+        path: the set's file, for the message.
+        sts_set: the whole.
+        half: "choose", "report" or "all".
+
+    Raises:
+        InputError: fewer than two pairs are in this half.
+    """
+    pairs = list(zip(sts_set.first, sts_set.second, strict=True))
+    places = [i for i, pair in enumerate(pairs) if half in (ALL, find_half(*pair))]
+    if len(places) < 2:
+        raise InputError(
+            f"{path}: expected at least two pairs in the half of --half={half}, "
+            f"found {len(places)} of {len(pairs)}"
+        )
+    first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
+    return StsSet(sts_set.degrees[np.array(places)], first, second)
+
+
+def evaluate(
+    config: EvaluateOptions, show: Callable[[list[Result]], None] = lambda results: None
+) -> list[Result]:
+    """Scores an encoder on every set that the settings name.
+
+    Args:
+        config: the settings.
+        show: is called with the results before they are written: if they cannot be, they are not
+            lost.
+
+    Raises:
+        InputError: a model or a set cannot be used.
+        OutputError: the results cannot be written; found out before the work where it can be.
+    """
+    # Sets are read first: a fault in the last of them must not cost the encoding of the others.
+    retrieval = {
+        str(p): halve_retrieval_set(p, read_retrieval_set(p), config.half)
+        for p in resolve_inputs(config.retrieval, "retrieval")
+    }
+    sts = {
+        str(p): halve_sts_set(p, read_sts_set(p), config.half)
+        for p in resolve_inputs(config.sts, "sts")
+    }
+    dialogues = {
+        str(p): _make_samples(p, config)
+        for p in resolve_inputs(config.response_selection, "response_selection")
+    }
+    if config.output:
+        report.refuse_unwritable(pathlib.Path(config.output))
+    encoder = load_encoder(
+        config.model,
+        "model",
+        config.max_sequence_length,
+        config.pooling,
+        Execution(config.batch_tokens, config.compute_dtype, config.jit_compile),
+    )
+    results = []
+    for source, retrieval_set in retrieval.items():
+        logging.info("semantic retrieval on %s", source)
+        found = evaluate_retrieval(retrieval_set, encoder.encode)
+        results.append(make_result("retrieval", source, _fingerprint(source, config.half), found))
+    for source, sts_set in sts.items():
+        logging.info("sts on %s", source)
+        found = evaluate_sts(sts_set, encoder.encode)
+        results.append(make_result("sts", source, _fingerprint(source, config.half), found))
+    for source, samples in dialogues.items():
+        logging.info("response selection on %s", source)
+        results.extend(_select_responses(source, samples, encoder))
+    show(results)
+    if config.output:
+        settings = {**config.to_dict(), **encoder.settings}
+        report.write_json(pathlib.Path(config.output), config.model, settings, results)
+    return results
+
+
+def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_selection.Sample]:
+    dialogues = read_dialogues(path, config.join_consecutive)
+    if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
+        logging.warning(
+            "%s: consecutive turns of one speaker stay apart, as they are in the file; "
+            "--join_consecutive makes one turn of them",
+            path,
+        )
+    samples = response_selection.make_samples(
+        dialogues,
+        candidates=config.candidates,
+        context_turns=config.context_turns,
+        context_side=config.context_side,
+        max_samples=config.max_samples,
+        seed=config.seed,
+    )
+    if not samples:
+        raise InputError(
+            f"{path}: too few different responses for --candidates={config.candidates}"
+        )
+    return samples
+
+
+def _select_responses(
+    source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
+) -> list[Result]:
+    """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
+    drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
+    results = []
+    if encoder.match:
+        found = response_selection.evaluate_response_selection(samples, encoder.match)
+        results.append(make_result("response (matching)", source, drawn, found))
+    else:
+        logging.warning(
+            "%s gives sentence embeddings alone, no token embeddings: response selection by "
+            "cosine only",
+            encoder.folder,
+        )
+    found = response_selection.evaluate_by_cosine(samples, encoder.encode)
+    return [*results, make_result("response (cosine)", source, drawn, found)]
+
+
+def _fingerprint(source: str, half: str) -> str:
+    """Of the file, and of the half that was scored: different halves cannot be compared."""
+    digest = hash_file(pathlib.Path(source))
+    return digest if half == ALL else f"{digest}:{half}"

@@ -1,0 +1,92 @@
+"""Settings of `evaluate`."""
+
+import dataclasses
+
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.options import OptionError, Options, option
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions(ModelOptions):
+    """Scores an encoder on evaluation sets."""
+
+    retrieval: tuple[str, ...] = option(
+        (),
+        "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR.",
+        files=True,
+    )
+    sts: tuple[str, ...] = option(
+        (),
+        "Dialogue STS sets (sts.txt), comma-separated: Spearman's correlation.",
+        files=True,
+    )
+    response_selection: tuple[str, ...] = option(
+        (),
+        "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
+        "comma-separated: R@k and MRR of the true response among --candidates.",
+        files=True,
+    )
+    half: str = option(
+        "all",
+        "Retrieval and STS: score all queries and pairs, or one half of them, which a hash of "
+        "their texts decides. Choose settings on one (choose), say what they score on the other "
+        "(report).",
+        choices=("all", "choose", "report"),
+    )
+    output: str = option(
+        "",
+        "JSON file for the results. Default: print the table only.",
+        writes=True,
+    )
+    candidates: int = option(
+        10, "Response selection: candidates a context, true one included.", minimum=2
+    )
+    context_turns: int = option(
+        3, "Response selection: most context turns on each side of the response.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "Response selection: context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    max_samples: int = option(
+        500,
+        "Response selection: most sessions used of a file, one response each. 0: all.",
+        minimum=0,
+    )
+    join_consecutive: bool = option(
+        False,
+        "Response selection: join consecutive turns of one speaker into one, for files of other "
+        "origin: prepare_data writes turns as training sees them.",
+    )
+    seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.retrieval or self.sts or self.response_selection):
+            raise OptionError(
+                "nothing to evaluate: give --retrieval, --sts or --response_selection"
+            )
+        if self.half != "all" and self.response_selection:
+            raise OptionError(
+                f"--half={self.half} is for --retrieval and --sts: leave --response_selection out; "
+                "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareOptions(Options):
+    """Compares models by what evaluate wrote of them (paired bootstrap)."""
+
+    results: tuple[str, ...] = option(
+        (),
+        "Two or more files that evaluate --output wrote, comma-separated; each is compared with "
+        "the first.",
+        required=True,
+        files=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.results) < 2:
+            raise OptionError("--results: expected two files or more, comma-separated")

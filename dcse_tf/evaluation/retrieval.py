@@ -1,0 +1,147 @@
+"""Semantic retrieval: MAP and MRR over BM25's candidates (paper, section 5.1.2)."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import BadLines, read_lines
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """A query's line of the file and those of its candidates."""
+
+    sentence: int
+    positives: np.ndarray
+    negatives: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+    """The sentences of a select.txt, the queries among them, and every sentence's intent or ""."""
+
+    sentences: list[str]
+    queries: list[Query]
+    intents: list[str]
+
+
+def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
+    """Reads index, sentence, intent, indices of positives, of negatives; tab-separated.
+
+    Every sentence is a candidate. One without a positive or a negative is no query: its ranking
+    says nothing.
+
+    Raises:
+        InputError: a line is not of this form, an index names no line, or a sentence is among its
+            own candidates or twice among them.
+    """
+    sentences: list[str] = []
+    intents: list[str] = []
+    rows: list[tuple[int, str, str]] = []
+    for number, line in read_lines(path, BadLines(0, flag="")):
+        fields = line.split("\t")
+        if len(fields) != 5 or fields[0] != str(len(sentences)):
+            raise InputError(
+                f"{path}:{number}: expected index {len(sentences)}, sentence, intent, positives, "
+                f"negatives, tab-separated; found {len(fields)} field(s) from {fields[0][:20]!r}"
+            )
+        sentences.append(fields[1])
+        intents.append(fields[2])
+        rows.append((number, fields[3], fields[4]))
+    queries = []
+    for index, (number, *lists) in enumerate(rows):
+        positives, negatives = (_parse(path, number, text, len(rows)) for text in lists)
+        _refuse_repeats(path, number, np.concatenate([[index], positives, negatives]))
+        if len(positives) and len(negatives):
+            queries.append(Query(index, positives, negatives))
+    if not queries:
+        raise InputError(f"{path}: no query with a positive and a negative")
+    return RetrievalSet(sentences, queries, intents)
+
+
+def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.ndarray:
+    try:
+        indices = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"{path}:{number}: expected comma-separated indices: {error}") from error
+    if indices and not 0 <= min(indices) <= max(indices) < sentences:
+        raise InputError(f"{path}:{number}: an index is not between 0 and {sentences - 1}")
+    return np.array(indices, np.int64)
+
+
+def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> None:
+    """Of a sentence, its positives and its negatives, each may be there once: a sentence that is
+    its own positive is found for sure, one that is positive and negative is right and wrong.
+    """
+    found, counts = np.unique(indices, return_counts=True)
+    if counts.max() > 1:
+        raise InputError(
+            f"{path}:{number}: expected the sentence, its positives and its negatives to be "
+            f"different lines; index {found[counts.argmax()]} is among them {counts.max()} times"
+        )
+
+
+def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
+    """Writes what `read_retrieval_set` reads, atomically, indices ascending like the authors'.
+
+    Raises:
+        ValueError: a sentence or an intent holds a tab or a line's end.
+    """
+    lists = {query.sentence: query for query in retrieval_set.queries}
+    lines = []
+    for index, (sentence, intent) in enumerate(
+        zip(retrieval_set.sentences, retrieval_set.intents, strict=True)
+    ):
+        query = lists.get(index)
+        columns = (query.positives, query.negatives) if query else (_NOTHING, _NOTHING)
+        indices = [",".join(map(str, sorted(column.tolist()))) for column in columns]
+        line = "\t".join([str(index), sentence, intent, *indices])
+        if line.count("\t") != 4 or "\n" in line or "\r" in line:
+            raise ValueError(f"sentence {index} holds a tab or a line's end: {sentence[:40]!r}")
+        lines.append(line)
+    with atomic_file(path) as partial:
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluation:
+    """MAP and MRR of cosine rankings, in percent.
+
+    Returns:
+        Scores map, mrr; chance_map, chance_mrr: what a random ranking scores; tie_share: percent
+        of the candidates whose score another candidate of the query has; queries;
+        `geometry.describe`'s, every query and each of its positives being a positive pair. Items
+        by query.
+    """
+    embeddings = metrics.normalize(encode(retrieval_set.sentences))
+    rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])
+    names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
+    items = dict(zip(names, 100.0 * rows.T, strict=True))
+    means = {name: float(np.mean(values)) for name, values in items.items()}
+    distances = [
+        geometry.squared_distances(embeddings[query.positives], embeddings[query.sentence])
+        for query in retrieval_set.queries
+    ]
+    shape = geometry.describe(retrieval_set.sentences, embeddings, np.concatenate(distances))
+    return Evaluation({**means, "queries": float(len(rows)), **shape}, items)
+
+
+def _score_query(query: Query, embeddings: np.ndarray) -> Sequence[float]:
+    candidates = np.concatenate([query.positives, query.negatives])
+    relevant = np.arange(len(candidates)) < len(query.positives)
+    scores = embeddings[candidates] @ embeddings[query.sentence]
+    constant = np.zeros(len(candidates))
+    return (
+        metrics.average_precision(scores, relevant),
+        metrics.reciprocal_rank(scores, relevant),
+        metrics.average_precision(constant, relevant),
+        metrics.reciprocal_rank(constant, relevant),
+        metrics.tied_share(scores),
+    )

@@ -1,0 +1,375 @@
+"""The model card of an export: what it says, and how it is laid out."""
+
+import dataclasses
+import importlib.metadata
+import pathlib
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+import dcse_tf
+from dcse_tf.data.manifest import Manifest, read_manifest
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.bootstrap import score_names
+from dcse_tf.evaluation.report import read_json, short_path
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
+
+_WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
+
+_USAGE = {
+    "sentence_transformers": """\
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer("FOLDER")
+    embeddings = model.encode(["where is my parcel?"])
+    similarity = model.similarity(embeddings, embeddings)  # cosine""",
+    "saved_model": """\
+    import tensorflow as tf, tensorflow_text
+
+    serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+    embeddings = serve(sentences=tf.constant(["where is my parcel?"]))["embeddings"]""",
+    "onnx": """\
+    import numpy as np, onnxruntime, tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file("FOLDER/tokenizer.json")
+    tokenizer.encode_special_tokens = True
+    tokenizer.enable_truncation({length})
+    tokenizer.enable_padding()
+    session = onnxruntime.InferenceSession("FOLDER/model.onnx")
+    encoded = tokenizer.encode_batch(["where is my parcel?"])
+    inputs = {{
+        "input_ids": np.array([e.ids for e in encoded], np.int64),
+        "attention_mask": np.array([e.attention_mask for e in encoded], np.int64),
+    }}
+    embeddings = session.run(None, inputs)[0]""",
+}
+_LIMITS = """\
+Meant for comparing sentences of the domain that it was trained on by the cosine of their
+embeddings: semantic retrieval, similarity, clustering, choosing a response.
+
+- Other languages, domains and text far longer than the limit below were not part of the training;
+  what is beyond the limit is cut.
+- It reflects what was said in its corpus and in the texts of the encoder that it started from, with
+  their biases; text of people can be in both. An embedding can give away what the sentence says.
+- Scores hold for the sets they were measured on. Measure on your own before use."""
+
+_LIMITS_OF_TRAINING = """
+- It was trained on dialogues without labels. Sentences that are used alike in dialogues lie close,
+  also where their meaning is opposed ("yes, please" and "no, thanks")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score on a set, percent, with its 95% interval and chance level where they are known."""
+
+    task: str
+    source: str
+    name: str
+    value: float
+    interval: tuple[float, float] | None
+    chance: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What a card tells.
+
+    Attributes:
+        name: of the model.
+        origin: a sentence on where it comes from.
+        form: the export's --format.
+        max_sequence_length: in tokens.
+        facts: about the encoder, by what they are.
+        corpus: about the corpus; so too `report`, what inspect_data found in it.
+        settings: of the training.
+        scores: on evaluation sets.
+        versions: of libraries.
+    """
+
+    name: str
+    origin: str
+    form: str
+    max_sequence_length: int
+    facts: Mapping[str, str]
+    corpus: Mapping[str, str]
+    report: Mapping[str, str]
+    settings: Mapping[str, str]
+    scores: Sequence[Score]
+    versions: Mapping[str, str]
+
+    def add_facts(self, facts: Mapping[str, str]) -> "ModelCard":
+        return dataclasses.replace(self, facts={**self.facts, **facts})
+
+
+def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
+    """Writes a card beside an export, whose weights' SHA-256 it names.
+
+    Args:
+        path: the file, in the export's folder, which is complete but for it.
+        card: what it tells.
+    """
+    path.write_text(_render(card, _hash_weights(path.parent)), encoding="utf-8")
+
+
+def _render(card: ModelCard, hashes: Mapping[str, str]) -> str:
+    usage = _USAGE[card.form]
+    if card.form == "onnx":
+        usage = usage.format(length=card.max_sequence_length)
+    parts = [
+        _front_matter(card),
+        f"# {card.name}",
+        card.origin,
+        f"## Use\n\n{usage}",
+        f"## Intended use and limits\n\n{_LIMITS}{_LIMITS_OF_TRAINING if card.settings else ''}",
+        _section("Encoder", card.facts),
+        _section("Training corpus", card.corpus),
+        _section("Data report", card.report),
+        _section("Training settings", card.settings),
+        _score_section(card.scores),
+        _section("Weights (SHA-256)", hashes),
+        _section("Versions", card.versions),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(card: ModelCard) -> str:
+    tags = ["sentence-similarity", "feature-extraction", "dialogue", "dcse_tf"]
+    lines = ["---", "pipeline_tag: sentence-similarity"]
+    if card.form == "sentence_transformers":
+        lines.append("library_name: sentence-transformers")
+        tags = ["sentence-transformers", *tags]
+    return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _section(title: str, rows: Mapping[str, str]) -> str:
+    if not rows:
+        return ""
+    table = [f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items()]
+    return "\n".join([f"## {title}\n", "| | |", "|---|---|", *table])
+
+
+def _score_section(scores: Sequence[Score]) -> str:
+    if not scores:
+        return ""
+    lines = [
+        "## Evaluation\n",
+        "Percent, with the 95% interval by bootstrap, beside what a random ranking scores.\n",
+        "| evaluation | set | score | value | 95% interval | chance |",
+        "|---|---|---|---|---|---|",
+    ]
+    for score in scores:
+        limits = f"{score.interval[0]:.2f} to {score.interval[1]:.2f}" if score.interval else ""
+        chance = "" if score.chance is None else f"{score.chance:.2f}"
+        cells = (score.task, score.source, score.name, f"{score.value:.2f}", limits, chance)
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Text in a table: a bar or the end of a line would end the cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
+    found = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    return {str(path.relative_to(folder)): hash_file(path) for path in sorted(found)}
+
+
+# Settings that say where something lies or how it is computed, and nothing of what is learnt.
+_UNTOLD = {
+    "data_dir",
+    "keep_checkpoints",
+    "log_every",
+    "logical_cpus",
+    "profile_steps",
+    "run_dir",
+    "save_every",
+}
+# The words that the command line has for some numbers, such as all negatives.
+_WORDS = {field.name: field.metadata["words"] for field in dataclasses.fields(TrainOptions)}
+_VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
+
+
+def collect_card(
+    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
+) -> ModelCard:
+    """The card of an export, but for what only the written files tell.
+
+    Args:
+        config: the export's settings.
+        source: the checkpoint folder that is exported.
+        encoder: of it.
+
+    Raises:
+        InputError: a file that was named for the card cannot be used.
+    """
+    run_dir = pathlib.Path(config.run_dir)
+    trained = source == run_dir / ENCODER_FOLDER and (run_dir / CONFIG_FILE).is_file()
+    settings = _read_json(run_dir / CONFIG_FILE) if trained else {}
+    kept = read_kept(source) if trained else None
+    return ModelCard(
+        name=run_dir.name or config.run_dir,
+        form=config.format,
+        max_sequence_length=encoder.max_sequence_length,
+        origin=_describe_origin(kept),
+        facts={
+            **_describe_encoder(config, source, encoder),
+            **({"kept of the training": kept.describe()} if kept else {}),
+        },
+        corpus=_describe_corpus(run_dir, settings) if trained else {},
+        report=_describe_report(config.data_report) if config.data_report else {},
+        settings={
+            name: _plain(name, value)
+            for name, value in sorted(settings.items())
+            if name not in _UNTOLD and value is not None and value != ""
+        },
+        scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
+        versions=_list_versions(),
+    )
+
+
+def _describe_origin(kept: Kept | None) -> str:
+    if kept is None:
+        return "A sentence encoder, exported by dcse_tf."
+    if kept.step == 0:
+        return (
+            "A sentence encoder, exported by dcse_tf from a training that did not improve it: "
+            f"{UNTRAINED}."
+        )
+    return (
+        "A sentence encoder trained on dialogues by dcse_tf (DialogueCSE, Liu et al., EMNLP 2021)."
+    )
+
+
+def _describe_encoder(
+    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
+) -> dict[str, str]:
+    shape = read_config(source)
+    facts = {
+        "architecture": f"BERT, {shape['num_hidden_layers']} layers, {shape['hidden_size']} wide, "
+        f"{shape['vocab_size']} WordPiece entries",
+        "text": "lower-cased, accents removed" if encoder.vocabulary.lowercase else "cased",
+        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut",
+        "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
+        "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
+    }
+    if encoder.postprocessing is not None:
+        facts["after the pooling"] = encoder.postprocessing.name
+    return facts
+
+
+def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[str, str]:
+    """From the manifest; from what the run was begun with, where the corpus is not at hand."""
+    path = run_dir / INPUTS_FILE
+    inputs = _read_json(path) if path.is_file() else {}
+    begun_with = inputs.get("the corpus")
+    data_dir = pathlib.Path(str(settings.get("data_dir", "")))
+    try:
+        manifest = read_manifest(data_dir)
+    except InputError as error:
+        logging.warning("the model card has no sizes of the corpus: %s", error)
+        return _describe_inputs(inputs)
+    if begun_with not in (None, manifest.corpus_fingerprint):
+        logging.warning(
+            "the model card has no sizes of the corpus: %s is another than the run's", data_dir
+        )
+        return _describe_inputs(inputs)
+    return _describe_manifest(manifest)
+
+
+def _describe_inputs(inputs: dict[str, Any]) -> dict[str, str]:
+    known = {
+        "splits": inputs.get("the corpus' splits and lengths"),
+        "fingerprint (SHA-256)": inputs.get("the corpus"),
+    }
+    told = {name: str(value) for name, value in known.items() if value}
+    return told or {"corpus": "not known: the prepared corpus was not at hand at the export"}
+
+
+def _describe_manifest(manifest: Manifest) -> dict[str, str]:
+    files = manifest.settings.get("input") or ()
+    facts = {
+        "format": str(manifest.settings.get("format", "")),
+        "files": ", ".join(pathlib.PurePath(str(name)).name for name in files),
+        **{
+            f"{name} split": f"{split.sessions:,} sessions, {split.utterances:,} utterances, "
+            f"{split.tokens:,} tokens, {split.truncated_utterances:,} utterances cut"
+            for name, split in manifest.splits.items()
+        },
+        "longest utterance": f"{manifest.max_sequence_length} tokens, the rest was cut",
+        "fingerprint (SHA-256)": manifest.corpus_fingerprint,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _describe_report(folder: str) -> dict[str, str]:
+    path = pathlib.Path(folder) / "report.json"
+    content = _read_json(path)
+    try:
+        found = content["statistics"]
+        facts = {
+            "sessions": f"{found['sessions']:,}",
+            "turns": f"{found['turns']:,}",
+            "speakers": f"{len(found['speakers']):,}",
+            "turns whose text another turn has": f"{found['repeated_utterances']:.1%}",
+            "sessions all of whose texts another has": f"{found['repeated_sessions']:.1%}",
+        }
+        for leak in content["leaks"]:
+            facts[f"sentences of {short_path(leak['source'])} in the corpus"] = (
+                f"{leak['exact']:,} word for word and {leak['near']:,} nearly, of "
+                f"{leak['sentences']:,}"
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a report of inspect_data: {error!r}") from error
+    return facts
+
+
+def _read_scores(name: str, run_dir: str) -> list[Score]:
+    model, results, _ = read_json(pathlib.Path(name))
+    if pathlib.Path(model) != pathlib.Path(run_dir):
+        logging.warning("%s: scores of --model=%s, not of %s", name, model, run_dir)
+    scores = []
+    for result in results:
+        for score in score_names(result.items):
+            scores.append(
+                Score(
+                    result.task,
+                    short_path(result.source),
+                    score,
+                    result.scores[score],
+                    result.intervals.get(score),
+                    result.scores.get(f"chance_{score}"),
+                )
+            )
+    return scores
+
+
+def _plain(name: str, value: Any) -> str:
+    """A setting without the folders of the machine that it was trained on."""
+    if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
+        return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
+    words = {number: word for word, number in _WORDS.get(name, {}).items()}
+    return words.get(value, str(value))
+
+
+def _list_versions() -> dict[str, str]:
+    found = {name: importlib.metadata.version(name) for name in _VERSIONS}
+    return {"dcse_tf": dcse_tf.__version__, "Python": platform.python_version(), **found}
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return content

@@ -1,0 +1,81 @@
+"""The export job."""
+
+import contextlib
+import pathlib
+
+from absl import logging
+
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.load import find_encoder, load_sentence_encoder
+from dcse_tf.export.card import collect_card, write_model_card
+from dcse_tf.export.onnx import write_onnx
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.export.saved_model import write_saved_model
+from dcse_tf.export.sentence_transformers import write_sentence_transformers
+from dcse_tf.files import atomic_directory, atomic_version, complete_path
+from dcse_tf.model.checkpoints import hash_files
+from dcse_tf.model.dialogue_cse import read_turn_attention
+
+
+def export(config: ExportOptions) -> pathlib.Path:
+    """Writes a trained encoder in the format asked for, with its model card.
+
+    Returns:
+        The folder written: the output folder, or its new version.
+
+    Raises:
+        InputError: there is nothing to export, or a file for the card cannot be used.
+        FileExistsError: the output exists and may not be replaced.
+        LockedError: another process writes a version.
+        OutputError: it cannot be written, or does not compute what the encoder does.
+    """
+    output = pathlib.Path(config.output_dir)
+    with _open(config, output) as folder:
+        encoder = load_sentence_encoder(
+            config.run_dir, "run_dir", config.max_sequence_length, config.pooling
+        )
+        source = find_encoder(config.run_dir, "run_dir")
+        card = collect_card(config, source, encoder)
+        card_file = "model_card.md"
+        if config.format == "sentence_transformers":
+            write_sentence_transformers(folder, source, encoder, config.unit_norm)
+            card_file = "README.md"
+        elif config.format == "onnx":
+            agreement = write_onnx(folder, source, encoder, config.unit_norm, config.quantize)
+            card = card.add_facts(agreement.describe())
+        else:
+            _write_saved_model(config, folder, source, encoder)
+        write_model_card(folder / card_file, card)
+    return complete_path(folder)
+
+
+def _open(
+    config: ExportOptions, output: pathlib.Path
+) -> contextlib.AbstractContextManager[pathlib.Path]:
+    if config.versioned:
+        return atomic_version(output)
+    return atomic_directory(output, config.overwrite)
+
+
+def _write_saved_model(
+    config: ExportOptions, folder: pathlib.Path, source: pathlib.Path, encoder: SentenceEncoder
+) -> None:
+    settings = {
+        **config.to_dict(),
+        "max_sequence_length": encoder.max_sequence_length,
+        "pooling": encoder.pooling,
+        "sha256": hash_files(source),
+    }
+    found = write_saved_model(
+        folder,
+        encoder,
+        read_turn_attention(source),
+        settings,
+        unit_norm=config.unit_norm,
+        warmup=config.warmup,
+    )
+    logging.info(
+        "computed by a fresh process: largest difference %.1e, allowed %.1e",
+        found.difference,
+        found.tolerance,
+    )

@@ -1,0 +1,336 @@
+"""An encoder as an ONNX model.
+
+Built operation by operation from the tensors of a checkpoint: a conversion of the TensorFlow graph
+(tf2onnx) gives the same numbers, but takes a minute and makes four times as many nodes.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import logging as python_logging
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+import tensorflow as tf
+from absl import logging
+from onnx import TensorProto, helper, numpy_helper
+
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.export.sentence_transformers import list_maps, true_config
+from dcse_tf.model import bert, checkpoints, weights
+from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model.tokenizer import write_tokenizer
+
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "embeddings"
+# Gelu has been an operation since opset 20; the IR version is the first that goes with it.
+_OPSET, _IR_VERSION = 20, 9
+_MASKED = -1e9
+_SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
+
+
+class _Graph:
+    """Nodes and constants as they are added; an operation returns the name of its result."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon  # of all layer norms
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def constant(self, value: np.ndarray | Sequence[int] | float, name: str = "") -> str:
+        array = np.array(value, np.float32) if isinstance(value, float) else np.array(value)
+        name = name or f"constant_{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+    def add(self, operation: str, *inputs: str, name: str = "", **attributes: object) -> str:
+        name = name or f"{operation}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operation, inputs, [name], name=name, **attributes))
+        return name
+
+    def build(self, outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
+            for name in INPUTS
+        ]
+        weights = [numpy_helper.from_array(a, name) for name, a in self.constants.items()]
+        graph = helper.make_graph(self.nodes, "sentence_encoder", inputs, outputs, weights)
+        opsets = [helper.make_opsetid("", _OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="dcse_tf")
+        model.ir_version = _IR_VERSION
+        return model
+
+
+def build_onnx_graph(
+    tensors: Mapping[str, np.ndarray],
+    num_heads: int,
+    epsilon: float,
+    pooling: str,
+    maps: Sequence[AffineMap] = (),
+    unit_norm: bool = False,
+) -> onnx.ModelProto:
+    """The model from INPUTS, int64 `[batch, tokens]`, to OUTPUT, float32 `[batch, dim]`.
+
+    Batch and tokens are of any size, tokens up to the positions that there are.
+
+    Args:
+        tensors: of a BERT by HuggingFace's names, without "bert.".
+        num_heads: of its attention.
+        epsilon: of its layer norms.
+        pooling: "mean" or "cls".
+        maps: applied to the pooled embedding.
+        unit_norm: whether the result is scaled to unit length.
+    """
+    graph = _Graph(epsilon)
+    layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
+    mask = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+    masked = graph.add("Sub", graph.constant(1.0), mask)
+    bias = graph.add("Mul", masked, graph.constant(_MASKED))
+    bias = graph.add("Unsqueeze", bias, graph.constant([1, 2]))
+    x = _embed(graph, tensors)
+    for index in range(layers):
+        x = _add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads)
+    x = _pool(graph, x, mask, pooling)
+    dim = len(tensors["embeddings.LayerNorm.bias"])
+    for step in maps:
+        x, dim = _apply(graph, x, step), step.matrix.shape[1]
+    if unit_norm:
+        norm = graph.add("ReduceL2", x, graph.constant([-1]), keepdims=1)
+        x = graph.add("Div", x, graph.add("Max", norm, graph.constant(_SMALLEST_NORM)))
+    graph.add("Identity", x, name=OUTPUT)
+    return graph.build([helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])])
+
+
+def _embed(graph: _Graph, tensors: Mapping[str, np.ndarray]) -> str:
+    """Token, position and segment embeddings, normed: `[batch, tokens, dim]`."""
+    prefix = "embeddings"
+    table = graph.constant(tensors[f"{prefix}.word_embeddings.weight"], f"{prefix}.words")
+    segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]  # a sentence is one segment
+    positions = tensors[f"{prefix}.position_embeddings.weight"] + segment
+    tokens = graph.add("Shape", "input_ids", start=1, end=2)
+    begin, axis = graph.constant([0]), graph.constant([0])
+    places = graph.add("Slice", graph.constant(positions, f"{prefix}.places"), begin, tokens, axis)
+    x = graph.add("Add", graph.add("Gather", table, "input_ids"), places)
+    return _norm(graph, tensors, prefix, x)
+
+
+def _add_layer(
+    graph: _Graph,
+    tensors: Mapping[str, np.ndarray],
+    prefix: str,
+    x: str,
+    bias: str,
+    num_heads: int,
+) -> str:
+    width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
+
+    def heads(name: str, order: list[int], scale: float = 1.0) -> str:
+        projected = _dense(graph, tensors, f"{prefix}.attention.self.{name}", x, scale)
+        split = graph.add("Reshape", projected, graph.constant([0, 0, num_heads, width]))
+        return graph.add("Transpose", split, perm=order)
+
+    # The query carries the scale of the attention's products.
+    query, key = heads("query", [0, 2, 1, 3], width**-0.5), heads("key", [0, 2, 3, 1])
+    scores = graph.add("Add", graph.add("MatMul", query, key), bias)
+    weights = graph.add("Softmax", scores, axis=-1)
+    attended = graph.add("MatMul", weights, heads("value", [0, 2, 1, 3]))
+    attended = graph.add("Transpose", attended, perm=[0, 2, 1, 3])
+    attended = graph.add("Reshape", attended, graph.constant([0, 0, num_heads * width]))
+    attended = _dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
+    x = _norm(graph, tensors, f"{prefix}.attention.output", graph.add("Add", x, attended))
+    hidden = _dense(graph, tensors, f"{prefix}.intermediate.dense", x)
+    hidden = graph.add("Gelu", hidden, approximate="tanh")
+    hidden = _dense(graph, tensors, f"{prefix}.output.dense", hidden)
+    return _norm(graph, tensors, f"{prefix}.output", graph.add("Add", x, hidden))
+
+
+def _pool(graph: _Graph, x: str, mask: str, pooling: str) -> str:
+    if pooling == "cls":
+        return graph.add("Gather", x, graph.constant(np.array(0)), axis=1)
+    axis = graph.constant([1])
+    real = graph.add("Unsqueeze", mask, graph.constant([-1]))
+    total = graph.add("ReduceSum", graph.add("Mul", x, real), axis, keepdims=0)
+    count = graph.add("ReduceSum", real, axis, keepdims=0)
+    return graph.add("Div", total, graph.add("Max", count, graph.constant(1.0)))
+
+
+def _apply(graph: _Graph, x: str, step: AffineMap) -> str:
+    """An affine map, in the type of its matrix; float32 `[batch, k]`."""
+    kind = helper.np_dtype_to_tensor_dtype(step.matrix.dtype)
+    x = graph.add("Cast", x, to=kind)
+    x = graph.add("Sub", x, graph.constant(step.shift.astype(step.matrix.dtype)))
+    x = graph.add("MatMul", x, graph.constant(step.matrix))
+    x = graph.add("Add", x, graph.constant(step.bias.astype(step.matrix.dtype)))
+    return graph.add("Cast", x, to=TensorProto.FLOAT)
+
+
+def _dense(
+    graph: _Graph, tensors: Mapping[str, np.ndarray], name: str, x: str, scale: float = 1.0
+) -> str:
+    kernel, bias = tensors[f"{name}.weight"].T * np.float32(scale), tensors[f"{name}.bias"]
+    product = graph.add("MatMul", x, graph.constant(np.ascontiguousarray(kernel), f"{name}.kernel"))
+    return graph.add("Add", product, graph.constant(bias * np.float32(scale), f"{name}.bias"))
+
+
+def _norm(graph: _Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) -> str:
+    names = [f"{prefix}.LayerNorm.{part}" for part in ("weight", "bias")]
+    weights = [graph.constant(tensors[name], name) for name in names]
+    return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=graph.epsilon)
+
+
+FORMAT = "onnx"
+MODEL_FILE = "model.onnx"
+TOLERANCE = 1e-4
+# Of every length and several scripts; the empty one is [CLS] [SEP] alone.
+_PROBES = (
+    "",
+    "ok",
+    "where is my parcel?",
+    "I'd like a refund for the blue cup, it broke on the 3rd day.",
+    "您好，我的快递什么时候能到？",
+    "Où est mon colis ? Ça fait déjà 2 semaines...",
+    "а когда доставка? " * 40,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How far the file's embeddings are from the encoder's, on a few sentences.
+
+    Attributes:
+        difference: the largest length of a difference, as a share of the embedding's length.
+        cosine: the smallest cosine.
+        quantize: as in `write_onnx`.
+    """
+
+    difference: float
+    cosine: float
+    quantize: str
+
+    def describe(self) -> dict[str, str]:
+        """For the model card."""
+        if self.quantize == "none":
+            share = f"within {self.difference:.1e} of an embedding's length"
+            return {"held against the trained encoder": f"{share}, on {len(_PROBES)} sentences"}
+        cosine = f"smallest cosine {self.cosine:.4f} on {len(_PROBES)} sentences"
+        return {"weights": f"{self.quantize}; {cosine} with the trained encoder"}
+
+
+def write_onnx(
+    folder: pathlib.Path,
+    source: pathlib.Path,
+    encoder: SentenceEncoder,
+    unit_norm: bool,
+    quantize: str,
+) -> Agreement:
+    """Writes model.onnx with the tokenizer's files and the configuration beside it.
+
+    Args:
+        folder: where to; it exists.
+        source: the checkpoint folder that the encoder is of.
+        encoder: what to export.
+        unit_norm: whether embeddings are scaled to unit length.
+        quantize: "none", or "int8": weights of the matrix products in eight bits.
+
+    Raises:
+        InputError: onnx and onnxruntime are not installed, or the encoder has a part that cannot
+            be written.
+        OutputError: the file computes something else than the encoder.
+    """
+    _require("onnx", "onnxruntime")
+    import onnx
+
+    pass
+
+    backbone = bert.load_backbone(source)
+    tensors = weights.to_tensors(weights.backbone_weights(backbone))
+    maps = list_maps(encoder.postprocessing, FORMAT)
+    epsilon = bert.epsilon_of(backbone)
+    model = build_onnx_graph(tensors, backbone.num_heads, epsilon, encoder.pooling, maps, unit_norm)
+    onnx.checker.check_model(model)
+    path = folder / MODEL_FILE
+    onnx.save(model, path)
+    agreement = _compare(path, encoder, unit_norm, "none")
+    if not agreement.difference <= TOLERANCE:
+        raise OutputError(
+            f"{path}: its embeddings differ from the encoder's by {agreement.difference:.1e} of "
+            f"their length, expected at most {TOLERANCE:.0e}"
+        )
+    if quantize == "int8":
+        _quantize(path)
+        agreement = _compare(path, encoder, unit_norm, quantize)
+    logging.info(
+        "%s: smallest cosine with the encoder %.6f on %d sentences",
+        path.name,
+        agreement.cosine,
+        len(_PROBES),
+    )
+    write_tokenizer(folder, encoder.vocabulary, encoder.max_sequence_length)
+    checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
+    config = json.dumps(true_config(source), indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(config, encoding="utf-8")
+    return agreement
+
+
+def _require(*names: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"--format={FORMAT} needs {' and '.join(missing)}: pip install dcse_tf[onnx]"
+        )
+
+
+def _compare(
+    path: pathlib.Path, encoder: SentenceEncoder, unit_norm: bool, quantize: str
+) -> Agreement:
+    """All probes in one batch, then each alone: batch and length must be free."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    ids = encoder.tokenize(tf.constant(_PROBES))
+    batches = [ids, *(ids[i : i + 1] for i in range(len(_PROBES)))]
+    found, expected = [], []
+    for batch in batches:
+        mask = tf.ones_like(batch).to_tensor().numpy().astype(np.int64)
+        padded = batch.to_tensor()
+        inputs = {"input_ids": padded.numpy().astype(np.int64), "attention_mask": mask}
+        found.extend(session.run(None, inputs)[0].astype(np.float64))
+        expected.extend(encoder.pool_tokens(padded).numpy().astype(np.float64))
+    a, b = np.array(found), np.array(expected)
+    norms = [np.maximum(np.linalg.norm(x, axis=1), 1e-12) for x in (a, b)]
+    if unit_norm:
+        b = b / norms[1][:, None]
+        norms[1] = np.ones(len(b))
+    differences = np.linalg.norm(a - b, axis=1) / norms[1]
+    cosines = (a * b).sum(axis=1) / (norms[0] * norms[1])
+    return Agreement(float(differences.max()), float(cosines.min()), quantize)
+
+
+def _quantize(path: pathlib.Path) -> None:
+    """Replaces a model by one whose matrix products have int8 weights, a scale a column."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        quantize_dynamic(
+            path,
+            path,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the advice to preprocess, which is for models of images."""
+    root = python_logging.getLogger()
+    level = root.level
+    root.setLevel(python_logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

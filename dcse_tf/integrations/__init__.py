@@ -1,1 +1,0 @@
-"""Encoders as other libraries take them; each module needs its library."""

@@ -1,0 +1,346 @@
+"""BERT: the backbone, the functional encoder on it, and a fused form for inference."""
+
+import json
+import pathlib
+from typing import Any
+
+import keras
+import keras_hub
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.errors import InputError
+from dcse_tf.model import weights as bert_weights
+from dcse_tf.model.checkpoints import read_config
+from dcse_tf.model.matching import zero_padding
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class TokenCentering(keras.layers.Layer):
+    """Subtracts the mean token embedding (not in the paper).
+
+    Where token embeddings point almost one way, every candidate's context-aware embedding is
+    parallel to its context-free one and the objective cannot move; without their common part it
+    can. As in batch normalisation the mean is the batch's while training, over all devices, and a
+    running average of these afterwards. A constant taken from the output of the last layer norm
+    is the same as a smaller bias of it, so a trained encoder carries the centring in its weights.
+
+    Args:
+        momentum: of the running average; 0.99 remembers some hundred steps.
+    """
+
+    def __init__(self, momentum=0.99, **kwargs):
+        super().__init__(**kwargs)
+        self.momentum = momentum
+
+    def build(self, tokens_shape, padding_mask_shape):
+        settings = {"initializer": "zeros", "trainable": False, "aggregation": "mean"}
+        self.average = self.add_weight(shape=tokens_shape[-1:], name="average", **settings)
+        # The weights of the steps in the average; they add up to one in the long run.
+        self.weight = self.add_weight(shape=(), name="weight", **settings)
+
+    def call(self, tokens, padding_mask, training=False):
+        """Centres token embeddings.
+
+        Args:
+            tokens: float `[utterances, tokens, dim]`.
+            padding_mask: bool `[utterances, tokens]`, True = real token; the others are not in
+                the mean.
+            training: whether the mean is the batch's.
+
+        Returns:
+            float `[utterances, tokens, dim]`.
+        """
+        if not training:
+            return tokens - self.mean()
+        mean = _mean_over_replicas(tokens, padding_mask)
+        rest = 1.0 - self.momentum
+        self.average.assign(self.momentum * self.average + rest * ops.stop_gradient(mean))
+        self.weight.assign(self.momentum * self.weight + rest)
+        return tokens - mean
+
+    def mean(self):
+        """The running average, float `[dim]`; zero before the first step."""
+        return self.average / ops.maximum(self.weight, keras.config.epsilon())
+
+    def compute_output_shape(self, tokens_shape, padding_mask_shape):
+        return tokens_shape
+
+    def get_config(self):
+        return {**super().get_config(), "momentum": self.momentum}
+
+
+def _mean_over_replicas(tokens, padding_mask):
+    total = ops.sum(zero_padding(tokens, padding_mask), axis=(0, 1))
+    count = ops.sum(ops.cast(padding_mask, tokens.dtype))
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+    return total / ops.maximum(count, ops.ones((), tokens.dtype))
+
+
+def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
+    """A config.json for random weights: BERT's proportions, 64 dimensions a head."""
+    return {
+        "architectures": ["BertModel"],
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": hidden_dim,
+        "initializer_range": 0.02,
+        "intermediate_size": 4 * hidden_dim,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512,
+        "model_type": "bert",
+        "num_attention_heads": hidden_dim // 64,
+        "num_hidden_layers": num_layers,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": 2,
+        "vocab_size": vocabulary_size,
+    }
+
+
+def build_backbone(
+    config: dict[str, Any], dropout: float, compute_dtype: str = "float32"
+) -> keras_hub.models.BertBackbone:
+    """A BERT of the shape that config.json gives, its weights not yet set.
+
+    Args:
+        config: HuggingFace's configuration of a BERT.
+        dropout: dropout probability while training.
+        compute_dtype: "float32" or "bfloat16"; the weights are float32 in either.
+    """
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+        num_segments=config["type_vocab_size"],
+        dropout=dropout,
+        dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
+    )
+    # The backbone takes no epsilon; its layers read theirs whenever they are called.
+    backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
+    for layer in backbone.transformer_layers:
+        layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
+        layer._feedforward_layer_norm.epsilon = config["layer_norm_eps"]
+    return backbone
+
+
+def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
+    """What all layer norms of a BERT add to the variance."""
+    return float(backbone.embeddings_layer_norm.epsilon)
+
+
+def load_backbone(
+    folder: pathlib.Path, dropout: float = 0.0, compute_dtype: str = "float32"
+) -> keras_hub.models.BertBackbone:
+    """A BERT with the weights of a checkpoint folder.
+
+    Raises:
+        InputError: the folder does not hold a BERT, or not all of it.
+    """
+    backbone = build_backbone(read_config(folder), dropout, compute_dtype)
+    tensors = bert_weights.read_tensors(folder)
+    bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
+    return backbone
+
+
+def save_backbone(
+    folder: pathlib.Path,
+    backbone: keras_hub.models.BertBackbone,
+    config: dict[str, Any],
+    token_mean: np.ndarray | None = None,
+) -> None:
+    """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them.
+
+    Args:
+        folder: where to; it exists.
+        backbone: the BERT.
+        config: its configuration.
+        token_mean: float `[dim]` that is subtracted from its token embeddings; it goes into the
+            bias of the last layer norm, so that whatever reads the files has it.
+    """
+    config = {**config, "architectures": ["BertModel"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
+    if token_mean is not None:
+        name = f"encoder.layer.{backbone.num_layers - 1}.output.LayerNorm.bias"
+        tensors[name] = tensors[name] - token_mean
+    bert_weights.write_tensors(folder, tensors)
+
+
+def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float = 0.02) -> None:
+    """Draws matrices anew from a truncated normal by (seed, position); vectors stay as they are.
+
+    Keras draws initial weights from global state; here a seed gives the same model anywhere.
+    """
+    for position, weight in enumerate(weights):
+        if len(weight.shape) < 2 or "bias" in weight.name:
+            continue
+        stateless_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
+        weight.assign(
+            tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
+        )
+
+
+def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
+    """Marks the bottom of a BERT as not trainable (paper, section 5.3).
+
+    Args:
+        backbone: the BERT; changed in place.
+        layers: how many transformer layers from the bottom; -1 for half of them.
+        embeddings: whether the embedding layers are frozen too.
+    """
+    count = backbone.num_layers // 2 if layers < 0 else layers
+    if count > backbone.num_layers:
+        raise InputError(
+            f"--freeze_layers={count}: the encoder has only {backbone.num_layers} layers"
+        )
+    for i in range(count):
+        backbone.get_layer(f"transformer_layer_{i}").trainable = False
+    if embeddings:
+        for name in ("token_embedding", "position_embedding", "segment_embedding"):
+            backbone.get_layer(name).trainable = False
+        backbone.get_layer("embeddings_layer_norm").trainable = False
+
+
+def build_bert_encoder(
+    backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
+) -> keras.Model:
+    """The encoder of equations 1 and 2: a table of utterances to token embeddings.
+
+    Args:
+        backbone: the BERT.
+        centering: applied to the token embeddings, if given.
+
+    Returns:
+        A functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool
+        `[utterances, tokens]` (True = real token) to float `[utterances, tokens, dim]`.
+    """
+    token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
+    padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
+    # Only what leads to the last layer's tokens: the pooler is not part of a sentence encoder.
+    tokens = keras.Model(backbone.input, backbone.output["sequence_output"], name="bert")
+    embeddings = tokens(
+        {
+            "token_ids": token_ids,
+            "segment_ids": ops.zeros_like(token_ids),
+            "padding_mask": ops.cast(padding_mask, "int32"),
+        }
+    )
+    if centering:
+        embeddings = centering(embeddings, padding_mask)
+    return keras.Model(
+        {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
+    )
+
+
+_MASKED = -1e9
+
+
+class FusedBert:
+    """Computes what keras-hub's BERT computes, faster; its weights are copies and stay as they are.
+
+    Tokens are rows of one matrix, so that TensorFlow joins a product, its bias and GELU into one
+    oneDNN operation, which it does not do for the three axes that Keras multiplies; query, key and
+    value are one product. With bfloat16 the matrix products and what lies between them (attention,
+    GELU) are in bfloat16; residuals, layer norms and the output stay float32.
+
+    Args:
+        backbone: the BERT to copy.
+        compute_dtype: "float32" or "bfloat16".
+    """
+
+    def __init__(self, backbone: keras_hub.models.BertBackbone, compute_dtype: str = "float32"):
+        self.dim: int = backbone.hidden_dim
+        self._heads = backbone.num_heads
+        self._epsilon = epsilon_of(backbone)
+        self._dtype = tf.as_dtype(compute_dtype)
+        tensors = {p.name: p.to_huggingface() for p in bert_weights.backbone_weights(backbone)}
+        tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position")]
+        segment = tensors["embeddings.token_type_embeddings.weight"][0]
+        self._tokens = tf.constant(tables[0])
+        self._positions = tf.constant(tables[1] + segment)  # a sentence is one segment
+        self._norm = _norm_weights(tensors, "embeddings")
+        self._layers = [
+            self._layer_weights(tensors, f"encoder.layer.{i}") for i in range(backbone.num_layers)
+        ]
+
+    def _layer_weights(
+        self, tensors: dict[str, np.ndarray], prefix: str
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        def dense(*names: str) -> tuple[tf.Tensor, tf.Tensor]:
+            kernel = np.concatenate([tensors[f"{prefix}.{name}.weight"].T for name in names], 1)
+            bias = np.concatenate([tensors[f"{prefix}.{name}.bias"] for name in names])
+            if len(names) == 3:  # the query carries the scale of the attention's products
+                scale = np.repeat([(self.dim // self._heads) ** -0.5, 1, 1], self.dim)
+                kernel, bias = kernel * scale, bias * scale
+            return tf.constant(kernel, self._dtype), tf.constant(bias, self._dtype)
+
+        return {
+            "query_key_value": dense(*(f"attention.self.{x}" for x in ("query", "key", "value"))),
+            "attended": dense("attention.output.dense"),
+            "attended_norm": _norm_weights(tensors, f"{prefix}.attention.output"),
+            "intermediate": dense("intermediate.dense"),
+            "output": dense("output.dense"),
+            "output_norm": _norm_weights(tensors, f"{prefix}.output"),
+        }
+
+    def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
+        """Token embeddings, as `build_bert_encoder`'s model gives them.
+
+        Args:
+            inputs: token_ids int32 `[utterances, tokens]` and padding_mask bool of that shape,
+                True = real.
+            training: False; there is no dropout here.
+
+        Returns:
+            float32 `[utterances, tokens, dim]`.
+        """
+        if training:
+            raise ValueError("FusedBert is for inference")
+        token_ids, padding_mask = inputs["token_ids"], inputs["padding_mask"]
+        tokens = tf.shape(token_ids)[1]
+        x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
+        x = self._layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)
+        bias = tf.where(padding_mask, 0.0, _MASKED)
+        bias = tf.cast(bias, self._dtype)[:, tf.newaxis, tf.newaxis, :]
+        for layer in self._layers:
+            attended = self._attend(_dense(x, layer["query_key_value"]), bias, tokens)
+            x = x + tf.cast(_dense(attended, layer["attended"]), tf.float32)
+            x = self._layer_norm(x, layer["attended_norm"])
+            hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=True)
+            x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
+            x = self._layer_norm(x, layer["output_norm"])
+        return tf.reshape(x, tf.stack([-1, tokens, self.dim]))
+
+    def _attend(self, query_key_value: tf.Tensor, bias: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+        """Attention of every token to its own utterance; `[all tokens, 3 dim]` to `[.., dim]`."""
+        width = self.dim // self._heads
+        x = tf.reshape(query_key_value, tf.stack([-1, tokens, 3, self._heads, width]))
+        query, key, value = tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
+        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
+        x = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
+        return tf.reshape(x, [-1, self.dim])
+
+    def _layer_norm(self, x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        gamma, beta = weights
+        x = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+        return x * tf.math.rsqrt(variance + self._epsilon) * gamma + beta
+
+
+def _norm_weights(tensors: dict[str, np.ndarray], prefix: str) -> tuple[tf.Tensor, tf.Tensor]:
+    weights = (tensors[f"{prefix}.LayerNorm.{name}"] for name in ("weight", "bias"))
+    gamma, beta = map(tf.constant, weights)
+    return gamma, beta
+
+
+def _dense(x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    kernel, bias = weights
+    return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)

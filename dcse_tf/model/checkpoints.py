@@ -1,0 +1,390 @@
+"""Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format.
+
+Apart from the layer that applies it: reading a folder must not start TensorFlow.
+
+Such a folder has modules.json, the transformer in the folder itself or in one below, and a folder
+with a config.json for the pooling and for each further module.
+"""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import find_package, hash_file, parse_json, read_json_object
+from dcse_tf.model.weights import write_tensor_file
+
+
+@dataclasses.dataclass(frozen=True)
+class AffineMap:
+    """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
+
+    Attributes:
+        shift: float `[dim]`.
+        matrix: float `[dim, k]`.
+        bias: float `[k]`.
+    """
+
+    shift: np.ndarray
+    matrix: np.ndarray
+    bias: np.ndarray
+
+
+_MODULES_FILE = "modules.json"
+_CONFIG_FILE = "config.json"
+_WEIGHTS_FILE = "model.safetensors"
+_IDENTITY = "torch.nn.modules.linear.Identity"
+_POOLINGS = ("mean", "cls")
+_OLD_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+_PROMPTS_FILE = "config_sentence_transformers.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceModules:
+    """What a sentence-transformers model does with token embeddings.
+
+    Attributes:
+        pooling: "mean" or "cls".
+        maps: then applied to the sentence embedding, in order.
+        unit_norm: whether it is scaled to unit length in the end.
+    """
+
+    pooling: str
+    maps: tuple[AffineMap, ...] = ()
+    unit_norm: bool = False
+
+
+def find_transformer(folder: pathlib.Path) -> pathlib.Path:
+    """Where the transformer of a sentence-transformers folder lies; else the folder itself."""
+    path = folder / _MODULES_FILE
+    return folder / _list_modules(path)[0][1] if path.is_file() else folder
+
+
+def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
+    """The modules behind a transformer; None if it is not part of a sentence-transformers folder.
+
+    Args:
+        transformer: see `find_transformer`.
+
+    Raises:
+        InputError: there is a module that cannot be computed here.
+    """
+    for root in (transformer, transformer.parent):
+        path = root / _MODULES_FILE
+        if path.is_file() and find_transformer(root) == transformer:
+            return _read_chain(root, _list_modules(path)[1:], path)
+    return None
+
+
+def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
+    """Raises InputError if a map stands behind the pooling: training would lose it."""
+    modules = read_modules(transformer)
+    if modules and modules.maps:
+        raise InputError(
+            f"--{flag}={transformer}: has a Dense module behind the pooling, which would be lost; "
+            "give an encoder without one"
+        )
+
+
+def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
+    """(class name, folder) of every module, the transformer first."""
+    content = _read_json(path)
+    try:
+        found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected sentence-transformers' modules: {error!r}") from error
+    for _, name in found:
+        parts = pathlib.PurePath(name).parts
+        if len(parts) > 1 or ".." in parts or name.startswith("/"):
+            raise InputError(f"{path}: {name!r}: expected a folder beside this file")
+    if not found or found[0][0] != "Transformer":
+        raise InputError(f"{path}: expected a Transformer as the first module")
+    return found
+
+
+def _read_chain(
+    root: pathlib.Path, modules: list[tuple[str, str]], source: pathlib.Path
+) -> SentenceModules:
+    _refuse_prompt(root / _PROMPTS_FILE)
+    names = [name for name, _ in modules]
+    unit_norm = names[-1:] == ["Normalize"]
+    middle = modules[1 : len(modules) - unit_norm]
+    if names[:1] != ["Pooling"] or any(name != "Dense" for name, _ in middle):
+        raise InputError(
+            f"{source}: modules {', '.join(names) or 'none'} behind the transformer; only Pooling, "
+            "then Dense without an activation, then Normalize can be computed here"
+        )
+    return SentenceModules(
+        _read_pooling(root / modules[0][1] / _CONFIG_FILE),
+        tuple(_read_dense(root / folder) for _, folder in middle),
+        unit_norm,
+    )
+
+
+def _refuse_prompt(path: pathlib.Path) -> None:
+    """A prompt that the library puts before every text by itself is not put there by us."""
+    config = _read_json(path) if path.is_file() else {}
+    name = config.get("default_prompt_name") if isinstance(config, dict) else None
+    if name is not None and config.get("prompts", {}).get(name):
+        raise InputError(f"{path}: default_prompt_name {name!r}: prompts are not supported")
+
+
+def _read_pooling(path: pathlib.Path) -> str:
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: expected the configuration of a Pooling")
+    mode = config.get("pooling_mode")
+    if mode is None:
+        given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+        mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
+    modes = [mode] if isinstance(mode, str) else list(mode)
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InputError(
+            f"{path}: pooling by {' and '.join(map(str, modes)) or 'nothing'}; only mean or cls "
+            "can be computed here"
+        )
+    return modes[0]
+
+
+def _read_dense(folder: pathlib.Path) -> AffineMap:
+    path, weights = folder / _CONFIG_FILE, folder / _WEIGHTS_FILE
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: expected the configuration of a Dense module")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    places = [config.get(name) for name in ("module_input_name", "module_output_name")]
+    elsewhere = any(place not in (None, "sentence_embedding") for place in places)
+    if activation != _IDENTITY or config.get("use_residual") or elsewhere:
+        raise InputError(
+            f"{path}: activation {activation}; only a Dense of the sentence embedding without "
+            f"activation ({_IDENTITY}) and without residual can be computed here"
+        )
+    try:
+        tensors = safetensors.numpy.load_file(weights)
+        matrix = tensors["linear.weight"].T.astype(np.float32)
+        bias = tensors.get("linear.bias", np.zeros(matrix.shape[1])).astype(np.float32)
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        raise InputError(f"{weights}: cannot be read: {error}") from error
+    if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
+        raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
+    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias)
+
+
+def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
+    """Writes modules.json and the modules' folders; the transformer lies in the folder itself.
+
+    Args:
+        folder: where to.
+        modules: what stands behind the transformer.
+        dim: of the token embeddings.
+    """
+    names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
+    names += ["Normalize"] if modules.unit_norm else []
+    entries: list[dict[str, Any]] = []
+    for index, name in enumerate(names):
+        path = f"{index}_{name}" if index else ""
+        kind = f"sentence_transformers.models.{name}"
+        entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
+        (folder / path).mkdir(exist_ok=True)
+    _write_json(folder / _MODULES_FILE, entries)
+    # The names that all versions of the library read.
+    pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
+    _write_json(
+        folder / "1_Pooling" / _CONFIG_FILE,
+        {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
+    )
+    for index, step in enumerate(modules.maps, start=2):
+        _write_dense(folder / f"{index}_Dense", step)
+
+
+def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
+    inputs, outputs = step.matrix.shape
+    config = {
+        "in_features": inputs,
+        "out_features": outputs,
+        "bias": True,
+        "activation_function": _IDENTITY,
+    }
+    _write_json(folder / _CONFIG_FILE, config)
+    matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
+    tensors = {
+        "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
+        "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
+    }
+    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
+
+
+def _read_json(path: pathlib.Path) -> Any:
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def _write_json(path: pathlib.Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+ENCODER_FOLDER = "encoder"
+_SETTINGS_FILE = "sentence_bert_config.json"
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
+_LENGTH_FILE = "tokenizer_config.json"
+_NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
+_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
+_ALL_FILES = (
+    *_TOKENIZER_FILES,
+    "config.json",
+    _SETTINGS_FILE,
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "baseline*",
+)
+# Of a sentence-transformers model on the hub: the transformer may lie in one of its folders.
+_MODULE_FILES = ("modules.json", "config_sentence_transformers.json")
+_MODULE_FOLDERS = "?_*"
+# keras-hub's BERT has the tanh form of GELU; "gelu", by erf, is near enough to be taken for it.
+_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
+_SHAPE_KEYS = (
+    "vocab_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
+    """Folder of the checkpoint that a flag names.
+
+    Args:
+        name: a folder with config.json, vocab.txt (or tokenizer.json) and safetensors; one of
+            sentence-transformers; a run directory; package:NAME, an installed Python package that
+            has such a folder inside; or else a hub name.
+        flag: the flag, for the message.
+        weights: whether weights are needed, or the vocabulary alone.
+
+    Raises:
+        InputError: there is no checkpoint, or the hub cannot be reached.
+    """
+    if name.startswith("package:"):
+        package = find_package(name.removeprefix("package:"))
+        marks = ("modules.json", "config.json") if weights else _VOCABULARY_FILES
+        folders = sorted({path.parent for mark in marks for path in package.rglob(mark)})
+    else:
+        folders = [pathlib.Path(name) / ENCODER_FOLDER, pathlib.Path(name)]
+    for folder in map(find_transformer, folders):
+        if _fits(folder, weights):
+            return folder
+    if (
+        pathlib.Path(name).exists()
+        or name.startswith(("package:", ".", "/"))
+        or name.count("/") > 1
+    ):
+        wanted = "config.json and *.safetensors" if weights else "vocab.txt"
+        raise InputError(
+            f"--{flag}={name}: expected a checkpoint folder with {wanted}, or a "
+            f"run directory with a trained one in {ENCODER_FOLDER}/"
+        )
+    files = _ALL_FILES if weights else _TOKENIZER_FILES
+    below = [f"{_MODULE_FOLDERS}/{file}" for file in files]
+    return find_transformer(_download(name, flag, (*files, *_MODULE_FILES, *below)))
+
+
+def _fits(folder: pathlib.Path, weights: bool) -> bool:
+    if not weights:
+        return any((folder / name).is_file() for name in _VOCABULARY_FILES)
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
+    import huggingface_hub
+
+    try:
+        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
+    except Exception as error:  # The hub's client raises its own, httpx's and OSError.
+        raise InputError(
+            f"--{flag}={name}: no such folder, and not to be had from the hub: "
+            f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        ) from error
+
+
+def copy_checkpoint(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies the files of a checkpoint folder that make an encoder of it."""
+    for path in sorted({path for pattern in _ALL_FILES for path in source.glob(pattern)}):
+        shutil.copyfile(path, target / path.name)
+
+
+def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files that decide what the encoder computes from token ids."""
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+
+
+def hash_files(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of the files that decide what the encoder computes from strings, by name."""
+    paths = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
+
+
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads config.json of a BERT; `layer_norm_eps` is filled in where it is missing.
+
+    Raises:
+        InputError: it is not a BERT that can be built exactly.
+    """
+    path = folder / "config.json"
+    config = read_json_object(path)
+    for key in _SHAPE_KEYS:
+        size = config.get(key)
+        if type(size) is not int or not 1 <= size < 2**31:
+            raise InputError(
+                f"{path}: expected the configuration of a BERT, with {key} of 1 or more"
+                + (f", found {size!r:.40}" if key in config else "")
+            )
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
+    if config.get("model_type", "bert") != "bert":
+        raise InputError(f"{path}: model_type {config['model_type']!r}, expected 'bert'")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError(f"{path}: only absolute position embeddings are supported")
+    if config.get("hidden_act", "gelu") not in _ACTIVATIONS:
+        raise InputError(
+            f"{path}: hidden_act {config['hidden_act']!r:.40}, expected one of "
+            f"{', '.join(_ACTIVATIONS)}; each is computed as gelu_pytorch_tanh"
+        )
+    epsilon = config.setdefault("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
+        raise InputError(f"{path}: layer_norm_eps {epsilon!r:.40}, expected a number in (0, 1)")
+    return config
+
+
+def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
+    """The length a sentence encoder was trained with, from sentence-transformers' settings.
+
+    From version 6 on the library keeps it in the tokenizer's.
+
+    Raises:
+        InputError: the settings name no length.
+    """
+    path = folder / _SETTINGS_FILE
+    if not path.is_file():
+        return default
+    for source, name in ((path, "max_seq_length"), (folder / _LENGTH_FILE, "model_max_length")):
+        length = read_json_object(source).get(name) if source.is_file() else None
+        if type(length) is int and 2 < length < _NO_LIMIT:
+            return length
+    raise InputError(
+        f"{path}: expected max_seq_length, 3 tokens or more, or model_max_length in {_LENGTH_FILE}"
+    )
+
+
+def write_max_sequence_length(folder: pathlib.Path, length: int) -> None:
+    settings = {"max_seq_length": length, "do_lower_case": False}
+    (folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")

@@ -1,0 +1,185 @@
+"""DialogueCSE as functional models: the matching of contexts and candidates, and its loss."""
+
+import dataclasses
+import pathlib
+
+import keras
+import keras_hub
+import safetensors
+from keras import ops
+
+from dcse_tf.errors import InputError
+from dcse_tf.model.bert import TokenCentering, initialize_weights
+from dcse_tf.model.layout import Layout, build_table_encoder, index_inputs, table_inputs
+from dcse_tf.model.losses import NTXent
+from dcse_tf.model.matching import (
+    AttentiveGramSimilarity,
+    AttentiveTurnAggregation,
+    CosineSimilarity,
+    GramSimilarity,
+    MaskedMeanPooling,
+    MatchingGuidedEmbedding,
+    MeanCosineSimilarity,
+    TurnAggregation,
+    TurnAttention,
+)
+from dcse_tf.model.weights import write_tensor_file
+
+_FILE = "turn_attention.safetensors"
+
+
+def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
+    """A `TurnAttention` with weights that (seed, position) gives."""
+    attention = TurnAttention(kind, dtype="float32", name="turn_attention")
+    attention.build((None, dim))
+    initialize_weights(attention.trainable_variables, seed)
+    return attention
+
+
+def write_turn_attention(folder: pathlib.Path, attention: TurnAttention) -> None:
+    """Writes kind and weights into an encoder's folder."""
+    tensors = {variable.path: variable.numpy() for variable in attention.variables}
+    settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
+    write_tensor_file(folder / _FILE, tensors, settings)
+
+
+def read_turn_attention(folder: pathlib.Path) -> TurnAttention | None:
+    """The turns' weights of an encoder's folder; None where each turn counts the same.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return None
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            settings = file.metadata()
+            attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
+            for variable in attention.variables:
+                variable.assign(file.get_tensor(variable.path))
+    except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path}: expected the weights of a turn attention: {error}") from error
+    return attention
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is trained.
+
+    Attributes:
+        temperature: of the loss (equation 8).
+        attention: weights of the turns (I1); None for their mean (I2).
+        cosine_weight: share of the plain cosine's loss in the loss, the rest being the matching
+            similarity's; from 0, the paper's, to 1, nothing else. Not in the paper between them.
+    """
+
+    temperature: float
+    attention: TurnAttention | None = None
+    cosine_weight: float = 0.0
+
+
+def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
+    """The similarity of contexts and candidates (section 4.2 to 4.4), from encoded utterances.
+
+    Args:
+        dim: width of the token embeddings.
+        attention: as in `Objective`.
+
+    Returns:
+        A functional model from
+            token_embeddings: float `[utterances, tokens, dim]`, the encoded table;
+            padding_mask: bool `[utterances, tokens]`, True = real token;
+            context_index: int32 `[batch, turns]` and candidate_index: int32
+                `[batch, candidates]`, both into the table;
+            turn_mask: bool `[batch, turns]`, True = real turn;
+        to the cosine of each candidate's context-aware and context-free embeddings, float32
+        `[batch, candidates]`.
+    """
+    token_embeddings = keras.Input((None, dim), name="token_embeddings")
+    padding_mask = keras.Input((None,), dtype="bool", name="padding_mask")
+    context_index = keras.Input((None,), dtype="int32", name="context_index")
+    turn_mask = keras.Input((None,), dtype="bool", name="turn_mask")
+    candidate_index = keras.Input((None,), dtype="int32", name="candidate_index")
+
+    context = ops.take(token_embeddings, context_index, axis=0)
+    candidates = ops.take(token_embeddings, candidate_index, axis=0)
+    context_padding_mask = ops.take(padding_mask, context_index, axis=0)
+    candidate_padding_mask = ops.take(padding_mask, candidate_index, axis=0)
+
+    refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
+        context, candidates, context_padding_mask, candidate_padding_mask
+    )
+    aggregation = (
+        AttentiveTurnAggregation(attention, dtype="float32", name="turn_aggregation")
+        if attention
+        else TurnAggregation(dtype="float32", name="turn_aggregation")
+    )
+    context_aware = aggregation(refined, context_padding_mask, turn_mask)
+    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(
+        candidates, candidate_padding_mask
+    )
+    similarity = CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
+    inputs = {
+        "token_embeddings": token_embeddings,
+        "padding_mask": padding_mask,
+        "context_index": context_index,
+        "turn_mask": turn_mask,
+        "candidate_index": candidate_index,
+    }
+    return keras.Model(inputs, similarity, name="matching")
+
+
+def build_dialogue_cse(
+    backbone: keras_hub.models.BertBackbone,
+    layout: Layout,
+    objective: Objective,
+    centering: TokenCentering | None = None,
+) -> keras.Model:
+    """The training model: a batch as `dcse_tf.data.batch` makes it, to similarities and losses.
+
+    The similarity is that of `build_matching`, by its shorter way (`GramSimilarity`), or with a
+    cosine weight of 1 the plain cosine.
+
+    Args:
+        backbone: the BERT.
+        layout: of the tables that come.
+        objective: what is trained.
+        centering: applied to the token embeddings, if given.
+
+    Returns:
+        A functional model from the tensors of `lay_out`, context_index, turn_mask,
+        candidate_index and candidate_mask to {"similarity": float32 `[batch, candidates]`,
+        "loss": float32 `[batch]`}.
+    """
+    inputs, index = table_inputs(layout), index_inputs()
+    table = build_table_encoder(backbone, layout, centering)(dict(inputs))
+    used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
+    nt_xent = NTXent(objective.temperature, dtype="float32", name="nt_xent")
+    # Weight, similarity, loss; what is reported first.
+    parts: list[tuple[float, keras.KerasTensor, keras.KerasTensor]] = []
+    for weight, layer in _similarities(objective):
+        all_pairs = layer(*used)
+        similarity = ops.take_along_axis(all_pairs, index["candidate_index"], axis=1)
+        parts.append((weight, similarity, nt_xent(similarity, index["candidate_mask"])))
+    loss = sum(weight * loss for weight, _, loss in parts)
+    outputs = {"similarity": parts[0][1], "loss": loss}
+    return keras.Model({**inputs, **index}, outputs, name="dialogue_cse")
+
+
+def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]]:
+    """The similarities that an objective contrasts, and their losses' weights."""
+    share = objective.cosine_weight
+    layers: list[tuple[float, keras.layers.Layer]] = []
+    if share < 1.0:
+        layers.append(
+            (
+                1.0 - share,
+                AttentiveGramSimilarity(objective.attention, dtype="float32", name="similarity")
+                if objective.attention
+                else GramSimilarity(dtype="float32", name="similarity"),
+            )
+        )
+    if share > 0.0:
+        layers.append((share, MeanCosineSimilarity(dtype="float32", name="cosine")))
+    return layers

@@ -1,0 +1,240 @@
+"""How a table of utterances is laid out for the encoder: padded, packed, or in buckets.
+
+Whatever the layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a
+layout decides only what is encoded on the way. See `dcse_tf.model.layout`.
+"""
+
+import dataclasses
+
+import keras
+import keras_hub
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.model.bert import TokenCentering, build_bert_encoder
+
+
+def first_fit_decreasing(
+    lengths: tf.Tensor, row_length: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Packs items: the longest first, each into the first row with room for it.
+
+    Items of one length are placed together: first fit fills the rows in order, so that how many of
+    them a row takes follows from its room. That is one step a length, not one an item.
+
+    Args:
+        lengths: int32 `[items]`, each at most `row_length`; an item of length 0 is at row 0, 0.
+        row_length: what a row holds.
+
+    Returns:
+        row: int32 `[items]`, the row of each item.
+        start: int32 `[items]`, where in its row it begins.
+        rows: int32 scalar, how many rows are used.
+    """
+    items = tf.size(lengths)
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    counts = tf.math.bincount(lengths, minlength=row_length + 1)
+
+    room = tf.fill([items], row_length)
+    longest = tf.reduce_max(lengths)
+    taken = tf.TensorArray(tf.int32, size=longest)
+    begun = tf.TensorArray(tf.int32, size=longest)
+    for step in tf.range(longest):
+        length = longest - step
+        fits = room // length
+        before = tf.cumsum(fits, exclusive=True)
+        takes = tf.clip_by_value(counts[length] - before, 0, fits)
+        taken = taken.write(step, takes)
+        begun = begun.write(step, row_length - room)
+        room = room - takes * length
+
+    # Item by item in the order of falling length, row by row within a length.
+    takes = tf.reshape(taken.stack(), [-1])
+    rows = tf.repeat(tf.tile(tf.range(items), [longest]), takes)
+    placed = tf.size(rows)
+    nth = tf.range(placed) - tf.repeat(tf.cumsum(takes, exclusive=True), takes)
+    falling = tf.gather(lengths, order[:placed])
+    starts = tf.repeat(tf.reshape(begun.stack(), [-1]), takes) + nth * falling
+    used = tf.reduce_sum(tf.cast(room < row_length, tf.int32))
+
+    def by_item(values: tf.Tensor) -> tf.Tensor:
+        values = tf.pad(values, [[0, items - placed]])
+        return tf.gather(values, tf.math.invert_permutation(order))
+
+    return by_item(rows), by_item(starts), used
+
+
+Tensors = dict[str, tf.Tensor]
+LAYOUTS = ("packed", "bucketed", "padded")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A way to lay out a table.
+
+    Attributes:
+        kind: "padded": as it is; "packed": several utterances to a row, attention within each;
+            "bucketed": in groups of utterances of similar length, each padded to its longest.
+        row_length: packed: tokens of a row.
+        buckets: bucketed: number of groups, of equal numbers of utterances.
+        row_multiple: packed: rows are filled up with empty ones to a multiple of this, so that
+            shapes are few.
+    """
+
+    kind: str
+    row_length: int = 64
+    buckets: int = 6
+    row_multiple: int = 1
+
+    def names(self) -> tuple[str, ...]:
+        """The tensors that `lay_out` gives."""
+        return {
+            "padded": ("token_ids", "padding_mask"),
+            "packed": ("token_ids", "segments", "positions", "places", "padding_mask"),
+            "bucketed": (
+                *(f"token_ids_{i}" for i in range(self.buckets)),
+                "places",
+                "padding_mask",
+            ),
+        }[self.kind]
+
+
+def lay_out(token_ids: tf.Tensor, layout: Layout) -> Tensors:
+    """Lays out a table.
+
+    Args:
+        token_ids: int32 `[utterances, tokens]`, zero-padded, no row empty.
+        layout: how.
+
+    Returns:
+        padding_mask: bool `[utterances, tokens]`, True = real token.
+        token_ids: int32, padded: as given; packed: `[rows, row_length]`, 0 = nothing there.
+        segments: packed: int32 `[rows, row_length]`, a number for each utterance, 0 = none.
+        positions: packed: int32 `[rows, row_length]`, of a token in its utterance.
+        token_ids_0, ...: bucketed: int32 `[utterances of the group, tokens of its longest]`.
+        places: packed and bucketed: int32 `[utterances, tokens]`, where the encoder's tokens, all
+            in one list, have each token; 0 where there is none.
+    """
+    padding_mask = token_ids != 0
+    if layout.kind == "padded":
+        return {"token_ids": token_ids, "padding_mask": padding_mask}
+    make = _pack if layout.kind == "packed" else _group
+    return {**make(token_ids, padding_mask, layout), "padding_mask": padding_mask}
+
+
+def count_cells(batch: Tensors) -> tf.Tensor:
+    """Tokens that the encoder computes for a laid-out table, real or not; float32 scalar."""
+    grids = [value for name, value in batch.items() if name.startswith("token_ids")]
+    return tf.add_n([tf.cast(tf.size(grid), tf.float32) for grid in grids])
+
+
+def _pack(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
+    utterances, longest = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
+    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    row, start, rows = first_fit_decreasing(lengths, layout.row_length)
+    rows = -(-rows // layout.row_multiple) * layout.row_multiple
+    positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
+    places = (row * layout.row_length + start)[:, None] + positions
+    segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
+    real = tf.boolean_mask(places, padding_mask)[:, None]
+
+    def scatter(values: tf.Tensor) -> tf.Tensor:
+        flat = tf.scatter_nd(
+            real, tf.boolean_mask(values, padding_mask), [rows * layout.row_length]
+        )
+        return tf.reshape(flat, [-1, layout.row_length])
+
+    return {
+        "token_ids": scatter(token_ids),
+        "segments": scatter(segments),
+        "positions": scatter(positions),
+        "places": tf.where(padding_mask, places, 0),
+    }
+
+
+def _group(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
+    utterances, longest = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
+    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    order = tf.argsort(lengths, stable=True)
+    groups: Tensors = {}
+    starts, cells = [], tf.constant(0)
+    for i in range(layout.buckets):
+        members = order[utterances * i // layout.buckets : utterances * (i + 1) // layout.buckets]
+        width = tf.reduce_max(tf.concat([tf.gather(lengths, members), [1]], axis=0))
+        grid = tf.gather(token_ids, members)[:, :width]
+        # A group without an utterance is one empty cell: Keras cannot add tensors of no rows.
+        grid = tf.pad(grid, [[0, tf.maximum(1 - tf.size(members), 0)], [0, 0]])
+        groups[f"token_ids_{i}"] = grid
+        starts.append(cells + tf.range(tf.size(members)) * width)
+        cells += tf.size(grid)
+    start = tf.gather(tf.concat(starts, axis=0), tf.math.invert_permutation(order))
+    places = start[:, None] + tf.range(longest)[None, :]
+    return {**groups, "places": tf.where(padding_mask, places, 0)}
+
+
+def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for the tensors that `lay_out` gives."""
+    return {
+        name: keras.Input((None,), dtype="bool" if "mask" in name else "int32", name=name)
+        for name in layout.names()
+    }
+
+
+def index_inputs() -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for a batch's index into the table, see `dcse_tf.data.batch`."""
+    kinds = {"context_index": "int32", "turn_mask": "bool"}
+    kinds |= {"candidate_index": "int32", "candidate_mask": "bool"}
+    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
+
+
+def build_table_encoder(
+    backbone: keras_hub.models.BertBackbone,
+    layout: Layout,
+    centering: TokenCentering | None = None,
+) -> keras.Model:
+    """The encoder of equations 1 and 2 on a laid-out table; the weights are the backbone's.
+
+    Args:
+        backbone: the BERT.
+        layout: of the tables that come.
+        centering: applied to the token embeddings, if given.
+
+    Returns:
+        A functional model from the tensors of `lay_out` to token embeddings, float `[utterances,
+        tokens, dim]`, the same for every layout; where there is no token, any finite vector.
+    """
+    if layout.kind == "padded":
+        return build_bert_encoder(backbone, centering)
+    inputs = table_inputs(layout)
+    if layout.kind == "packed":
+        tokens = _encode_packed(backbone, inputs)
+    else:
+        tokens = _encode_groups(build_bert_encoder(backbone), inputs, layout)
+    table = ops.take(tokens, inputs["places"], axis=0)
+    if centering:
+        table = centering(table, inputs["padding_mask"])
+    return keras.Model(inputs, table, name=f"{layout.kind}_encoder")
+
+
+def _encode_packed(backbone: keras_hub.models.BertBackbone, inputs: dict) -> keras.KerasTensor:
+    """The backbone's layers with positions restarted and attention within each utterance."""
+    token_ids, segments = inputs["token_ids"], inputs["segments"]
+    # Empty cells attend to one another, so that no row of the attention is empty.
+    own = ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
+    tokens = backbone.token_embedding(token_ids)
+    positions = backbone.position_embedding(tokens, positions=inputs["positions"])
+    kinds = backbone.segment_embedding(ops.zeros_like(token_ids))
+    x = backbone.embeddings_add((tokens, positions, kinds))
+    x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
+    for layer in backbone.transformer_layers:
+        x = layer(x, attention_mask=own)
+    return ops.reshape(x, (-1, backbone.hidden_dim))
+
+
+def _encode_groups(encoder: keras.Model, inputs: dict, layout: Layout) -> keras.KerasTensor:
+    parts = []
+    for i in range(layout.buckets):
+        token_ids = inputs[f"token_ids_{i}"]
+        embeddings = encoder({"token_ids": token_ids, "padding_mask": ops.not_equal(token_ids, 0)})
+        parts.append(ops.reshape(embeddings, (-1, embeddings.shape[-1])))
+    return ops.concatenate(parts, axis=0)

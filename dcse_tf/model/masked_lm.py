@@ -1,0 +1,58 @@
+"""Masked language modelling on the same encoder."""
+
+import keras
+import keras_hub
+from keras import ops
+
+from dcse_tf.model import weights
+from dcse_tf.model.bert import epsilon_of
+from dcse_tf.model.layout import Layout, build_table_encoder, table_inputs
+
+
+def build_masked_lm(
+    backbone: keras_hub.models.BertBackbone, layout: Layout
+) -> tuple[keras.Model, keras_hub.layers.MaskedLMHead]:
+    """BERT's prediction head on the encoder, its output matrix tied to the token embedding.
+
+    Args:
+        backbone: the BERT.
+        layout: of the tables that come.
+
+    Returns:
+        A functional model from the tensors of `lay_out` and mask_positions int32 `[predictions]`,
+        places in the table's tokens taken row by row, to logits float32 `[predictions,
+        vocabulary]`; and the head.
+    """
+    inputs = table_inputs(layout)
+    mask_positions = keras.Input((), dtype="int32", name="mask_positions")
+    head = keras_hub.layers.MaskedLMHead(
+        token_embedding=backbone.token_embedding,
+        intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
+        layer_norm_epsilon=epsilon_of(backbone),
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        dtype="float32",
+        name="masked_lm_head",
+    )
+    table = build_table_encoder(backbone, layout)(inputs)
+    tokens = ops.reshape(table, (1, -1, backbone.hidden_dim))
+    logits = head(tokens, mask_positions=ops.expand_dims(mask_positions, 0))
+    inputs["mask_positions"] = mask_positions
+    return keras.Model(inputs, ops.squeeze(logits, 0), name="masked_lm"), head
+
+
+def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
+    """What the head has besides the token embedding, which is the encoder's."""
+    tied = head.token_embedding.embeddings
+    return [variable for variable in head.trainable_variables if variable is not tied]
+
+
+def load_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:
+    """Gives the head a checkpoint's weights, if the checkpoint has a head. Returns whether it had.
+
+    A sentence encoder's checkpoint has none; the head is then trained from random weights.
+    """
+    pairs = list(weights.masked_lm_head_weights(head))
+    if not any(pair.name in tensors for pair in pairs):
+        return False
+    weights.assign(iter(pairs), tensors, source)
+    return True

@@ -1,1 +1,0 @@
-"""Functional models built from the layers, and the checkpoints they start from."""

@@ -1,0 +1,292 @@
+"""The inspection job: a corpus described, as text, JSON and a page."""
+
+import collections
+import dataclasses
+import html
+import json
+import pathlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.words import make_splitter
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.report import align, short_path
+from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.evaluation.sts import read_sts_set
+from dcse_tf.files import atomic_directory
+from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.model.checkpoints import resolve_checkpoint
+from dcse_tf.tools.options import InspectOptions
+from dcse_tf.tools.pages import make_figure, render_page, render_table, to_svg
+from dcse_tf.tools.statistics import (
+    LONG,
+    CountTokens,
+    LeakFinder,
+    LeakReport,
+    Lengths,
+    Statistics,
+    StatisticsCollector,
+)
+
+_BARS = 40  # of a plot by name
+_SHOWN = 12  # leaks of a set in the page; all are in leaks.tsv
+_LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
+_COLOR = "#3a6ea5"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataReport:
+    """What `inspect_data` found.
+
+    Attributes:
+        inputs: format and file of each input.
+        dropped: sessions, utterances and lines left out, and why.
+        max_sequence_length: the limit asked about, in tokens; None without a tokenizer.
+        near_duplicate: the share of common trigrams that makes a near-duplicate.
+    """
+
+    inputs: list[str]
+    dropped: dict[str, int]
+    max_sequence_length: int | None
+    near_duplicate: float
+    statistics: Statistics
+    leaks: list[LeakReport]
+
+
+def format_text(report: DataReport) -> str:
+    """The figures without the plots."""
+    parts = [align(_overview(report), text_columns=2)]
+    parts += [align(rows, text_columns=1) for rows in _tables(report)]
+    return "\n\n".join(parts)
+
+
+def render_html(report: DataReport) -> str:
+    """One self-contained page."""
+    statistics = report.statistics
+    length = statistics.tokens_an_utterance or statistics.words_an_utterance
+    unit = "tokens" if statistics.tokens_an_utterance else "words"
+    parts = [
+        f"<h1>Data report</h1><p>{html.escape('; '.join(report.inputs))}</p>",
+        render_table(_overview(report)),
+        "<h2>Turns a session</h2>",
+        _histogram(statistics.turns_a_session, "turns", "sessions", None),
+        f"<h2>{unit.capitalize()} an utterance</h2>",
+        _histogram(length, unit, "utterances", report.max_sequence_length),
+        "<h2>Speakers</h2>",
+        _bars(statistics.speakers, "turns"),
+    ]
+    if statistics.intents:
+        parts += [f"<h2>Intents ({len(statistics.intents)})</h2>", _bars(statistics.intents)]
+    parts += [render_table(rows) for rows in _tables(report)]
+    for leaks in report.leaks:
+        rows = [("similarity", "sentence of the set", "utterance of the corpus")]
+        rows += [(f"{k.similarity:.2f}", k.sentence, k.utterance) for k in leaks.leaks[:_SHOWN]]
+        if leaks.leaks:
+            parts += [f"<h2>Leaks: {html.escape(leaks.source)}</h2>", render_table(rows)]
+    return render_page("Data report", parts)
+
+
+def _overview(report: DataReport) -> list[tuple[str, str]]:
+    s = report.statistics
+    rows = [("what", "figure"), ("sessions", f"{s.sessions:,}"), ("turns", f"{s.turns:,}")]
+    rows += [(f"left out: {what}", f"{count:,}") for what, count in report.dropped.items()]
+    rows += [
+        ("turns a session", _describe(s.turns_a_session)),
+        ("words", f"{s.words_an_utterance.total:,}"),
+        ("words an utterance", _describe(s.words_an_utterance)),
+        ("characters an utterance", _describe(s.characters_an_utterance)),
+    ]
+    if s.tokens_an_utterance:
+        tokens = s.tokens_an_utterance.total
+        rows += [
+            ("tokens", f"{tokens:,}"),
+            ("tokens an utterance", _describe(s.tokens_an_utterance)),
+            ("unknown tokens", _percent(s.unknown_tokens / max(1, tokens))),
+            (
+                f"utterances cut at {report.max_sequence_length} tokens",
+                _percent(s.tokens_an_utterance.share_above(report.max_sequence_length or 0)),
+            ),
+        ]
+    rows += [(f"speaker {name}", f"{count:,} turns") for name, count in s.speakers.items()][:9]
+    rows += [
+        ("intents", f"{len(s.intents):,}"),
+        ("turns with an intent", f"{s.labelled_turns:,}"),
+        ("turns whose text another turn has", _percent(s.repeated_utterances)),
+        ("sessions whose texts another session has", _percent(s.repeated_sessions)),
+    ]
+    return rows
+
+
+def _tables(report: DataReport) -> Iterable[list[tuple[str, ...]]]:
+    s = report.statistics
+    if s.tokens_an_utterance:
+        rows: list[tuple[str, ...]] = [("maximum length in tokens", "utterances cut")]
+        limits = sorted({*_LIMITS, report.max_sequence_length or _LIMITS[0]})
+        rows += [(str(n), _percent(s.tokens_an_utterance.share_above(n))) for n in limits]
+        yield rows
+    if s.frequent_utterances:
+        rows = [("most frequent utterances", "turns")]
+        yield rows + [(text[:60], f"{count:,}") for text, count in s.frequent_utterances]
+    if s.intents:
+        rows = [("intents", "turns")]
+        yield rows + [(name, f"{n:,}") for name, n in list(s.intents.items())[:_BARS]]
+    if report.leaks:
+        rows = [
+            (
+                f"leaks (near: {report.near_duplicate:g} of the trigrams)",
+                "sentences",
+                "exact",
+                "near",
+                f"of {LONG}+ characters",
+                "exact",
+                "near",
+            )
+        ]
+        yield rows + [
+            (short_path(leak.source), *map(_with_share, *zip(*_leak_counts(leak), strict=True)))
+            for leak in report.leaks
+        ]
+
+
+def _leak_counts(leak: LeakReport) -> list[tuple[int, int]]:
+    """(count, of how many); a total is of none."""
+    return [
+        (leak.sentences, 0),
+        (leak.exact, leak.sentences),
+        (leak.near, leak.sentences),
+        (leak.long_sentences, 0),
+        (leak.long_exact, leak.long_sentences),
+        (leak.long_near, leak.long_sentences),
+    ]
+
+
+def _with_share(count: int, of: int) -> str:
+    return f"{count:,} ({_percent(count / of)})" if of else f"{count:,}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%"
+
+
+def _describe(lengths: Lengths) -> str:
+    quantiles = ", ".join(f"{100 * q:.0f}% <= {lengths.quantile(q)}" for q in (0.5, 0.95, 0.99))
+    return f"mean {lengths.mean():.2f}, {quantiles}, longest {max(lengths.counts, default=0)}"
+
+
+def _histogram(lengths: Lengths, unit: str, things: str, limit: int | None) -> str:
+    """Bars of lengths up to the 99.5th percentile, and the limit as a line."""
+    end = max(lengths.quantile(0.995), limit or 0)
+    width = max(1, end // 60)
+    heights: dict[int, int] = {}
+    for length, count in lengths.counts.items():
+        place = min(length, end) // width * width
+        heights[place] = heights.get(place, 0) + count
+    figure, axes = make_figure(3.2)
+    axes.bar(list(heights), list(heights.values()), width=0.9 * width, align="edge", color=_COLOR)
+    if limit:
+        axes.axvline(limit, color="#b03030", linewidth=1)
+    axes.set_xlabel(f"{unit} (the last bar: {end // width * width} and more)")
+    axes.set_ylabel(things)
+    return to_svg(figure)
+
+
+def _bars(counts: dict[str, int], unit: str = "turns") -> str:
+    """A bar a name, the most frequent first."""
+    shown = list(counts.items())[:_BARS]
+    figure, axes = make_figure(0.7 + 0.24 * len(shown))
+    axes.barh([name for name, _ in shown], [count for _, count in shown], color=_COLOR)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    return to_svg(figure)
+
+
+_TOKENS_COUNTED = 100_000  # of an utterance; a longer one counts as this
+
+
+def inspect_data(config: InspectOptions) -> str:
+    """Counts, looks for leaks, and writes report.html, report.json and leaks.tsv.
+
+    Returns:
+        The report as text.
+
+    Raises:
+        InputError: an input cannot be used.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
+        report = _collect(config)
+        content = {"settings": config.to_dict(), **dataclasses.asdict(report)}
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (folder / "report.json").write_text(text, encoding="utf-8")
+        _write_leaks(folder / "leaks.tsv", report.leaks)
+        (folder / "report.html").write_text(render_html(report), encoding="utf-8")
+    return format_text(report)
+
+
+def _collect(config: InspectOptions) -> DataReport:
+    # Sets and vocabulary first: a fault in them must not cost the reading of the corpus.
+    finders = _make_finders(config)
+    count_tokens = _make_token_counter(config.vocab) if config.vocab else None
+    collector = StatisticsCollector(make_splitter(config.words), count_tokens)
+    bad_lines = BadLines(config.max_bad_lines)
+    dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
+    for session in read_sessions(config, bad_lines, dropped):
+        if len(session.turns) < config.min_turns:
+            dropped["short_sessions"] += 1
+            continue
+        collector.add(session)
+        for finder in finders:
+            for turn in session.turns:
+                finder.add(session.session_id, turn.text)
+    statistics = collector.finish()
+    if not statistics.sessions:
+        raise InputError(
+            f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
+            f"({dropped['short_sessions']} sessions too short, "
+            f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
+        )
+    return DataReport(
+        inputs=[f"{config.format}: {name}" for name in config.input],
+        dropped={**dropped, "bad_lines": bad_lines.count},
+        max_sequence_length=config.max_sequence_length if config.vocab else None,
+        near_duplicate=config.near_duplicate,
+        statistics=statistics,
+        leaks=[finder.finish() for finder in finders],
+    )
+
+
+def _make_finders(config: InspectOptions) -> list[LeakFinder]:
+    sentences = {}
+    for path in resolve_inputs(config.retrieval, "retrieval"):
+        sentences[str(path)] = read_retrieval_set(path).sentences
+    for path in resolve_inputs(config.sts, "sts"):
+        pairs = read_sts_set(path)
+        sentences[str(path)] = pairs.first + pairs.second
+    return [LeakFinder(source, found, config.near_duplicate) for source, found in sentences.items()]
+
+
+def _make_token_counter(vocab: str) -> CountTokens:
+    import tensorflow as tf  # seconds to import, and only tokens need it
+
+    from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
+
+    vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))
+    tokenizer, unknown = Tokenizer(vocabulary), vocabulary.index("[UNK]")
+
+    def count(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids = tokenizer.tokenize(tf.constant(texts), _TOKENS_COUNTED)
+        unknown_ids = tf.reduce_sum(tf.cast(ids == unknown, tf.int32), axis=1)
+        return ids.row_lengths().numpy(), unknown_ids.numpy()
+
+    return count
+
+
+def _write_leaks(path: pathlib.Path, reports: list[LeakReport]) -> None:
+    lines = ["set\tsimilarity\tsentence\tutterance\tsession"]
+    for report in reports:
+        for leak in report.leaks:
+            fields = (report.source, f"{leak.similarity:.3f}", leak.sentence, leak.utterance)
+            lines.append("\t".join(" ".join(f.split()) for f in (*fields, leak.session_id)))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,118 @@
+"""Sentences with their intents, from tables or from dialogues. No TensorFlow here."""
+
+import collections
+import csv
+import io
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator
+
+from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.dialogue import Utterance, is_silent, make_session
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import UNREADABLE, BadLines, open_input, resolve_inputs
+from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
+
+
+def read_sentences(
+    config: LabelledOptions, split_words: Callable[[str], list[str]]
+) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
+    """All sentences of the input with their intents, white space folded.
+
+    Args:
+        config: what to read.
+        split_words: a text's words, for --min_words.
+
+    Returns:
+        (sentence, intents) pairs, and counts of what was left out.
+
+    Raises:
+        InputError: a file cannot be read, lacks a column, or has too many bad lines.
+    """
+    bad_lines = BadLines(config.max_bad_lines)
+    left_out: collections.Counter[str] = collections.Counter(empty_utterances=0, short=0)
+    found: Iterator[Utterance]
+    if config.format in TABLE_FORMATS:
+        paths = resolve_inputs(config.input)
+        rows = (row for path in paths for row in _read_table(path, config, bad_lines, left_out))
+        found = itertools.islice(rows, config.max_sessions or None)
+    else:
+        found = _read_dialogues(config, bad_lines, left_out)
+    sentences = []
+    for utterance in found:
+        if len(split_words(utterance.text)) < config.min_words:
+            left_out["short"] += 1
+        else:
+            sentences.append((utterance.text, utterance.intents))
+    left_out["bad_lines"] = bad_lines.count
+    return sentences, dict(left_out)
+
+
+def one_intent_each(
+    sentences: list[tuple[str, tuple[str, ...]]],
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """The sentences that have exactly one intent, and counts of the others."""
+    labelled = [(text, intents[0]) for text, intents in sentences if len(intents) == 1]
+    return labelled, {
+        "without_intent": sum(not intents for _, intents in sentences),
+        "with_several_intents": sum(len(intents) > 1 for _, intents in sentences),
+    }
+
+
+def _read_dialogues(
+    config: LabelledOptions, bad_lines: BadLines, left_out: collections.Counter[str]
+) -> Iterator[Utterance]:
+    for session in read_sessions(config, bad_lines, left_out):
+        if len(session.turns) < config.min_turns:
+            left_out["short_sessions"] += 1
+            continue
+        for turn in session.turns:
+            if not config.roles or turn.role in config.roles:
+                yield turn
+
+
+def _read_table(
+    path: pathlib.Path,
+    config: LabelledOptions,
+    bad_lines: BadLines,
+    left_out: collections.Counter[str],
+) -> Iterator[Utterance]:
+    style: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if config.format == "tsv" else {}
+    try:
+        with open_input(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            rows = csv.reader(text, strict=True, **style)
+            header = next(rows, [])
+            place, label = (
+                _column(path, header, flag, getattr(config, flag))
+                for flag in ("text_column", "intent_column")
+            )
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    bad_lines.report(
+                        path, rows.line_num, f"expected {len(header)} field(s), found {len(row)}"
+                    )
+                elif is_silent(row[place]):
+                    left_out["empty_utterances"] += 1
+                else:
+                    intents = (row[label].strip(),) if row[label].strip() else ()
+                    turn = Utterance("", row[place], intents)
+                    yield from make_session("", [turn]).turns
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
+    except csv.Error as error:
+        raise InputError(f"{path}:{rows.line_num}: not {config.format}: {error}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def _column(path: pathlib.Path, header: list[str], flag: str, name: str) -> int:
+    if name not in header:
+        # As Python writes it: a file that is no table has anything in its first line.
+        found = repr(", ".join(header))[1:-1]
+        raise InputError(
+            f"{path}:1: no column {name!r} (--{flag}); the header has {found[:300] or 'none'}"
+        )
+    return header.index(name)

@@ -1,0 +1,301 @@
+"""Options of the tools around a trained encoder and a corpus."""
+
+import dataclasses
+
+from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.options import OptionError, Options, option, show
+
+TABLE_FORMATS = ("csv", "tsv")
+_WITH_INTENTS = (*TABLE_FORMATS, "mdc", "sgd", "crosswoz", "jsonl")
+STRATEGIES = ("unigram", "word2vec", "intent")
+WORD_KINDS = ("auto", "words", "jieba", "characters")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledOptions(CorpusOptions):
+    """Which sentences, and which labels they have."""
+
+    format: str = option(
+        "csv",
+        "Format of the input: csv or tsv, tables of sentences with a header line, or a format of "
+        "dialogues that has intents: mdc, sgd, crosswoz, or jsonl with "
+        '{"role", "text", "intents"} a turn (prepare_data explains them).',
+        choices=(*TABLE_FORMATS, *CORPUS_FORMATS),
+    )
+    text_column: str = option("text", "csv and tsv: the column of the sentences.")
+    intent_column: str = option("intent", "csv and tsv: the column of the intents.")
+    roles: tuple[str, ...] = option(
+        (), "Dialogues: only what these speakers say, comma-separated. Default: all."
+    )
+    min_turns: int = option(
+        1, "Dialogues: sessions with fewer turns (after joining) are left out.", minimum=1
+    )
+    min_words: int = option(
+        1, "Sentences with fewer words are left out: 'yes' has no intent of its own.", minimum=1
+    )
+    words: str = option(
+        "auto",
+        "What a word is: words (runs of letters and digits), jieba (Chinese words), characters, "
+        "or auto (jieba for sentences with Chinese characters, words for others).",
+        choices=WORD_KINDS,
+    )
+    seed: int = option(0, "Seed of everything that is drawn.", minimum=0)
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        table = self.format in TABLE_FORMATS
+        for name in ("roles", "min_turns") if table else ("text_column", "intent_column"):
+            if self.is_given(name):
+                self.refuse(name, f"has no meaning with --format={self.format}")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildRetrievalOptions(LabelledOptions):
+    """Builds a semantic retrieval set (select.txt) from sentences with intents."""
+
+    output: str = option(
+        "",
+        "The select.txt to write.",
+        required=True,
+        writes=True,
+    )
+    sentences: int = option(
+        10000,
+        "Sentences drawn, as evenly over the intents as can be. The paper: about 7,000 for MDC "
+        "and JDDC, 4,000 for ECD. 0: all.",
+        minimum=0,
+    )
+    selection: str = option(
+        "top",
+        "Candidates of a query: top, as the paper has it (of BM25's first --candidates, those of "
+        "the query's intent are positives), or hard, as the authors' published files are (the "
+        "--max_positives of the intent that BM25 ranks lowest, the --max_negatives of other "
+        "intents that it ranks highest).",
+        choices=("top", "hard"),
+    )
+    candidates: int = option(100, "Sentences that BM25 retrieves for a query (top).", minimum=2)
+    max_positives: int = option(30, "Most positives of a query.", minimum=1)
+    max_negatives: int = option(
+        0, "Most negatives of a query. 0: all for top, 40 for hard.", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.selection == "hard" and self.candidates != 100:
+            raise OptionError("--candidates has no meaning with --selection=hard")
+        if self.format not in _WITH_INTENTS:
+            self.refuse("format", f"has no intents; expected one of {', '.join(_WITH_INTENTS)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildStsOptions(LabelledOptions):
+    """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
+
+    output_dir: str = option(
+        "",
+        "Folder to write the sheets into.",
+        required=True,
+        writes=True,
+    )
+    pairs: int = option(1000, "Pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2)
+    annotators: int = option(3, "Sheets, one an annotator. The paper: 7.", minimum=1, maximum=1000)
+    strategies: tuple[str, ...] = option(
+        ("unigram", "word2vec", "intent"),
+        "Where pairs come from, an even share each: unigram (nearest by shared words), word2vec "
+        "(nearest by mean word vectors), intent (at random within an intent).",
+    )
+    word_vectors: str = option(
+        "",
+        "File of word vectors: word2vec text, .bin, or GloVe text. Default: trained on the input.",
+        files=True,
+    )
+    vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
+    sentences: int = option(10000, "Sentences drawn for pairs, at random. 0: all.", minimum=0)
+    max_uses: int = option(3, "Most pairs that a sentence is in.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = sorted(set(self.strategies) - set(STRATEGIES))
+        if unknown or not self.strategies:
+            given = ",".join(self.strategies)
+            raise OptionError(
+                f"--strategies={show(given)}: expected some of {', '.join(STRATEGIES)}"
+            )
+        if len(set(self.strategies)) < len(self.strategies):
+            self.refuse("strategies", "one of them is there twice")
+        if "intent" in self.strategies and self.format not in _WITH_INTENTS:
+            self.refuse("format", "has no intents; give --strategies=unigram,word2vec")
+        if self.word_vectors and "word2vec" not in self.strategies:
+            self.refuse("word_vectors", "has no meaning without word2vec in --strategies")
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeStsOptions(Options):
+    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
+
+    sheets: tuple[str, ...] = option(
+        (),
+        "The filled sheets, comma-separated, globs allowed.",
+        required=True,
+        files=True,
+    )
+    output: str = option(
+        "",
+        "The sts.txt to write.",
+        required=True,
+        writes=True,
+    )
+    min_annotators: int = option(
+        1, "Pairs to which fewer annotators gave a degree are left out.", minimum=1
+    )
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectOptions(CorpusOptions):
+    """Says what is in a corpus, before anything is trained on it."""
+
+    output_dir: str = option(
+        "",
+        "Folder for report.html, report.json and leaks.tsv.",
+        required=True,
+        writes=True,
+    )
+    vocab: str = option(
+        "",
+        "Checkpoint whose WordPiece vocabulary counts tokens, unknown words and what is cut: a "
+        "folder, a hub name, package:NAME or a run directory. Default: words alone are counted.",
+        reads=True,
+    )
+    max_sequence_length: int = option(
+        50,
+        "With --vocab: longest utterance that training would keep whole, in tokens with [CLS] and "
+        "[SEP].",
+        minimum=3,
+    )
+    words: str = option(
+        "auto",
+        "What a word is: words (runs of letters and digits), jieba (Chinese words), characters, "
+        "or auto (jieba for utterances with Chinese characters, words for others).",
+        choices=WORD_KINDS,
+    )
+    retrieval: tuple[str, ...] = option(
+        (),
+        "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
+        files=True,
+    )
+    sts: tuple[str, ...] = option(
+        (),
+        "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
+        files=True,
+    )
+    near_duplicate: float = option(
+        0.8,
+        "Sentences are near-duplicates from this share of common character trigrams on (Jaccard; "
+        "case, spaces and punctuation do not count).",
+        minimum=0.1,
+        maximum=1.0,
+    )
+    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_given("max_sequence_length") and not self.vocab:
+            self.refuse("max_sequence_length", "has no meaning without --vocab")
+        if self.is_given("near_duplicate") and not (self.retrieval or self.sts):
+            self.refuse("near_duplicate", "has no meaning without --retrieval or --sts")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainOptions(Options):
+    """Shows what the similarity of a response and its context is made of."""
+
+    model: str = option(
+        "",
+        "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME. An export has "
+        "no token embeddings to show.",
+        required=True,
+        reads=True,
+    )
+    input: str = option(
+        "",
+        "File of sessions in jsonl form, such as the test.jsonl that prepare_data writes.",
+        required=True,
+        files=True,
+    )
+    session: str = option("", "Id of the session. Default: the first of two turns or more.")
+    response: int | None = option(
+        None,
+        "Turn that is the response, counted from 0. Default: the session's middle turn.",
+        minimum=0,
+    )
+    output_dir: str = option(
+        "",
+        "Folder for explanation.html, explanation.json, matching.png and contributions.png.",
+        required=True,
+        writes=True,
+    )
+    context_turns: int = option(3, "Most context turns on each side of the response.", minimum=1)
+    context_side: str = option(
+        "both",
+        "Context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    join_consecutive: bool = option(
+        False,
+        "Join consecutive turns of one speaker into one, for a file of other origin: prepare_data "
+        "writes turns as training sees them.",
+    )
+    max_sequence_length: int = option(
+        0,
+        "Longest turn, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, or "
+        "else 128.",
+        minimum=3,
+        or_zero=True,
+    )
+    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbedOptions(ModelOptions):
+    """Embeds a file of sentences."""
+
+    input: str = option(
+        "",
+        "Text file, one sentence a line, UTF-8; plain, .gz or .zip. It may be larger than memory.",
+        required=True,
+        files=True,
+    )
+    output: str = option(
+        "",
+        "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
+        "complete it is a folder of this name with .dcse_tf-partial, from which the same command "
+        "goes on.",
+        required=True,
+        writes=True,
+    )
+    block_size: int = option(
+        100_000,
+        "Lines read, embedded and written at a time; distinct sentences of a block are encoded "
+        "once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: 154 MB).",
+        minimum=1,
+    )
+    cache_size: int = option(
+        50_000,
+        "Input of several blocks: sentences repeated most often, encoded once for all blocks. "
+        "Memory: their embeddings (x 384 dimensions: 77 MB), and while they are counted the "
+        "texts of ten times as many (about 100 MB). 0: repeats are looked for in a block only.",
+        minimum=0,
+    )
+    workers: int = option(
+        1,
+        "Processes that embed blocks, sharing the processor's cores; each holds the model and a "
+        "block. One process uses all cores already.",
+        minimum=1,
+        maximum=1024,
+    )
+    overwrite: bool = option(
+        False, "Replace --output if it exists, and start anew instead of going on."
+    )

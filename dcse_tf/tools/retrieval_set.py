@@ -1,0 +1,261 @@
+"""Semantic retrieval sets made of a labelled corpus.
+
+rank-bm25 defines the ranking, but looks at every sentence for every word of a query: 10,000 queries
+on 10,000 sentences would take hours. Here its index gives idf, lengths and parameters, and a word
+touches only the sentences that it is in; what rank-bm25 adds for the others is zero.
+"""
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from rank_bm25 import BM25Okapi
+
+from dcse_tf.data.words import make_splitter
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
+from dcse_tf.progress import Progress
+from dcse_tf.tools.labelled_sentences import one_intent_each, read_sentences
+from dcse_tf.tools.options import BuildRetrievalOptions
+
+
+class Bm25:
+    """The scores of all sentences for a query (Robertson and Zaragoza 2009).
+
+    Args:
+        sentences: the words of each sentence; one at least must have a word.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[str]]):
+        index = BM25Okapi([list(words) for words in sentences])
+        places: dict[str, list[int]] = collections.defaultdict(list)
+        counts: dict[str, list[int]] = collections.defaultdict(list)
+        for place, frequencies in enumerate(index.doc_freqs):
+            for word, count in frequencies.items():
+                places[word].append(place)
+                counts[word].append(count)
+        lengths = np.array(index.doc_len)
+        self._size = len(sentences)
+        self._postings = {}
+        for word, where in places.items():
+            held = np.array(where)
+            count = np.array(counts[word])
+            # The order of the operations is rank-bm25's: the last bit decides between near ties.
+            saturation = index.k1 * (1 - index.b + index.b * lengths[held] / index.avgdl)
+            weight = index.idf[word] * (count * (index.k1 + 1) / (count + saturation))
+            self._postings[word] = (held, weight)
+
+    def scores(self, query: Sequence[str]) -> np.ndarray:
+        """float64 `[sentences]`; a word that stands twice in the query counts twice."""
+        scores = np.zeros(self._size)
+        for word in query:
+            if word in self._postings:
+                held, weight = self._postings[word]
+                scores[held] += weight
+        return scores
+
+    def rank(self, query: Sequence[str]) -> np.ndarray:
+        """The sentences, best first, equal scores by place: int64 `[sentences]`."""
+        return np.argsort(-self.scores(query), kind="stable")
+
+
+SELECTIONS = ("top", "hard")
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """How a query's candidates are chosen from the BM25 ranking of all other sentences.
+
+    Attributes:
+        kind: "top", what the paper says: the first `candidates`, relevant if of the query's
+            intent, of which the first `max_positives` and `max_negatives` are kept. "hard", what
+            the authors' files hold: the `max_positives` lowest of the query's intent and the
+            `max_negatives` highest of other intents.
+        candidates: for "top": sentences retrieved.
+        max_positives: most positives of a query.
+        max_negatives: most negatives of a query; 0 for all.
+    """
+
+    kind: str = "top"
+    candidates: int = 100
+    max_positives: int = 30
+    max_negatives: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SELECTIONS:
+            raise ValueError(f"selection {self.kind!r}: expected one of {', '.join(SELECTIONS)}")
+
+    def choose(self, ranked: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positives and negatives, best first.
+
+        Args:
+            ranked: sentences, best first, the query not among them.
+            relevant: bool, whether each has the query's intent.
+        """
+        if self.kind == "top":
+            ranked, relevant = ranked[: self.candidates], relevant[: self.candidates]
+            positives = ranked[relevant][: self.max_positives]
+        else:
+            positives = ranked[relevant][-self.max_positives :]
+        return positives, ranked[~relevant][: self.max_negatives or None]
+
+
+def sample_balanced(
+    labelled: Sequence[tuple[str, str]], sentences: int, seed: int
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Draws different sentences, as many of each intent as there are, up to an even share.
+
+    Of sentences that are equal but for case the first is kept; a text that stands under two
+    intents is left out, since its label cannot be trusted. The sentences drawn are in random
+    order: ties of BM25 go by place, which must not tell the intent.
+
+    Args:
+        labelled: (sentence, intent) pairs.
+        sentences: how many to draw; 0 for all.
+        seed: the seed.
+
+    Returns:
+        The pairs drawn, and counts of what was left out.
+    """
+    intents_of: dict[str, set[str]] = collections.defaultdict(set)
+    first: dict[str, tuple[str, str]] = {}
+    for sentence, intent in labelled:
+        key = sentence.casefold()
+        intents_of[key].add(intent)
+        first.setdefault(key, (sentence, intent))
+    groups: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
+    for key, pair in first.items():
+        if len(intents_of[key]) == 1:
+            groups[pair[1]].append(pair)
+    rng = np.random.default_rng(seed)
+    shuffled = {
+        intent: [group[place] for place in rng.permutation(len(group))]
+        for intent, group in sorted(groups.items())
+    }
+    share = _even_share([len(group) for group in shuffled.values()], sentences)
+    drawn = [pair for group in shuffled.values() for pair in group[: max(0, share - 1)]]
+    # The last sentence of each share: of some intents, if it would be too many of all.
+    last = [group[share - 1] for group in shuffled.values() if len(group) >= share > 0]
+    wanted = (sentences or len(first)) - len(drawn)
+    drawn += [last[place] for place in rng.permutation(len(last))[:wanted]]
+    places = rng.permutation(len(drawn))
+    ambiguous = sum(len(intents) > 1 for intents in intents_of.values())
+    return [drawn[place] for place in places], {
+        "repeated": len(labelled) - len(first),
+        "under_two_intents": ambiguous,
+        "not_drawn": len(first) - ambiguous - len(places),
+    }
+
+
+def _even_share(sizes: list[int], total: int) -> int:
+    """The smallest share of each group with which the groups give `total` or all they have."""
+    share, largest = 0, max(sizes, default=0)
+    if not total or total >= sum(sizes):
+        return largest
+    while sum(min(size, share) for size in sizes) < total:
+        share += 1
+    return share
+
+
+def build_retrieval_set(
+    labelled: Sequence[tuple[str, str]],
+    words: Callable[[str], list[str]],
+    selection: Selection,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[RetrievalSet, dict[str, int]]:
+    """Ranks all other sentences for each one, and keeps what the selection says.
+
+    Args:
+        labelled: (sentence, intent) pairs, all sentences different.
+        words: a text's words.
+        selection: how candidates are chosen.
+        progress: called with queries done and all queries.
+
+    Returns:
+        The set, in which a sentence without a positive or a negative is no query, and counts of
+        those.
+
+    Raises:
+        InputError: no query is left.
+    """
+    split = [words(sentence) for sentence, _ in labelled]
+    if not any(split):
+        raise InputError("no sentence has a word")
+    intents = np.unique([intent for _, intent in labelled], return_inverse=True)[1]
+    index = Bm25(split)
+    queries = []
+    dropped = {"without_positives": 0, "without_negatives": 0}
+    for place, query in enumerate(split):
+        ranked = index.rank(query)
+        ranked = ranked[ranked != place]
+        positives, negatives = selection.choose(ranked, intents[ranked] == intents[place])
+        if not len(positives):
+            dropped["without_positives"] += 1
+        elif not len(negatives):
+            dropped["without_negatives"] += 1
+        else:
+            queries.append(Query(place, positives, negatives))
+        progress(place + 1, len(split))
+    if not queries:
+        raise InputError(
+            f"none of {len(split)} sentences has both a positive and a negative candidate; "
+            "each intent needs two sentences at least"
+        )
+    sentences = [sentence for sentence, _ in labelled]
+    return RetrievalSet(sentences, queries, [intent for _, intent in labelled]), dropped
+
+
+_HARD_NEGATIVES = 40  # of every query in the authors' files
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What the set has, and what was left out of it and why."""
+
+    sentences: int
+    intents: int
+    queries: int
+    positives: float
+    negatives: float
+    left_out: dict[str, int]
+
+
+def build_retrieval(config: BuildRetrievalOptions) -> Built:
+    """Reads, draws, ranks and writes.
+
+    Raises:
+        InputError: the input cannot be used, or gives no query.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    output = pathlib.Path(config.output)
+    if output.exists() and not config.overwrite:
+        raise FileExistsError(f"{output} exists already; give another file, or --overwrite")
+    split = make_splitter(config.words)
+    sentences, left_out = read_sentences(config, split)
+    labelled, unlabelled = one_intent_each(sentences)
+    if not labelled:
+        raise InputError(
+            f"--input={','.join(config.input)}: no sentence with one intent "
+            f"({len(sentences)} sentences read)"
+        )
+    drawn, not_drawn = sample_balanced(labelled, config.sentences, config.seed)
+    hard = config.selection == "hard"
+    selection = Selection(
+        config.selection,
+        config.candidates,
+        config.max_positives,
+        config.max_negatives or (_HARD_NEGATIVES if hard else 0),
+    )
+    progress = Progress("queries")
+    retrieval_set, dropped = build_retrieval_set(drawn, split, selection, progress.update)
+    write_retrieval_set(output, retrieval_set)
+    return Built(
+        sentences=len(drawn),
+        intents=len({intent for _, intent in drawn}),
+        queries=len(retrieval_set.queries),
+        positives=float(np.mean([len(q.positives) for q in retrieval_set.queries])),
+        negatives=float(np.mean([len(q.negatives) for q in retrieval_set.queries])),
+        left_out={**left_out, **unlabelled, **not_drawn, **dropped},
+    )

@@ -1,0 +1,300 @@
+"""Statistics of a corpus, and evaluation sentences that it contains.
+
+A test on sentences that were trained on measures memory. Two sentences are near-duplicates from a
+share of common character trigrams on (Jaccard's index), computed exactly for every pair: a sparse
+product over the trigrams that the evaluation set has.
+"""
+
+import array
+import collections
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import scipy.sparse
+
+from dcse_tf.data.dialogue import Session
+
+_CHUNK = 4096  # utterances counted at a time
+_FREQUENT = 20  # utterances named
+_CANDIDATES = 20_000  # texts held while looking for them
+_LONG_SESSION = 1000  # turns; a histogram needs no more
+
+# list[str] to (tokens with [CLS] and [SEP], unknown ones) of each.
+CountTokens = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """How long things are: `counts[n]` of them have length n.
+
+    Attributes:
+        total: the sum of all lengths.
+    """
+
+    counts: dict[int, int]
+    total: int
+
+    @classmethod
+    def of(cls, counts: collections.Counter[int]) -> "Lengths":
+        return cls(dict(sorted(counts.items())), sum(n * count for n, count in counts.items()))
+
+    def share_above(self, limit: int) -> float:
+        """Share of things longer than a limit, 0 to 1."""
+        number = sum(self.counts.values())
+        return sum(count for n, count in self.counts.items() if n > limit) / max(1, number)
+
+    def mean(self) -> float:
+        return self.total / max(1, sum(self.counts.values()))
+
+    def quantile(self, share: float) -> int:
+        """The smallest length that this share of things do not go beyond."""
+        wanted, seen = share * sum(self.counts.values()), 0
+        for length, count in self.counts.items():
+            seen += count
+            if seen >= wanted:
+                return length
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """What a corpus holds. Shares are 0 to 1.
+
+    Attributes:
+        speakers, intents: turns of each, most frequent first; a turn of several intents counts
+            for each.
+        labelled_turns: turns with an intent.
+        turns_a_session, words_an_utterance, characters_an_utterance, tokens_an_utterance: lengths;
+            the last is None without a tokenizer.
+        unknown_tokens: how many tokens are [UNK].
+        repeated_utterances: share of the turns whose text another turn has, case apart.
+        repeated_sessions: share of the sessions all of whose texts another session has.
+        frequent_utterances: the most frequent texts with their counts.
+    """
+
+    sessions: int
+    turns: int
+    speakers: dict[str, int]
+    intents: dict[str, int]
+    labelled_turns: int
+    turns_a_session: Lengths
+    words_an_utterance: Lengths
+    characters_an_utterance: Lengths
+    tokens_an_utterance: Lengths | None
+    unknown_tokens: int
+    repeated_utterances: float
+    repeated_sessions: float
+    frequent_utterances: list[tuple[str, int]]
+
+
+class StatisticsCollector:
+    """Counts sessions as they come. Memory grows by sixteen bytes a turn and a session, no more."""
+
+    def __init__(self, split_words: Callable[[str], list[str]], count_tokens: CountTokens | None):
+        """Args:
+        split_words: a text's words.
+        count_tokens: counts WordPiece tokens; None to leave them out.
+        """
+        self._split_words = split_words
+        self._count_tokens = count_tokens
+        self._turns, self._words = collections.Counter[int](), collections.Counter[int]()
+        self._characters, self._tokens = collections.Counter[int](), collections.Counter[int]()
+        self._speakers, self._intents = collections.Counter[str](), collections.Counter[str]()
+        self._labelled = self._unknown = 0
+        self._texts, self._sessions = array.array("Q"), array.array("Q")
+        self._candidates = collections.Counter[str]()
+        self._waiting: list[str] = []
+
+    def add(self, session: Session) -> None:
+        texts = [turn.text.casefold() for turn in session.turns]
+        self._turns[len(texts)] += 1
+        self._sessions.append(_fingerprint("\n".join(texts)))
+        self._texts.extend(map(_fingerprint, texts))
+        self._candidates.update(texts)
+        if len(self._candidates) > _CANDIDATES:
+            self._candidates = collections.Counter(
+                dict(self._candidates.most_common(_CANDIDATES // 2))
+            )
+        for turn in session.turns:
+            self._speakers[turn.role] += 1
+            self._intents.update(turn.intents)
+            self._labelled += bool(turn.intents)
+            self._characters[len(turn.text)] += 1
+            self._words[len(self._split_words(turn.text))] += 1
+            self._waiting.append(turn.text)
+        if len(self._waiting) >= _CHUNK:
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        if self._count_tokens and self._waiting:
+            tokens, unknown = self._count_tokens(self._waiting)
+            self._tokens.update(tokens.tolist())
+            self._unknown += int(unknown.sum())
+        self._waiting = []
+
+    def finish(self) -> Statistics:
+        """The counts of all sessions."""
+        self._count_waiting()
+        texts, counts = np.unique(np.frombuffer(self._texts, np.uint64), return_counts=True)
+        # The candidates' own counts begin where they were last forgotten; these are exact.
+        exact = {
+            text: int(counts[np.searchsorted(texts, np.uint64(_fingerprint(text)))])
+            for text, _ in self._candidates.most_common(10 * _FREQUENT)
+        }
+        frequent = sorted(exact.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]
+        return Statistics(
+            sessions=len(self._sessions),
+            turns=len(self._texts),
+            speakers=dict(self._speakers.most_common()),
+            intents=dict(self._intents.most_common()),
+            labelled_turns=self._labelled,
+            turns_a_session=Lengths.of(self._turns),
+            words_an_utterance=Lengths.of(self._words),
+            characters_an_utterance=Lengths.of(self._characters),
+            tokens_an_utterance=Lengths.of(self._tokens) if self._count_tokens else None,
+            unknown_tokens=self._unknown,
+            repeated_utterances=float(counts[counts > 1].sum() / max(1, len(self._texts))),
+            repeated_sessions=_repeated_share(self._sessions),
+            frequent_utterances=[(text, count) for text, count in frequent if count > 1],
+        )
+
+
+def _fingerprint(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _repeated_share(fingerprints: Sequence[int]) -> float:
+    _, counts = np.unique(np.frombuffer(fingerprints, np.uint64), return_counts=True)  # type: ignore[call-overload]
+    return float(counts[counts > 1].sum() / max(1, len(fingerprints)))
+
+
+_UNHEARD = re.compile(r"[\W_]+")
+_SHINGLE = 3
+_LEAKS_CHUNK = 2048  # utterances compared at a time
+LONG = 8  # characters from which a repeated sentence is hardly chance
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak:
+    """The corpus' nearest utterance to a sentence of the set."""
+
+    sentence: str
+    utterance: str
+    session_id: str
+    similarity: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakReport:
+    """What of a set stands in the corpus.
+
+    Attributes:
+        source: the set's file.
+        sentences: different sentences, case, spaces and punctuation apart.
+        exact, near: how many have an equal utterance, or none but a near one.
+        long_exact, long_near: those of LONG characters or more: shorter ones stand in every corpus.
+        leaks: all of these sentences, the longest first.
+    """
+
+    source: str
+    sentences: int
+    exact: int
+    near: int
+    long_sentences: int
+    long_exact: int
+    long_near: int
+    leaks: list[Leak]
+
+
+class LeakFinder:
+    """Looks for the sentences of a set in utterances as they come."""
+
+    def __init__(self, source: str, sentences: Sequence[str], threshold: float):
+        """Args:
+        source: the set's file.
+        sentences: its sentences.
+        threshold: the share of common trigrams from which two are near-duplicates.
+        """
+        self._source = source
+        self._threshold = threshold
+        self._sentences: dict[str, str] = {}
+        for sentence in sentences:
+            if key := _normalize(sentence):
+                self._sentences.setdefault(key, sentence)
+        self._keys = list(self._sentences)
+        self._columns: dict[str, int] = {}
+        for key in self._keys:
+            for shingle in _shingles(key):
+                self._columns.setdefault(shingle, len(self._columns))
+        self._matrix, self._sizes = self._vectors(self._keys)
+        self._best: dict[int, Leak] = {}
+        self._waiting: dict[str, tuple[str, str]] = {}
+
+    def add(self, session_id: str, text: str) -> None:
+        key = _normalize(text)
+        if key:
+            self._waiting.setdefault(key, (session_id, text))
+            if len(self._waiting) >= _LEAKS_CHUNK:
+                self._compare()
+
+    def _vectors(self, keys: Sequence[str]) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
+        """Which of the set's trigrams each text has, and how many trigrams it has in all."""
+        rows = [_shingles(key) for key in keys]
+        known = [[self._columns[s] for s in row if s in self._columns] for row in rows]
+        starts = np.cumsum([0, *map(len, known)])
+        columns = np.array([column for row in known for column in row], np.int64)
+        shape = (len(keys), len(self._columns))
+        ones = np.ones(len(columns), np.float32)
+        matrix = scipy.sparse.csr_matrix((ones, columns, starts), shape=shape)
+        return matrix, np.array([len(row) for row in rows], np.int64)
+
+    def _compare(self) -> None:
+        keys, found = list(self._waiting), list(self._waiting.values())
+        self._waiting = {}
+        if not keys or not self._keys:
+            return
+        vectors, sizes = self._vectors(keys)
+        common = (vectors @ self._matrix.T).tocoo()
+        union = sizes[common.row] + self._sizes[common.col] - common.data
+        similarity = common.data / union
+        for place in np.flatnonzero(similarity >= self._threshold - 1e-6).tolist():
+            utterance, sentence = int(common.row[place]), int(common.col[place])
+            # Texts of other order can have the same trigrams; only equal texts are exact.
+            equal = keys[utterance] == self._keys[sentence]
+            value = 1.0 if equal else min(float(similarity[place]), 0.999)
+            best = self._best.get(sentence)
+            if best is None or value > best.similarity:
+                session_id, text = found[utterance]
+                original = self._sentences[self._keys[sentence]]
+                self._best[sentence] = Leak(original, text, session_id, value)
+
+    def finish(self) -> LeakReport:
+        """What was found in all utterances."""
+        self._compare()
+        exact = [self._best[place].similarity == 1.0 for place in self._best]
+        long = [len(self._keys[place]) >= LONG for place in self._best]
+        both = sum(e and n for e, n in zip(exact, long, strict=True))
+        ordered = sorted(self._best, key=lambda p: (-len(self._keys[p]), self._keys[p]))
+        return LeakReport(
+            source=self._source,
+            sentences=len(self._keys),
+            exact=sum(exact),
+            near=len(exact) - sum(exact),
+            long_sentences=sum(len(key) >= LONG for key in self._keys),
+            long_exact=both,
+            long_near=sum(long) - both,
+            leaks=[self._best[place] for place in ordered],
+        )
+
+
+def _normalize(text: str) -> str:
+    return _UNHEARD.sub("", text.casefold())
+
+
+def _shingles(key: str) -> set[str]:
+    if len(key) <= _SHINGLE:
+        return {key}
+    return {key[place : place + _SHINGLE] for place in range(len(key) - _SHINGLE + 1)}

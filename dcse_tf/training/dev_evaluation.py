@@ -1,0 +1,152 @@
+"""Dev scores while training."""
+
+import functools
+import pathlib
+from collections.abc import Callable
+
+import keras
+from absl import logging
+
+from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.evaluation import geometry, response_selection
+from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.task import Scores, Setup
+
+_HIGH, _APART = 0.98, 0.005
+_MANY = 0.5
+
+
+def describe_trouble(metrics: dict[str, float]) -> str | None:
+    """What to say of a stretch of training that teaches nothing; None where all is well.
+
+    Args:
+        metrics: means of the stretch; `without_negatives` is a share of the samples.
+    """
+    share = metrics.get("without_negatives", 0.0)
+    if share >= _MANY:
+        return (
+            f"{share:.0%} of the samples had no negative and taught nothing: every other response "
+            "of their batches is of their own session or has a text of it. Remedies: a larger "
+            "--global_batch_size; a corpus in which fewer sessions repeat each other."
+        )
+    return _describe_saturation(metrics)
+
+
+def _describe_saturation(metrics: dict[str, float]) -> str | None:
+    """What to say where all similarities are alike; None where they differ.
+
+    Where the token embeddings point almost one way, R^T R is nearly of rank one, so every
+    candidate's context-aware embedding is parallel to its context-free one: all similarities are
+    1 and the objective cannot move, whatever the context.
+    """
+    positive = metrics.get("positive_similarity")
+    negative = metrics.get("negative_similarity")
+    if positive is None or negative is None:
+        return None
+    if negative < _HIGH or positive - negative > _APART:
+        return None
+    return (
+        f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
+        "for negatives, so the objective has nothing to tell apart and its gradient is almost "
+        "zero. The token embeddings point almost one way, as they do from random weights or a "
+        "collapsed pre-training. Remedies: start from a pre-trained --encoder; adapt it longer "
+        "first (--task=mlm, with warm-up); lower --learning_rate."
+    )
+
+
+_CANDIDATES = 10
+_RANKS = ("r1", "r2", "r5", "mrr")
+
+
+class DevEvaluation:
+    """Scores the encoder as it is: the task's scores, response selection on the dev sessions by
+    the similarities that the task names, and the files of --dev_retrieval and --dev_sts. Scores
+    are percentages but for the task's own.
+
+    Attributes:
+        encoder: the encoder as it is.
+        scorer: its matching similarity; None where the task has none.
+        retrieval: the set of --dev_retrieval; None without.
+        geometry: of the last evaluation, "SET/FIGURE" to `geometry.describe`'s figures, which are
+            no scores: higher is not better.
+    """
+
+    def __init__(self, setup: Setup, model: keras.Model):
+        config = setup.config
+        task = TASKS[config.task]
+        self.encoder = SentenceEncoder(
+            setup.encoder, setup.vocabulary, setup.manifest.max_sequence_length, pooling="mean"
+        )
+        self.scorer: ResponseScorer | None = None
+        self.retrieval: RetrievalSet | None = None
+        self.geometry: Scores = {}
+        self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
+        samples = _dev_samples(setup) if task.scores_responses else []
+        if samples and "matching" in task.scores_responses:
+            self.scorer = ResponseScorer(self.encoder, setup.attention)
+            self._parts.append(functools.partial(self._match, samples))
+        if samples and "cosine" in task.scores_responses:
+            self._parts.append(functools.partial(self._compare, samples))
+        if config.dev_retrieval:
+            self.retrieval = read_retrieval_set(pathlib.Path(config.dev_retrieval))
+            self._parts.append(functools.partial(self._retrieve, self.retrieval))
+        if config.dev_sts:
+            sts = read_sts_set(pathlib.Path(config.dev_sts))
+            self._parts.append(functools.partial(self._correlate, sts))
+
+    def evaluate(self) -> Scores:
+        """The scores, by name."""
+        self.geometry = {}
+        return {name: value for part in self._parts for name, value in part().items()}
+
+    def _match(self, samples: list[response_selection.Sample]) -> Scores:
+        assert self.scorer is not None
+        found = response_selection.evaluate_response_selection(samples, self.scorer.score)
+        return _prefix("dev/response_", found, _RANKS)
+
+    def _compare(self, samples: list[response_selection.Sample]) -> Scores:
+        found = response_selection.evaluate_by_cosine(samples, self.encoder.encode)
+        self.geometry |= _prefix("sessions/", found, geometry.NAMES)
+        return _prefix("dev/cosine_", found, _RANKS)
+
+    def _retrieve(self, retrieval: RetrievalSet) -> Scores:
+        found = evaluate_retrieval(retrieval, self.encoder.encode)
+        self.geometry |= _prefix("retrieval/", found, geometry.NAMES)
+        return _prefix("dev/", found, ("map", "mrr"))
+
+    def _correlate(self, sts: StsSet) -> Scores:
+        found = evaluate_sts(sts, self.encoder.encode)
+        self.geometry |= _prefix("sts/", found, geometry.NAMES)
+        return _prefix("dev/", found, ("spearman",))
+
+
+def _prefix(prefix: str, evaluation: Evaluation, names: tuple[str, ...]) -> Scores:
+    scores = evaluation.scores
+    return {f"{prefix}{name}": scores[name] for name in names if name in scores}
+
+
+def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
+    config = setup.config
+    if not config.dev_samples:
+        return []
+    assert config.context_turns is not None
+    assert config.context_side is not None
+    samples = response_selection.make_samples(
+        response_selection.read_dialogues(setup.data_dir / "dev.jsonl"),
+        candidates=_CANDIDATES,
+        context_turns=config.context_turns,
+        context_side=config.context_side,
+        max_samples=config.dev_samples,
+        seed=config.seed,
+    )
+    if not samples:
+        logging.warning(
+            "%s: too few dev sessions to rank a response among %d; no response selection",
+            setup.data_dir / "dev.jsonl",
+            _CANDIDATES,
+        )
+    return samples

@@ -1,0 +1,212 @@
+"""What TensorBoard shows of a run besides its figures."""
+
+import collections
+import dataclasses
+import functools
+import pathlib
+
+import numpy as np
+from absl import logging
+from google.protobuf import text_format
+from tensorboard.plugins import projector
+
+from dcse_tf.data.formats import jsonl
+from dcse_tf.encoder.load import load_encoder
+from dcse_tf.evaluation.explanation import (
+    MAPS,
+    Explanation,
+    context_of,
+    draw_heatmap,
+    explain_response,
+)
+from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.response_selection import read_dialogues
+from dcse_tf.evaluation.retrieval import RetrievalSet
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import BadLines
+from dcse_tf.tasks.task import Scores, Setup
+from dcse_tf.training.dev_evaluation import DevEvaluation
+from dcse_tf.training.options import TrainOptions
+from dcse_tf.training.summaries import Setting, SummaryWriter
+
+# What TensorBoard looks for in a run's folder.
+CONFIG_FILE = "projector_config.pbtxt"
+TENSORS, METADATA = "sentences.tsv", "sentences_metadata.tsv"
+_COLORS = 50  # the page offers no colours by a column of more values
+_OTHER = "(other)"
+_NONE = "(none)"  # a field of the metadata may not be empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    """Sentences to show, and the labels to colour them by, "" where there is none."""
+
+    sentences: list[str]
+    labels: list[str]
+
+
+def choose_sentences(count: int, retrieval: RetrievalSet | None, dev: pathlib.Path) -> Points:
+    """The sentences to show.
+
+    Args:
+        count: most of them.
+        retrieval: taken evenly over the set, which may be sorted by intent; None for the dev
+            split.
+        dev: dev sessions in jsonl form, of which the first distinct utterances are taken.
+    """
+    labels: dict[str, str] = {}
+    if retrieval:
+        for sentence, intent in zip(retrieval.sentences, retrieval.intents, strict=True):
+            labels.setdefault(sentence, intent)
+        texts = list(labels)
+        rows = np.linspace(0, len(texts) - 1, min(count, len(texts))).round().astype(int)
+        chosen = [texts[row] for row in rows]
+        return Points(chosen, [labels[text] for text in chosen])
+    for _, turns in jsonl.read_sessions(dev, BadLines(0)):
+        for turn in turns:
+            labels.setdefault(turn.text, ", ".join(turn.intents))
+        if len(labels) >= count:
+            break
+    chosen = list(labels)[:count]
+    return Points(chosen, [labels[text] for text in chosen])
+
+
+def write_projector(folder: pathlib.Path, points: Points, encode: Encode) -> None:
+    """Writes the embeddings, their metadata and the file that names both into a run's folder."""
+    embeddings = encode(points.sentences)
+    with atomic_file(folder / TENSORS) as partial:
+        np.savetxt(partial, embeddings, fmt="%.6g", delimiter="\t")
+    with atomic_file(folder / METADATA) as partial:
+        partial.write_text(_format_metadata(points), encoding="utf-8")
+    config = projector.ProjectorConfig()
+    shown = config.embeddings.add(
+        tensor_name="dev_sentences", tensor_path=TENSORS, metadata_path=METADATA
+    )
+    shown.tensor_shape.extend(embeddings.shape)
+    with atomic_file(folder / CONFIG_FILE) as partial:
+        partial.write_text(text_format.MessageToString(config), encoding="utf-8")
+
+
+def _format_metadata(points: Points) -> str:
+    """A line a sentence; with a head only if there are several columns, as TensorBoard has it.
+
+    Labels that are too many to colour by get a column in which the rare ones are one.
+    """
+    sentences = [_flatten(text) for text in points.sentences]
+    if not any(points.labels):
+        return "".join(f"{text}\n" for text in sentences)
+    columns = {"sentence": sentences, "label": [_flatten(label) for label in points.labels]}
+    counts = collections.Counter(columns["label"])
+    if len(counts) > _COLORS:
+        common = {label for label, _ in counts.most_common(_COLORS - 1)}
+        columns["common label"] = [x if x in common else _OTHER for x in columns["label"]]
+    lines = [columns, *zip(*columns.values(), strict=True)]
+    return "".join("\t".join(fields) + "\n" for fields in lines)
+
+
+def _flatten(text: str) -> str:
+    return " ".join(text.split()) or _NONE
+
+
+# Columns of the table of hyperparameters: what a result may hang on.
+SETTINGS = (
+    *("task", "data_dir", "encoder", "token_vectors", "seed"),
+    *("steps", "global_batch_size", "learning_rate", "warmup_steps", "decay", "weight_decay"),
+    *("clip_norm", "dropout", "temperature", "freeze_layers", "freeze_embeddings"),
+    *("aggregation", "cosine_weight", "center_tokens", "batch_form", "session_turns", "negatives"),
+    *("context_turns", "context_side", "compute_dtype", "mask_rate"),
+)
+# Scores by which runs are compared. The table of hyperparameters shows five figures, the first by
+# name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
+# task has more than five of them.
+HEADLINES = (
+    *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/response_r1", "dev/spearman"),
+)
+_LONGEST = 80  # characters of a turn that is drawn, where there is such a session
+
+
+class TensorBoardShowcase:
+    """Hyperparameters, the scores of the encoder that is kept, the geometry of dev embeddings,
+    heatmaps of a dev session, the projector.
+
+    Args:
+        setup: of the run.
+        evaluation: gives what is drawn, and the geometry.
+    """
+
+    def __init__(self, setup: Setup, evaluation: DevEvaluation):
+        self._setup = setup
+        self._evaluation = evaluation
+        # Chosen now, so that a fault in a file does not wait for the end of the training.
+        self._points = self._choose_points()
+
+    def begin(self, summaries: SummaryWriter) -> None:
+        config = self._setup.config
+        # With its folders' names, for the last one may be "run" in all of them.
+        name = "/".join(pathlib.Path(config.run_dir).absolute().parts[-3:])
+        summaries.begin_session(list_settings(config), name)
+
+    def kept(self, summaries: SummaryWriter, scores: Scores, step: int) -> None:
+        names = {*HEADLINES, self._setup.config.best_metric}
+        found = {name: value for name, value in scores.items() if name in names}
+        summaries.scalars("best", found, step)
+
+    def evaluated(self, summaries: SummaryWriter, step: int) -> None:
+        summaries.scalars("eval/geometry", self._evaluation.geometry, step)
+        explanation = self._explain()
+        if explanation:
+            for name in MAPS:
+                summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
+
+    def end(self, summaries: SummaryWriter) -> None:
+        if self._points.sentences:
+            # The encoder that the run leaves behind, not the last step's.
+            encoder = load_encoder(self._setup.config.run_dir, "run_dir", 0, "mean")
+            write_projector(summaries.folder, self._points, encoder.encode)
+        summaries.end_session()
+
+    def _choose_points(self) -> Points:
+        count, retrieval = self._setup.config.projector_sentences, self._evaluation.retrieval
+        if not count:
+            return Points([], [])
+        points = choose_sentences(count, retrieval, self._setup.data_dir / "dev.jsonl")
+        if not points.sentences:
+            logging.warning("no dev sentences for the projector")
+        return points
+
+    @functools.cached_property
+    def _session(self) -> tuple[str, list[str]]:
+        config = self._setup.config
+        assert config.context_turns is not None
+        turns = config.context_turns * (2 if config.context_side == "both" else 1) + 1
+        return choose_session(read_dialogues(self._setup.data_dir / "dev.jsonl"), turns)
+
+    def _explain(self) -> Explanation | None:
+        """The dev session taken apart as the encoder now is; None without a matching."""
+        scorer, config = self._evaluation.scorer, self._setup.config
+        if scorer is None:
+            return None
+        assert config.context_turns is not None
+        assert config.context_side is not None
+        turns = len(self._session[1])
+        # Where the session is long enough its first response with all its context.
+        response = min(config.context_turns, turns - 1)
+        context = context_of(turns, response, config.context_turns, config.context_side)
+        tokens = self._setup.vocabulary.tokens
+        return explain_response(scorer, tokens, self._session, response, context)
+
+
+def list_settings(config: TrainOptions) -> dict[str, Setting]:
+    """The settings of the table of hyperparameters."""
+    values = config.to_dict()
+    values["encoder"] = config.encoder or f"random, {config.encoder_size}"
+    return {name: "none" if values[name] in (None, "") else values[name] for name in SETTINGS}
+
+
+def choose_session(sessions: list[tuple[str, list[str]]], turns: int) -> tuple[str, list[str]]:
+    """The first of (id, texts) with `turns` turns and these short enough to be drawn small; or the
+    first with so many turns; or the first of those with most.
+    """
+    enough = [session for session in sessions if len(session[1]) >= turns]
+    short = [s for s in enough if max(len(text) for text in s[1][:turns]) <= _LONGEST]
+    return [*short, *enough, *sorted(sessions, key=lambda session: -len(session[1]))][0]
