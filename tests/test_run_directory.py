@@ -144,7 +144,7 @@ def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_pat
     with caplog.at_level("INFO", logger="absl"):
         _begin(tmp_path, **{name: value})
     assert _read(tmp_path)[name] == value
-    assert (f"from now on --{name}={value}" in caplog.text) == (name in FROM_NOW_ON)
+    assert (f"from now on `{name}`={value}" in caplog.text) == (name in FROM_NOW_ON)
 
 
 def test_another_number_of_devices_is_told(tmp_path, caplog):
@@ -162,7 +162,7 @@ def test_a_linear_decay_ends_where_it_was_begun_to_end(tmp_path):
     _begin(tmp_path, steps=100, decay="linear")
     _save_checkpoint(tmp_path)
     _begin(tmp_path, steps=100, decay="linear")
-    message = r"--steps=200 \(begun with 100\), to which --decay=linear"
+    message = r"`steps`=200 \(begun with 100\), to which `decay`=linear"
     with pytest.raises(OptionError, match=message):
         _begin(tmp_path, steps=200, decay="linear")
 

@@ -19,7 +19,7 @@ from dcse_tf.input_files import BadLines
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md")
 JOBS = sorted(path.stem for path in (ROOT / "dcse_tf/cli").glob("[a-z]*.py"))
-JOBS.remove("flag_options")
+JOBS.remove("flags")
 # Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
 OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
 
