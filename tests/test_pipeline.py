@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from lettered_corpus import FIRST_TURN, MASK, PAD, SPECIAL, TOKENS, prepare_sessions, read_turn
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.stream import make_contrastive_dataset, make_masked_lm_dataset, make_view_dataset
 
@@ -27,8 +28,7 @@ def contrastive(corpus, steps, **settings):
         "session_turns": 4,
         "batch_size": BATCH,
         "negatives": 3,
-        "context_turns": 2,
-        "context_side": "both",
+        "context": Context(2, "both"),
     }
     dataset = make_contrastive_dataset(*corpus, **{**values, "seed": 0, **settings})
     return list(dataset.take(steps * settings.get("replicas", 1)).as_numpy_iterator())
@@ -144,7 +144,7 @@ def test_an_epoch_does_not_follow_the_files(corpus):
 
 def test_batches_are_made_as_asked_for(corpus):
     for side, slots in (("both", 4), ("before", 2)):
-        for batch in contrastive(corpus, 2, context_side=side, negatives=2):
+        for batch in contrastive(corpus, 2, context=Context(2, side), negatives=2):
             assert batch["context_index"].shape == batch["turn_mask"].shape == (BATCH, slots)
             assert batch["candidate_index"].shape == (BATCH, 3)
             assert batch["candidate_mask"].all()
@@ -270,7 +270,7 @@ def read_turns(row):
     ("batch_form", "side"), [("plain", "before"), ("unique", "both"), ("dense", "both")]
 )
 def test_contexts_in_one_sequence_are_those_of_the_turns_apart(corpus, batch_form, side):
-    settings = {"batch_form": batch_form, "context_side": side}
+    settings = {"batch_form": batch_form, "context": Context(2, side)}
     apart = contrastive(corpus, 2, **settings)
     whole = flat(corpus, 2, context_tokens=40, **settings)
     for one, two in zip(apart, whole, strict=True):

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from dcse_tf.data.batch import (
     Shapes,
-    context_offsets,
     cut_session,
     flatten_contexts,
     make_batches,
@@ -22,6 +21,7 @@ from dcse_tf.data.batch import (
     turns_of_samples,
     turns_of_sessions,
 )
+from dcse_tf.data.dialogue import Context
 from dcse_tf.data.manifest import Blocks, Manifest, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances, shard_paths
@@ -233,8 +233,7 @@ def make_contrastive_dataset(
     batch_size: int,
     session_turns: int,
     negatives: int,
-    context_turns: int,
-    context_side: str,
+    context: Context,
     seed: int,
     context_tokens: int = 0,
     layout: Layout = PADDED,
@@ -251,9 +250,10 @@ def make_contrastive_dataset(
     """
     split = manifest.splits["train"]
     longest = manifest.max_sequence_length
-    slots = len(context_offsets(context_turns, context_side))
     rows = batch_size * (session_turns if batch_form == "dense" else 1)
-    shapes = _largest_batch(batch_form, rows, replicas, negatives, slots, longest, context_tokens)
+    shapes = _largest_batch(
+        batch_form, rows, replicas, negatives, context.slots, longest, context_tokens
+    )
     dataset = repeat_epochs(
         folder,
         split,
@@ -268,15 +268,15 @@ def make_contrastive_dataset(
         session, draw = parse_session(record), fold_seed(seed, epoch, index, SAMPLES)
         if batch_form == "dense":
             return step, cut_session(session, draw, session_turns)
-        return step, make_sample(session, draw, context_turns, context_side, longest)
+        return step, make_sample(session, draw, context, longest)
 
     def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
         if batch_form == "dense":
-            turns = turns_of_sessions(elements, context_turns, context_side, replicas)
+            turns = turns_of_sessions(elements, context, replicas)
         else:
             turns = turns_of_samples(elements, replicas)
         if context_tokens:
-            turns = flatten_contexts(turns, context_turns, context_tokens)
+            turns = flatten_contexts(turns, context.turns, context_tokens)
         draw = fold_seed(seed, steps[0], BATCHES)
         distinct, sizes = batch_form != "plain", shapes if fixed_shapes else None
         return tuple(make_batches(turns, negatives, draw, replicas, layout, distinct, sizes))

@@ -9,8 +9,6 @@ from dcse_tf.tasks.task import Setup, Tensors, count_batch, make_layout
 def make_dialogue_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives as the run's settings have them."""
     config = setup.config
-    assert config.context_turns is not None
-    assert config.context_side is not None
     return make_contrastive_dataset(
         setup.data_dir,
         setup.manifest,
@@ -18,8 +16,7 @@ def make_dialogue_dataset(setup: Setup, first_step: int, replicas: int) -> tf.da
         batch_size=config.global_batch_size or 0,
         session_turns=config.session_turns,
         negatives=config.negatives,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
+        context=config.context,
         context_tokens=config.longest_context(setup.manifest.max_sequence_length),
         seed=config.seed,
         layout=make_layout(config),

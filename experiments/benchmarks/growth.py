@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.batch import make_batches, turns_of_samples
+from dcse_tf.data.dialogue import Context
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
@@ -138,8 +139,7 @@ def first_batch_case(name: str, data: pathlib.Path, part: float) -> measure.Case
             batch_size=batch_size,
             session_turns=16,
             negatives=9,
-            context_turns=3,
-            context_side="both",
+            context=Context(3, "both"),
             seed=0,
             first_step=first_step,
         )
