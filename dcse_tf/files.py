@@ -143,7 +143,7 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
     with lock_output(path), name_output(path):
         _restore(path)
         if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another folder, or --overwrite")
+            raise FileExistsError(f"{path} exists already; give another folder, or `overwrite`")
         partial, previous = partial_path(path), marked(path, _PREVIOUS)
         _remove(partial)  # of a run that was killed
         try:
@@ -222,7 +222,7 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(path), name_output(path):
         if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another file, or --overwrite")
+            raise FileExistsError(f"{path} exists already; give another file, or `overwrite`")
         partial = partial_path(path)
         partial.unlink(missing_ok=True)  # of a run that was killed
         try:

@@ -61,7 +61,7 @@ class BadLines:
         # What the file has may be quoted in it, a session's name with a line's end for one.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
         if self.count > self.limit:
-            allowed = f" (bad line {self.count}; --{self._flag}={self.limit})" if self._flag else ""
+            allowed = f" (bad line {self.count}; `{self._flag}`={self.limit})" if self._flag else ""
             raise InputError(f"{message}{allowed}")
         if self.count <= self._named:
             logging.warning("skipped %s", message)
@@ -89,7 +89,7 @@ def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib
             found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            raise InputError(f"--{flag}={pattern}: no such file")
+            raise InputError(f"`{flag}`={pattern}: no such file")
         paths.extend(files)
     return list(dict.fromkeys(paths))  # a file that two patterns name is one file
 

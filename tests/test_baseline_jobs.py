@@ -191,10 +191,10 @@ def test_the_fingerprint_covers_what_was_fitted(kind, baselines, tmp_path):
 
 
 def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, data_dir, fit):
-    with pytest.raises(InputError, match=r"--pooling=cls: .* was fitted .* --pooling=mean"):
+    with pytest.raises(InputError, match=r"`pooling`=cls: .* was fitted .* `pooling`=mean"):
         load_encoder(str(baselines["flow"]), "model", 0, "cls")
     execution = Execution(compute_dtype="bfloat16")
-    with pytest.raises(InputError, match="leave out --pooling and --compute_dtype"):
+    with pytest.raises(InputError, match="leave out `pooling` and `compute_dtype`"):
         load_encoder(str(baselines["word_vectors"]), "model", 0, "cls", execution)
     with pytest.raises(InputError, match="is a fitted baseline"):
         fit("whitening", encoder=str(baselines["flow"]))

@@ -207,7 +207,7 @@ def test_an_error_names_the_flag(config, changes, message):
 @pytest.mark.parametrize("encoder", ["", "./bert"])
 def test_exactly_one_of_encoder_and_encoder_size(encoder):
     size = "tiny" if encoder else ""
-    with pytest.raises(OptionError, match=r"either --encoder .* or --encoder_size"):
+    with pytest.raises(OptionError, match=r"either `encoder` .* or `encoder_size`"):
         train_config(encoder=encoder, encoder_size=size)
     assert train_config(encoder=encoder, encoder_size="" if encoder else "tiny")
 
@@ -215,7 +215,7 @@ def test_exactly_one_of_encoder_and_encoder_size(encoder):
 @pytest.mark.parametrize("vocab", ["", "./bert"])
 def test_exactly_one_of_vocab_and_vocab_size(vocab):
     values = {"input": ("a.tsv",), "output_dir": "out", "vocab": vocab}
-    with pytest.raises(OptionError, match=r"either --vocab .* or --vocab_size"):
+    with pytest.raises(OptionError, match=r"either `vocab` .* or `vocab_size`"):
         PrepareOptions(**values, vocab_size=100 if vocab else 0)
     assert PrepareOptions(**values, vocab_size=0 if vocab else 100)
 
@@ -417,7 +417,7 @@ def test_scores_that_a_run_has_may_decide_which_encoder_is_best():
 
 
 def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
-    with pytest.raises(OptionError, match=r"--negatives=20: .* at most .* = 19"):
+    with pytest.raises(OptionError, match=r"`negatives`=20: .* at most .* = 19"):
         train_config(negatives=20).with_defaults(1000, 50)
     assert train_config(negatives=19).with_defaults(1000, 50).negatives == 19
     assert train_config(task="mlm", negatives=60).with_defaults(1000, 50)
@@ -450,7 +450,7 @@ def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
 
 
 def test_rows_hold_the_longest_utterance():
-    with pytest.raises(OptionError, match="--row_length=64: utterances of data have up to 100"):
+    with pytest.raises(OptionError, match="`row_length`=64: utterances of data have up to 100"):
         train_config(row_length=64).with_defaults(1000, 100)
     assert train_config(row_length=64, layout="bucketed").with_defaults(1000, 100)
 

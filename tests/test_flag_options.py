@@ -168,7 +168,7 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
                 object.__setattr__(settings, field.name, field.default)
             many = isinstance(getattr(settings, name), tuple)
             object.__setattr__(settings, name, (__file__, missing) if many else missing)
-            with pytest.raises(InputError, match=re.escape(f"--{name}={missing}: no such file")):
+            with pytest.raises(InputError, match=re.escape(f"`{name}`={missing}: no such file")):
                 find_files(settings)
 
 

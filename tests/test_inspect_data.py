@@ -212,7 +212,7 @@ def test_a_report_is_replaced_only_if_told_to(tmp_path):
     config = make_config(tmp_path)
     inspect_data(config)
     before = read_report(tmp_path)
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         inspect_data(config.replace(max_sessions=1, input=("missing.jsonl",)))
     with pytest.raises(InputError):
         inspect_data(config.replace(overwrite=True, input=("missing.jsonl",)))

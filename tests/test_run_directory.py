@@ -36,7 +36,7 @@ def test_a_run_that_has_begun_keeps_its_settings(tmp_path):
     _begin(tmp_path)
     _save_checkpoint(tmp_path)
     _begin(tmp_path, save_every=7)
-    with pytest.raises(OptionError, match=r"--seed=1 \(begun with 0\)"):
+    with pytest.raises(OptionError, match=r"`seed`=1 \(begun with 0\)"):
         _begin(tmp_path, seed=1)
     assert _read(tmp_path)["seed"] == 0
 
@@ -52,7 +52,7 @@ def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
     _save_checkpoint(tmp_path)
     config = _begin(tmp_path, steps=200)
     assert (config.steps, config.warmup_steps) == (200, 10)
-    with pytest.raises(OptionError, match=r"--warmup_steps=20 \(begun with 10\)"):
+    with pytest.raises(OptionError, match=r"`warmup_steps`=20 \(begun with 10\)"):
         _begin(tmp_path, steps=200, warmup_steps=20)
 
 
@@ -132,7 +132,7 @@ def test_what_a_run_depends_on_may_not_change(tmp_path, name):
     beside = BESIDE.get(name, {})
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)
-    with pytest.raises(OptionError, match=rf"--{name}=.* \(begun with "):
+    with pytest.raises(OptionError, match=rf"`{name}`=.* \(begun with "):
         _begin(tmp_path, **beside, **{name: FIXED[name]})
 
 
@@ -176,7 +176,7 @@ def test_files_may_move_but_not_change(tmp_path):
         _begin(tmp_path / "new", {**INPUTS, "the corpus": "c" * 64})
     before = {**INPUTS, "--token_vectors": "d" * 64}
     (tmp_path / "new/inputs.json").write_text(json.dumps(before))
-    with pytest.raises(OptionError, match=r"--token_vectors \(now none, begun with SHA-256 dddd"):
+    with pytest.raises(OptionError, match=r"`token_vectors` \(now none, begun with SHA-256 dddd"):
         _begin(tmp_path / "new")
     (tmp_path / "new/inputs.json").write_text("[1]")
     with pytest.raises(InputError, match=r"inputs\.json: cannot be read"):

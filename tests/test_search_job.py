@@ -178,7 +178,7 @@ def test_a_build_is_not_gone_on_with_for_another_corpus(config, tmp_path, monkey
     with (tmp_path / "corpus.txt").open("a") as file:
         file.write("my refund\n")
     with pytest.raises(
-        InputError, match=r"index\.dcse_tf-building.*contents of --corpus.*--overwrite"
+        InputError, match=r"index\.dcse_tf-building.*contents of `corpus`.*`overwrite`"
     ):
         ask(config, [])
     assert "my refund" in [hit.text for hit in ask(config.replace(overwrite=True), ["refund"])[0]]
@@ -198,7 +198,7 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
         with pytest.raises(InputError, match=message):
             ask(config.replace(**change), [])
     (tmp_path / "corpus.txt").write_text("ok\n")
-    with pytest.raises(InputError, match="contents of --corpus"):
+    with pytest.raises(InputError, match="contents of `corpus`"):
         ask(config, [])
     assert read_files(tmp_path / "index") == before
     (hits,) = ask(config.replace(model=str(other), overwrite=True), ["ok"])
@@ -254,7 +254,7 @@ def test_a_users_own_files_and_folders_beside_the_index_stay(config, tmp_path, k
 def test_two_builds_at_once_are_refused(config, tmp_path):
     with (
         lock_folder(tmp_path / "index.dcse_tf-building", ""),
-        pytest.raises(LockedError, match="another --index"),
+        pytest.raises(LockedError, match="another `index`"),
     ):
         ask(config, [])
 
@@ -352,6 +352,6 @@ def test_a_piped_query_that_is_not_utf_8_is_named(config, capsys, monkeypatch):
 
 
 def test_nothing_is_built_for_queries_that_cannot_be_read(config, tmp_path, capsys, monkeypatch):
-    with pytest.raises(InputError, match="--queries=nothing"):
+    with pytest.raises(InputError, match="`queries`=nothing"):
         run_cli(config.replace(queries="nothing"), capsys, monkeypatch)
     assert names(tmp_path) == ["corpus.txt"]

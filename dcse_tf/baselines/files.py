@@ -30,7 +30,7 @@ def is_baseline(folder: pathlib.Path) -> bool:
 def refuse_baseline(folder: pathlib.Path, flag: str) -> None:
     """Raises InputError if the folder is a baseline: what was fitted would be lost in training."""
     if is_baseline(folder):
-        raise InputError(f"--{flag}={folder}: is a fitted baseline; give the encoder it is made of")
+        raise InputError(f"`{flag}`={folder}: is a fitted baseline; give the encoder it is made of")
 
 
 def read_description(folder: pathlib.Path) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         raise InputError(
             f"{path}: the records were tokenised with another vocabulary or casing than the "
-            "encoder's; run prepare_data with --vocab set to the encoder"
+            "encoder's; run prepare_data with `vocab` set to the encoder"
         )
     return manifest
 

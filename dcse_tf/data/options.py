@@ -71,17 +71,17 @@ class PrepareOptions(CorpusOptions):
     vocab: str = option(
         "",
         "Checkpoint whose WordPiece vocabulary and casing are used: a folder, a hub name, "
-        "package:NAME or a run directory. Give this or --vocab_size.",
+        "package:NAME or a run directory. Give this or `vocab_size`.",
         reads=True,
     )
     vocab_size: int = option(
         0,
         "Train a WordPiece vocabulary of at most this many entries on the train split instead of "
-        "taking one from --vocab. 0: do not.",
+        "taking one from `vocab`. 0: do not.",
         minimum=0,
     )
     lowercase: bool = option(
-        True, "With --vocab_size: lower-case the text and strip accents (BERT 'uncased')."
+        True, "With `vocab_size`: lower-case the text and strip accents (BERT 'uncased')."
     )
     max_sequence_length: int = option(
         50,
@@ -99,7 +99,7 @@ class PrepareOptions(CorpusOptions):
         8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
     )
     seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     workers: int = option(
         0,
         "Processes that work at it. 0: as many as there are processors, at most 6; 1: one, as for "
@@ -111,10 +111,10 @@ class PrepareOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.vocab) == bool(self.vocab_size):
-            raise OptionError("give either --vocab (a checkpoint) or --vocab_size (train one)")
+            raise OptionError("give either `vocab` (a checkpoint) or `vocab_size` (train one)")
         if 0 < self.vocab_size <= _SPECIAL:
             self.refuse("vocab_size", f"expected more than the {_SPECIAL} special entries")
         if self.vocab and not self.lowercase:
-            self.refuse("lowercase", "--vocab has its own casing; only with --vocab_size")
+            self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
         if self.dev_fraction + self.test_fraction >= 1.0:
-            self.refuse("test_fraction", "with --dev_fraction it leaves nothing to train on")
+            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")

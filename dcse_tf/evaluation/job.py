@@ -52,7 +52,7 @@ def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: s
     sentences = retrieval_set.sentences
     queries = [q for q in retrieval_set.queries if half in (ALL, find_half(sentences[q.sentence]))]
     if not queries:
-        raise InputError(f"{path}: none of its queries is in the half of --half={half}")
+        raise InputError(f"{path}: none of its queries is in the half of `half`={half}")
     return dataclasses.replace(retrieval_set, queries=queries)
 
 
@@ -76,7 +76,7 @@ def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
     places = [i for i, pair in enumerate(pairs) if half in (ALL, find_half(*pair))]
     if len(places) < 2:
         raise InputError(
-            f"{path}: expected at least two pairs in the half of --half={half}, "
+            f"{path}: expected at least two pairs in the half of `half`={half}, "
             f"found {len(places)} of {len(pairs)}"
         )
     first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
@@ -143,7 +143,7 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
         logging.warning(
             "%s: consecutive turns of one speaker stay apart, as they are in the file; "
-            "--join_consecutive makes one turn of them",
+            "`join_consecutive` makes one turn of them",
             path,
         )
     samples = response_selection.make_samples(
@@ -156,7 +156,7 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     )
     if not samples:
         raise InputError(
-            f"{path}: too few different responses for --candidates={config.candidates}"
+            f"{path}: too few different responses for `candidates`={config.candidates}"
         )
     return samples
 

@@ -23,7 +23,7 @@ class EvaluateOptions(ModelOptions):
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated: R@k and MRR of the true response among --candidates.",
+        "comma-separated: R@k and MRR of the true response among `candidates`.",
         files=True,
     )
     half: str = option(
@@ -65,11 +65,11 @@ class EvaluateOptions(ModelOptions):
         super().__post_init__()
         if not (self.retrieval or self.sts or self.response_selection):
             raise OptionError(
-                "nothing to evaluate: give --retrieval, --sts or --response_selection"
+                "nothing to evaluate: give `retrieval`, `sts` or `response_selection`"
             )
         if self.half != "all" and self.response_selection:
             raise OptionError(
-                f"--half={self.half} is for --retrieval and --sts: leave --response_selection out; "
+                f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
             )
 
@@ -80,7 +80,7 @@ class CompareOptions(Options):
 
     results: tuple[str, ...] = option(
         (),
-        "Two or more files that evaluate --output wrote, comma-separated; each is compared with "
+        "Two or more files that evaluate `output` wrote, comma-separated; each is compared with "
         "the first.",
         required=True,
         files=True,
@@ -89,4 +89,4 @@ class CompareOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.results) < 2:
-            raise OptionError("--results: expected two files or more, comma-separated")
+            raise OptionError("`results`: expected two files or more, comma-separated")

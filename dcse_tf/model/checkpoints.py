@@ -87,7 +87,7 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
     modules = read_modules(transformer)
     if modules and modules.maps:
         raise InputError(
-            f"--{flag}={transformer}: has a Dense module behind the pooling, which would be lost; "
+            f"`{flag}`={transformer}: has a Dense module behind the pooling, which would be lost; "
             "give an encoder without one"
         )
 
@@ -290,7 +290,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     ):
         wanted = "config.json and *.safetensors" if weights else "vocab.txt"
         raise InputError(
-            f"--{flag}={name}: expected a checkpoint folder with {wanted}, or a "
+            f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
         )
     files = _ALL_FILES if weights else _TOKENIZER_FILES
@@ -311,7 +311,7 @@ def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
         return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
-            f"--{flag}={name}: no such folder, and not to be had from the hub: "
+            f"`{flag}`={name}: no such folder, and not to be had from the hub: "
             f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         ) from error
 

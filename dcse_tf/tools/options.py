@@ -48,7 +48,7 @@ class LabelledOptions(CorpusOptions):
         table = self.format in TABLE_FORMATS
         for name in ("roles", "min_turns") if table else ("text_column", "intent_column"):
             if self.is_given(name):
-                self.refuse(name, f"has no meaning with --format={self.format}")
+                self.refuse(name, f"has no meaning with `format`={self.format}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,9 @@ class BuildRetrievalOptions(LabelledOptions):
     )
     selection: str = option(
         "top",
-        "Candidates of a query: top, as the paper has it (of BM25's first --candidates, those of "
+        "Candidates of a query: top, as the paper has it (of BM25's first `candidates`, those of "
         "the query's intent are positives), or hard, as the authors' published files are (the "
-        "--max_positives of the intent that BM25 ranks lowest, the --max_negatives of other "
+        "`max_positives` of the intent that BM25 ranks lowest, the `max_negatives` of other "
         "intents that it ranks highest).",
         choices=("top", "hard"),
     )
@@ -84,7 +84,7 @@ class BuildRetrievalOptions(LabelledOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.selection == "hard" and self.candidates != 100:
-            raise OptionError("--candidates has no meaning with --selection=hard")
+            raise OptionError("`candidates` has no meaning with `selection`=hard")
         if self.format not in _WITH_INTENTS:
             self.refuse("format", f"has no intents; expected one of {', '.join(_WITH_INTENTS)}")
 
@@ -121,14 +121,14 @@ class BuildStsOptions(LabelledOptions):
         if unknown or not self.strategies:
             given = ",".join(self.strategies)
             raise OptionError(
-                f"--strategies={show(given)}: expected some of {', '.join(STRATEGIES)}"
+                f"`strategies`={show(given)}: expected some of {', '.join(STRATEGIES)}"
             )
         if len(set(self.strategies)) < len(self.strategies):
             self.refuse("strategies", "one of them is there twice")
         if "intent" in self.strategies and self.format not in _WITH_INTENTS:
-            self.refuse("format", "has no intents; give --strategies=unigram,word2vec")
+            self.refuse("format", "has no intents; give `strategies`=unigram,word2vec")
         if self.word_vectors and "word2vec" not in self.strategies:
-            self.refuse("word_vectors", "has no meaning without word2vec in --strategies")
+            self.refuse("word_vectors", "has no meaning without word2vec in `strategies`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ class InspectOptions(CorpusOptions):
     )
     max_sequence_length: int = option(
         50,
-        "With --vocab: longest utterance that training would keep whole, in tokens with [CLS] and "
+        "With `vocab`: longest utterance that training would keep whole, in tokens with [CLS] and "
         "[SEP].",
         minimum=3,
     )
@@ -198,14 +198,14 @@ class InspectOptions(CorpusOptions):
         minimum=0.1,
         maximum=1.0,
     )
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_given("max_sequence_length") and not self.vocab:
-            self.refuse("max_sequence_length", "has no meaning without --vocab")
+            self.refuse("max_sequence_length", "has no meaning without `vocab`")
         if self.is_given("near_duplicate") and not (self.retrieval or self.sts):
-            self.refuse("near_duplicate", "has no meaning without --retrieval or --sts")
+            self.refuse("near_duplicate", "has no meaning without `retrieval` or `sts`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +255,7 @@ class ExplainOptions(Options):
         minimum=3,
         or_zero=True,
     )
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,5 +297,5 @@ class EmbedOptions(ModelOptions):
         maximum=1024,
     )
     overwrite: bool = option(
-        False, "Replace --output if it exists, and start anew instead of going on."
+        False, "Replace `output` if it exists, and start anew instead of going on."
     )

@@ -91,7 +91,7 @@ def _counts(manifest: Manifest, split: str) -> str:
 
 
 def _keep_defaults(config: TrainOptions, given: TrainOptions, before: TrainOptions) -> TrainOptions:
-    """With --steps changed, what was worked out from the steps stays as it was."""
+    """With `steps` changed, what was worked out from the steps stays as it was."""
     old = before.to_dict()
     asked = given.to_dict()
     kept = {name: old[name] for name in asked if asked[name] is None and name != "steps"}
@@ -101,17 +101,17 @@ def _keep_defaults(config: TrainOptions, given: TrainOptions, before: TrainOptio
 def _compare_settings(path: pathlib.Path, before: TrainOptions, config: TrainOptions) -> None:
     old, now = before.to_dict(), config.to_dict()
     changed = {
-        name: f"--{name}={now[name]} (begun with {old[name]})"
+        name: f"`{name}`={now[name]} (begun with {old[name]})"
         for name in now
         if now[name] != old[name] and name not in _FREE | _FILES
     }
     refused = [text for name, text in changed.items() if name not in _FROM_NOW_ON]
     if "steps" in changed and config.decay == "linear":
-        refused.append(f"{changed['steps']}, to which --decay=linear lowers the learning rate")
+        refused.append(f"{changed['steps']}, to which `decay`=linear lowers the learning rate")
     if refused:
         raise OptionError(
             f"{path}: the run was begun with other settings: {', '.join(refused)}; "
-            "use them, or another --run_dir"
+            "use them, or another `run_dir`"
         )
     for text in changed.values():
         logging.info("from now on %s", text)
@@ -127,11 +127,11 @@ def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) ->
             if before.get(name) != inputs.get(name)
         ]
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}; give another --run_dir") from error
+        raise InputError(f"{path}: cannot be read: {error}; give another `run_dir`") from error
     if changed:
         raise OptionError(
             f"{path}: the run was begun with another content of {'; '.join(changed)}; "
-            "use that, or another --run_dir"
+            "use that, or another `run_dir`"
         )
     if before_devices != devices:
         logging.info(
