@@ -46,6 +46,7 @@ setup(
     ],
     extras_require={
         "demo": ["chitchat-dataset==0.9.0"],
+        "docs": ["furo>=2025.9", "myst-parser>=5,<6", "sphinx>=9,<10"],
         "onnx": ONNX,
         "search": ["faiss-cpu>=1.15,<2"],
         "serving": ["tensorflow-serving-api>=2.21,<3"],

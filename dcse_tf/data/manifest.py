@@ -68,6 +68,14 @@ class Manifest:
     settings: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus: its folder and what lies in it."""
+
+    folder: pathlib.Path
+    manifest: Manifest
+
+
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

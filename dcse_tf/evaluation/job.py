@@ -149,8 +149,7 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     samples = response_selection.make_samples(
         dialogues,
         candidates=config.candidates,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
+        context=config.context,
         max_samples=config.max_samples,
         seed=config.seed,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option, show
@@ -256,6 +257,11 @@ class ExplainOptions(Options):
         or_zero=True,
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response."""
+        return Context(self.context_turns, self.context_side)
 
 
 @dataclasses.dataclass(frozen=True)
