@@ -26,6 +26,7 @@ setup(
     install_requires=[
         "absl-py>=2.0,<3",
         "gensim>=4.4,<5",
+        "filelock>=4.2,<5",
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
         "jieba>=0.42.1,<0.43",

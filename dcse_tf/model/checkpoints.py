@@ -17,7 +17,8 @@ import safetensors
 import safetensors.numpy
 
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.input_files import find_package, hash_file, parse_json, read_json_object
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import find_package, parse_json, read_json_object
 
 
 def write_tensor_file(
