@@ -4,7 +4,6 @@ import contextlib
 import functools
 import glob
 import gzip
-import hashlib
 import importlib.util
 import io
 import json
@@ -61,7 +60,7 @@ class BadLines:
         # What the file has may be quoted in it, a session's name with a line's end for one.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
         if self.count > self.limit:
-            allowed = f" (bad line {self.count}; --{self._flag}={self.limit})" if self._flag else ""
+            allowed = f" (bad line {self.count}; `{self._flag}`={self.limit})" if self._flag else ""
             raise InputError(f"{message}{allowed}")
         if self.count <= self._named:
             logging.warning("skipped %s", message)
@@ -89,7 +88,7 @@ def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib
             found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            raise InputError(f"--{flag}={pattern}: no such file")
+            raise InputError(f"`{flag}`={pattern}: no such file")
         paths.extend(files)
     return list(dict.fromkeys(paths))  # a file that two patterns name is one file
 
@@ -222,16 +221,6 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def hash_file(path: pathlib.Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:

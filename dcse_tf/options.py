@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
 from dcse_tf.files import atomic_file
@@ -26,7 +26,7 @@ def option(
     default: Any,
     help: str,
     *,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
     minimum: float | None = None,
     maximum: float | None = None,
     or_zero: bool = False,
@@ -41,7 +41,8 @@ def option(
     Args:
         default: the value when the flag is not given; None means that a job works it out.
         help: what `--help` says, with the unit.
-        choices: the values allowed, if they are few.
+        choices: the values allowed, if they are few; may be a registry that grows later. Entries
+            of a mapping say in their `help` what they are.
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
         or_zero: whether 0 is allowed below the smallest, for a value that the job works out.
@@ -78,7 +79,7 @@ class Options:
 
     def refuse(self, name: str, why: str) -> None:
         """Raises OptionError: a setting contradicts the others."""
-        raise OptionError(f"--{name}={show(getattr(self, name))}: {why}")
+        raise OptionError(f"`{name}`={show(getattr(self, name))}: {why}")
 
     def is_given(self, name: str) -> bool:
         """Whether a setting has another value than its default."""
@@ -126,22 +127,22 @@ def _refuse_unknown(cls: type, values: Mapping[str, Any]) -> None:
 def _check(field: dataclasses.Field, value: Any) -> None:
     rules = field.metadata
     if rules["required"] and value in ("", None, ()):
-        raise OptionError(f"--{field.name} is required: {rules['help']}")
+        raise OptionError(f"`{field.name}` is required: {rules['help']}")
     if value is None:
         return
     if rules["choices"] and value not in rules["choices"]:
         raise OptionError(
-            f"--{field.name}={show(value)}: expected one of "
+            f"`{field.name}`={show(value)}: expected one of "
             f"{', '.join(map(repr, rules['choices']))}"
         )
     zero = rules["or_zero"] and value == 0
     if rules["minimum"] is not None and not value >= rules["minimum"] and not zero:
         raise OptionError(
-            f"--{field.name}={show(value)}: expected {'0 or ' if rules['or_zero'] else ''}"
+            f"`{field.name}`={show(value)}: expected {'0 or ' if rules['or_zero'] else ''}"
             f"at least {rules['minimum']}"
         )
     if rules["maximum"] is not None and not value <= rules["maximum"]:
-        raise OptionError(f"--{field.name}={show(value)}: expected at most {rules['maximum']}")
+        raise OptionError(f"`{field.name}`={show(value)}: expected at most {rules['maximum']}")
     _check_type(field.name, value)
 
 
@@ -149,14 +150,14 @@ def _check_type(name: str, value: Any) -> None:
     """What no setting may be: a number that the job cannot count with, a name no file can have."""
     texts = value if isinstance(value, tuple) else (value,)
     if isinstance(value, tuple) and not all(value):
-        raise OptionError(f"--{name}={show(value)}: an entry is empty")
+        raise OptionError(f"`{name}`={show(value)}: an entry is empty")
     for text in texts:
         if isinstance(text, str) and not _is_plain(text):
-            raise OptionError(f"--{name}={show(value)}: holds a null character or is not UTF-8")
+            raise OptionError(f"`{name}`={show(value)}: holds a null character or is not UTF-8")
     if isinstance(value, float) and not abs(value) <= _LARGEST_FLOAT:
-        raise OptionError(f"--{name}={value}: expected at most {_LARGEST_FLOAT:g}, a finite number")
+        raise OptionError(f"`{name}`={value}: expected at most {_LARGEST_FLOAT:g}, a finite number")
     if isinstance(value, int) and value > _LARGEST_INT:
-        raise OptionError(f"--{name}={show(value)}: expected at most {_LARGEST_INT}")
+        raise OptionError(f"`{name}`={show(value)}: expected at most {_LARGEST_INT}")
 
 
 def _is_plain(text: str) -> bool:
@@ -189,19 +190,19 @@ def _refuse_loss(options: Options) -> None:
         if not written:
             continue
         if os.path.basename(os.path.normpath(written)) in ("", ".", ".."):
-            raise OptionError(f"--{output}={show(written)}: expected a name, not a folder's place")
+            raise OptionError(f"`{output}`={show(written)}: expected a name, not a folder's place")
         target = os.path.abspath(written)
         for name, source in _sources(options):
             path = os.path.abspath(source)
             if _lies_in(path, target):
                 raise OptionError(
-                    f"--{output}={show(written)}: would take the place of --{name}={show(source)}"
+                    f"`{output}`={show(written)}: would take the place of `{name}`={show(source)}"
                 )
             parts = [path] if os.path.basename(path) in _PARTS else []
             parts += [os.path.join(path, part) for part in _PARTS]
             if any(_lies_in(target, part) for part in parts):
                 raise OptionError(
-                    f"--{output}={show(written)}: lies in what --{name}={show(source)} reads"
+                    f"`{output}`={show(written)}: lies in what `{name}`={show(source)} reads"
                 )
 
 

@@ -56,7 +56,7 @@ from rows import (
 from runner import UNKNOWN, RunError, Runner, read_commit, read_record
 from settings import Settings, SettingsError, add_flags, read_settings
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
 
 
@@ -302,7 +302,7 @@ def main() -> None:
         runner.run_all()
         report = make_report(options.name, experiment, settings, plan, commit)
         write(report, settings, options.results_dir)
-    except (RunError, SettingsError, InputError, OSError) as error:
+    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command resumes it")

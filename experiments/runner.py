@@ -25,9 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import filelock
-
-from dcse_tf.files import atomic_file
+from dcse_tf.files import atomic_file, lock_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = "{work}"  # stands in commands for the work folder, which may be moved
@@ -109,23 +107,15 @@ class Runner:
         """Does what is not done.
 
         Raises:
-            RunError: a run failed; a folder is not of this runner; another start is at work.
+            RunError: a run failed, or a folder is not of this runner.
+            LockedError: another start is at work.
         """
-        self._work_dir.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self._work_dir / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout as error:
-            raise RunError(
-                f"{self._work_dir}: another process is at work in it; wait for it, or give another "
-                "--work_dir"
-            ) from error
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            self._run_in_order()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            lock.release()
+        with lock_folder(self._work_dir, "wait for it, or give another --work_dir"):
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            try:
+                self._run_in_order()
+            finally:
+                signal.signal(signal.SIGTERM, before)
 
     def _run_in_order(self) -> None:
         sorter = self._sort()

@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_layouts import LAYOUTS
 from tiny_bert import build_backbone
 
-from dcse_tf.data.batch import make_view_batches
+from dcse_tf.data.batch import make_simcse_batches
 from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.layout import Layout
@@ -93,7 +93,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_head(data_dir, tmp_path, monkey
 
 def test_a_pair_of_turns_has_no_other_context():
     for name, value in (("context_turns", 3), ("context_side", "both")):
-        with pytest.raises(OptionError, match=f"--{name}={value}: --task=siamese_single"):
+        with pytest.raises(OptionError, match=f"`{name}`={value}: `task`=siamese_single"):
             make_config("data", "run", "siamese_single", **{name: value})
     given = {"context_turns": 1, "context_side": "before"}
     assert make_config("data", "run", "siamese_single", **given)
@@ -117,14 +117,14 @@ def test_rows_are_as_long_as_the_longest_context(settings, longest, expected):
 
 def test_too_short_rows_for_contexts_are_refused():
     config = make_config("data", "run", "siamese_multi", row_length=64)
-    with pytest.raises(OptionError, match="--row_length=64: contexts of data have up to 115"):
+    with pytest.raises(OptionError, match="`row_length`=64: contexts of data have up to 115"):
         config.with_defaults(1000, 20)
 
 
 def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
     """The encoders made here have 512; 40 x 2 turns of up to 16 tokens are more."""
     changes = {"context_turns": 40, "context_tokens": 600}
-    with pytest.raises(OptionError, match="--context_tokens=600: the encoder has 512 positions"):
+    with pytest.raises(OptionError, match="`context_tokens`=600: the encoder has 512 positions"):
         job.train(make_config(data_dir, tmp_path, "siamese_multi", **changes))
 
 
@@ -133,7 +133,7 @@ def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
 def test_views_are_the_same_without_dropout_and_differ_with_it(layout):
     texts = [[2, 10, 11, 3], [2, 20, 3], [2, 30, 31, 32, 33, 3], [2, 40, 3], [2, 20, 3]]
     token_ids = tf.ragged.constant(texts, tf.int32).to_tensor()
-    (batch,) = make_view_batches(token_ids, 1, layout)
+    (batch,) = make_simcse_batches(token_ids, 1, layout)
     found = {}
     for dropout in (0.0, 0.1):
         backbone = build_backbone(dropout=dropout)

@@ -81,7 +81,7 @@ def test_freezing_half_of_the_layers_rounds_down():
 
 
 def test_more_frozen_layers_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="--freeze_layers=3: the encoder has only 2 layers"):
+    with pytest.raises(ValueError, match="`freeze_layers`=3: the encoder has only 2 layers"):
         bert.freeze(build_backbone(), 3, False)
 
 

@@ -221,7 +221,7 @@ def test_input_that_cannot_be_used_is_named_and_leaves_nothing(tmp_path, rows, c
 def test_sheets_that_may_be_half_filled_are_not_written_over(sentences, tmp_path):
     _build(sentences)
     before = _contents(tmp_path / "out")
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         _build(sentences, seed=1)
     assert _contents(tmp_path / "out") == before
     _build(sentences, seed=1, overwrite=True)
@@ -245,7 +245,7 @@ def test_filled_sheets_become_a_set(sentences, tmp_path):
     expected = [1.5, 2.5, 3.5, 4.5, 1.0] * 2 + [1.5, 2.5]
     assert read.degrees.tolist() == merged.sts_set.degrees.tolist() == expected
     assert merged.rated == [12, 12]
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         job.merge_sts(config)
     job.merge_sts(config.replace(overwrite=True, min_annotators=2))
 
@@ -255,7 +255,7 @@ def test_sheets_that_nobody_filled_are_refused(sentences, tmp_path):
     sheets, output = (str(tmp_path / "out/sheet_*.csv"),), str(tmp_path / "sts.txt")
     with pytest.raises(InputError, match="fewer than two pairs"):
         job.merge_sts(MergeStsOptions(sheets=sheets, output=output))
-    with pytest.raises(InputError, match=r"--sheets=no_\*.csv: no such file"):
+    with pytest.raises(InputError, match=r"`sheets`=no_\*.csv: no such file"):
         job.merge_sts(MergeStsOptions(sheets=("no_*.csv",), output=output))
     assert not pathlib.Path(output).exists()
 

@@ -64,7 +64,7 @@ def test_what_cannot_be_a_hub_name_is_refused_without_asking_the_hub(name, hub):
 def test_an_existing_folder_without_a_checkpoint_is_no_hub_name(tmp_path, monkeypatch, hub):
     (tmp_path / "owner" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="--encoder=owner/name"):
+    with pytest.raises(InputError, match="`encoder`=owner/name"):
         checkpoints.resolve_checkpoint("owner/name", FLAG)
     assert not hub
 
@@ -73,7 +73,7 @@ def test_a_hub_that_cannot_be_reached_is_the_users_error_in_one_line(hub):
     with pytest.raises(InputError, match="ConnectionError: no route to the hub") as caught:
         checkpoints.resolve_checkpoint("owner/name", FLAG)
     assert hub == ["owner/name"]
-    assert "--encoder=owner/name" in str(caught.value)
+    assert "`encoder`=owner/name" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -164,10 +164,10 @@ def test_several_processes_write_the_same_bytes(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_tokens": 17}, "--batch_tokens: 17 (begun with 16)"),
-        ({"block_size": 6}, "--block_size: 6 (begun with 5)"),
-        ({"pooling": "cls"}, "--pooling: cls (begun with mean)"),
-        ({"compute_dtype": "bfloat16"}, "--compute_dtype: bfloat16 (begun with float32)"),
+        ({"batch_tokens": 17}, "`batch_tokens`: 17 (begun with 16)"),
+        ({"block_size": 6}, "`block_size`: 6 (begun with 5)"),
+        ({"pooling": "cls"}, "`pooling`: cls (begun with mean)"),
+        ({"compute_dtype": "bfloat16"}, "`compute_dtype`: bfloat16 (begun with float32)"),
     ],
     ids=str,
 )
@@ -191,12 +191,12 @@ def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):
     monkeypatch.undo()
     state = os.stat(config.input)
     os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
-    with pytest.raises(InputError, match=r"--input: \d+ bytes of .* \(begun with \d+ bytes of"):
+    with pytest.raises(InputError, match=r"`input`: \d+ bytes of .* \(begun with \d+ bytes of"):
         job.embed(config)
     os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns))
     other = tmp_path / "model"
     _save_model(other, build_backbone(seed=4))
-    with pytest.raises(InputError, match=r"contents of --model: \w+ \(begun with \w+\)"):
+    with pytest.raises(InputError, match=r"contents of `model`: \w+ \(begun with \w+\)"):
         job.embed(config.replace(model=str(other)))
     assert len(run(config)) == len(LINES)
 
@@ -204,7 +204,7 @@ def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):
 def test_an_output_that_exists_is_not_replaced_unasked(config, tmp_path):
     output = tmp_path / "out.npy"
     output.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"out\.npy exists already.*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"out\.npy exists already.*`overwrite`"):
         job.embed(config)
     assert output.read_text() == "precious"
     assert run(config.replace(overwrite=True)).shape == (len(LINES), DIM)

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from dcse_tf.errors import LockedError
+
 FOLDER = pathlib.Path(__file__).parent.parent / "experiments"
 
 
@@ -222,7 +224,7 @@ def test_one_start_at_a_time_and_a_stop_ends_the_child(runner, tmp_path):
     while not (tmp_path / "run/begun").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    with pytest.raises(runner.RunError, match="another process is at work"):
+    with pytest.raises(LockedError, match=str(process.pid)):
         go(runner, tmp_path, chain(runner))
     process.send_signal(signal.SIGTERM)
     # It waits for its child, which would sleep for longer.

@@ -11,7 +11,7 @@ import pytest
 from absl import flags as absl_flags
 
 from dcse_tf.baselines.options import FitBaselineOptions
-from dcse_tf.cli.flags import define_flags, find_files, parse_flags
+from dcse_tf.cli.flags import as_flags, define_flags, find_files, parse_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
@@ -104,7 +104,7 @@ def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
     for field in dataclasses.fields(JOBS[job]):
         help_text = field.metadata["help"]
         assert len(help_text) > 20, field.name
-        assert re.sub(r"\s+", "", help_text) in flags[field.name]
+        assert re.sub(r"\s+", "", as_flags(help_text)) in flags[field.name]
         assert ("Required." in flags[field.name]) == field.metadata["required"]
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
                 object.__setattr__(settings, field.name, field.default)
             many = isinstance(getattr(settings, name), tuple)
             object.__setattr__(settings, name, (__file__, missing) if many else missing)
-            with pytest.raises(InputError, match=re.escape(f"--{name}={missing}: no such file")):
+            with pytest.raises(InputError, match=re.escape(f"`{name}`={missing}: no such file")):
                 find_files(settings)
 
 
@@ -186,7 +186,7 @@ def test_importing_the_package_starts_no_tensorflow():
 
 def test_every_command_line_is_tested_here():
     found = {path.stem for path in (ROOT / "dcse_tf/cli").glob("*.py")}
-    assert found == {*JOBS, "__init__", "flag_options"}
+    assert found == {*JOBS, "__init__", "flags"}
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_a_whitening_is_a_dense_module_and_comes_back(whitened, expected, tmp_pa
 
 
 def test_a_flow_has_no_module(bert, data_dir, tmp_path):
-    with pytest.raises(OptionError, match="--quantize=int8"):
+    with pytest.raises(OptionError, match="`quantize`=int8"):
         ExportOptions(run_dir="a", output_dir="b", quantize="int8")
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     config = bert_encoder.make_bert_config(1, 64, len(vocabulary.tokens))
@@ -217,7 +217,7 @@ def test_a_flow_has_no_module(bert, data_dir, tmp_path):
     small = {"depth": 1, "hidden_dim": 8, "steps": 1, "batch_size": 16, "max_sentences": 200}
     options = {"encoder": str(source), "data_dir": str(data_dir), "output_dir": flow}
     fit_baseline(FitBaselineOptions(kind="flow", **options, **small))
-    with pytest.raises(InputError, match=r"--format=sentence_transformers: a flow"):
+    with pytest.raises(InputError, match=r"`format`=sentence_transformers: a flow"):
         write(flow, tmp_path)
     assert not (tmp_path / "exported").exists()
 

@@ -104,7 +104,7 @@ def test_one_bad_line_more_than_the_limit_stops(tmp_path, limit):
     with pytest.raises(InputError) as caught:
         list(lines)
     assert f"{path}:{limit + 2}: not UTF-8" in str(caught.value)
-    assert f"--max_bad_lines={limit}" in str(caught.value)
+    assert f"`max_bad_lines`={limit}" in str(caught.value)
 
 
 def test_bad_lines_are_counted_over_all_files(tmp_path):
@@ -200,7 +200,7 @@ def test_no_more_bad_lines_are_named_than_asked_for(monkeypatch, named, warnings
         f"skipped a.tsv:{number}: odd" for number in range(1, min(named, 5) + 1)
     ]
     assert len(said) == warnings
-    with pytest.raises(InputError, match=r"a\.tsv:9: odd \(bad line 6; --max_bad_lines=5\)"):
+    with pytest.raises(InputError, match=r"a\.tsv:9: odd \(bad line 6; `max_bad_lines`=5\)"):
         bad_lines.report(pathlib.Path("a.tsv"), 9, "odd")
 
 
@@ -242,7 +242,7 @@ def test_an_input_that_names_no_file_is_refused(tmp_path, name):
     pattern = f"{tmp_path}/{name}"
     with pytest.raises(InputError) as caught:
         resolve_inputs([f"{tmp_path}/a.txt", pattern])
-    assert f"--input={pattern}: no such file" in str(caught.value)
+    assert f"`input`={pattern}: no such file" in str(caught.value)
 
 
 def test_a_file_inside_an_installed_package():

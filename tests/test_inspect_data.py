@@ -193,10 +193,10 @@ def test_tokens_are_counted_with_the_vocabulary_alone(tmp_path):
     [
         ({"sts": ("bad.txt",)}, r"bad\.txt:1: expected a degree"),
         ({"retrieval": ("bad.txt",)}, r"bad\.txt:1: expected index 0"),
-        ({"retrieval": ("none.txt",)}, r"--retrieval=none\.txt: no such file"),
-        ({"sts": ("none.txt",)}, r"--sts=none\.txt: no such file"),
-        ({"vocab": "./none"}, r"--vocab=\./none"),
-        ({}, r"--input=missing\.jsonl: no such file"),
+        ({"retrieval": ("none.txt",)}, r"`retrieval`=none\.txt: no such file"),
+        ({"sts": ("none.txt",)}, r"`sts`=none\.txt: no such file"),
+        ({"vocab": "./none"}, r"`vocab`=\./none"),
+        ({}, r"`input`=missing\.jsonl: no such file"),
     ],
 )
 def test_sets_and_vocabulary_are_read_before_the_corpus(tmp_path, monkeypatch, settings, message):
@@ -212,7 +212,7 @@ def test_a_report_is_replaced_only_if_told_to(tmp_path):
     config = make_config(tmp_path)
     inspect_data(config)
     before = read_report(tmp_path)
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         inspect_data(config.replace(max_sessions=1, input=("missing.jsonl",)))
     with pytest.raises(InputError):
         inspect_data(config.replace(overwrite=True, input=("missing.jsonl",)))

@@ -113,7 +113,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
 
 
 def test_attention_without_matching_is_refused():
-    with pytest.raises(OptionError, match="with --cosine_weight=1 there is no matching"):
+    with pytest.raises(OptionError, match="with `cosine_weight`=1 there is no matching"):
         TrainOptions(
             data_dir="d",
             run_dir="r",

@@ -117,7 +117,7 @@ def test_another_job_is_refused_with_the_difference(output):
         resume(output, {"--input": "6 bytes", "--pooling": "mean"})
     assert "2 of 5 rows" in str(caught.value)
     assert "another job: --input: 6 bytes (begun with 5 bytes);" in str(caught.value)
-    assert "--overwrite" in str(caught.value)
+    assert "`overwrite`" in str(caught.value)
     assert resume(output, JOB).done == 2
 
 
@@ -136,7 +136,7 @@ def test_damage_is_named(output, damage):
         (folder / "rows.npy").write_bytes(content[:-1])
     else:
         (folder / f"{damage}.npy").unlink()
-    with pytest.raises(InputError, match=f"{folder}.*--overwrite"):
+    with pytest.raises(InputError, match=f"{folder}.*`overwrite`"):
         resume(output, JOB)
 
 

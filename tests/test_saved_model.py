@@ -280,7 +280,7 @@ def test_settings_say_what_was_exported_and_by_what(exported, checkpoint):
 def test_a_version_is_a_number_of_its_own(exported):
     assert exported.name == "1"
     assert {path.name for path in exported.parent.iterdir()} == {"1"}
-    with pytest.raises(OptionError, match="leave out --overwrite"):
+    with pytest.raises(OptionError, match="leave out `overwrite`"):
         ExportOptions(run_dir="run", output_dir="out", versioned=True, overwrite=True)
 
 
@@ -373,7 +373,7 @@ def test_warm_up_requests_run_through_the_signatures(exported, signatures):
 def test_warm_up_without_its_messages_is_one_error(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
     config = ExportOptions(run_dir=str(checkpoint), output_dir=str(tmp_path / "e"), warmup=True)
-    with pytest.raises(InputError, match=r"--warmup: expected tensorflow-serving-api"):
+    with pytest.raises(InputError, match=r"`warmup`: expected tensorflow-serving-api"):
         export(config)
     assert list(tmp_path.iterdir()) == []
 

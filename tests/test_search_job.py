@@ -178,7 +178,7 @@ def test_a_build_is_not_gone_on_with_for_another_corpus(config, tmp_path, monkey
     with (tmp_path / "corpus.txt").open("a") as file:
         file.write("my refund\n")
     with pytest.raises(
-        InputError, match=r"index\.dcse_tf-building.*contents of --corpus.*--overwrite"
+        InputError, match=r"index\.dcse_tf-building.*contents of `corpus`.*`overwrite`"
     ):
         ask(config, [])
     assert "my refund" in [hit.text for hit in ask(config.replace(overwrite=True), ["refund"])[0]]
@@ -189,16 +189,16 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
     before = read_files(tmp_path / "index")
     other = save_checkpoint(tmp_path / "other", build_backbone(seed=4))
     changes = [
-        ({"model": str(other)}, r"contents of --model \w{16} \(the index: \w{16}\)"),
-        ({"pooling": "cls"}, r"--pooling cls \(the index: mean\)"),
-        ({"max_sequence_length": 9}, r"--max_sequence_length 9 \(the index: 0\)"),
-        ({"index_type": "hnsw"}, r"--index_type hnsw \(the index: exact\)"),
+        ({"model": str(other)}, r"contents of `model` \w{16} \(the index: \w{16}\)"),
+        ({"pooling": "cls"}, r"`pooling` cls \(the index: mean\)"),
+        ({"max_sequence_length": 9}, r"`max_sequence_length` 9 \(the index: 0\)"),
+        ({"index_type": "hnsw"}, r"`index_type` hnsw \(the index: exact\)"),
     ]
     for change, message in changes:
         with pytest.raises(InputError, match=message):
             ask(config.replace(**change), [])
     (tmp_path / "corpus.txt").write_text("ok\n")
-    with pytest.raises(InputError, match="contents of --corpus"):
+    with pytest.raises(InputError, match="contents of `corpus`"):
         ask(config, [])
     assert read_files(tmp_path / "index") == before
     (hits,) = ask(config.replace(model=str(other), overwrite=True), ["ok"])
@@ -223,8 +223,8 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"corpus": ""}, r"--index=.*index: no such index; give --corpus"),
-        ({"corpus": "nothing.txt"}, r"--corpus=nothing\.txt: cannot be read"),
+        ({"corpus": ""}, r"`index`=.*index: no such index; give `corpus`"),
+        ({"corpus": "nothing.txt"}, r"`corpus`=nothing\.txt: cannot be read"),
     ],
     ids=str,
 )
@@ -254,7 +254,7 @@ def test_a_users_own_files_and_folders_beside_the_index_stay(config, tmp_path, k
 def test_two_builds_at_once_are_refused(config, tmp_path):
     with (
         lock_folder(tmp_path / "index.dcse_tf-building", ""),
-        pytest.raises(LockedError, match="another --index"),
+        pytest.raises(LockedError, match="another `index`"),
     ):
         ask(config, [])
 
@@ -281,10 +281,10 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give --corpus, or --index"),
-        ({"index": "i", "overwrite": True}, "--overwrite builds the index anew: give --corpus"),
-        ({"corpus": "c", "query": "a", "queries": "b"}, "either --query or --queries"),
-        ({"corpus": "c", "top": 0}, "--top=0: expected at least 1"),
+        ({}, "give `corpus`, or `index`"),
+        ({"index": "i", "overwrite": True}, "`overwrite` builds the index anew: give `corpus`"),
+        ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
+        ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
     ],
     ids=str,
 )
@@ -352,6 +352,6 @@ def test_a_piped_query_that_is_not_utf_8_is_named(config, capsys, monkeypatch):
 
 
 def test_nothing_is_built_for_queries_that_cannot_be_read(config, tmp_path, capsys, monkeypatch):
-    with pytest.raises(InputError, match="--queries=nothing"):
+    with pytest.raises(InputError, match="`queries`=nothing"):
         run_cli(config.replace(queries="nothing"), capsys, monkeypatch)
     assert names(tmp_path) == ["corpus.txt"]

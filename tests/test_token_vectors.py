@@ -127,5 +127,5 @@ def test_a_training_starts_from_the_file(data_dir, tmp_path):
 def test_a_file_in_another_language_is_named(data_dir, tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text("喵喵 1.0 0.5\n汪汪 0.0 3.0\n")
-    with pytest.raises(InputError, match=r"--token_vectors=.*glove\.txt: 0 entries"):
+    with pytest.raises(InputError, match=r"`token_vectors`=.*glove\.txt: 0 entries"):
         _start(data_dir, tmp_path / "run", token_vectors=str(path))

@@ -81,7 +81,7 @@ def test_fewer_sentences_than_dimensions_give_one_direction_less_than_sentences(
 
 
 def test_what_cannot_be_whitened_is_one_error():
-    with pytest.raises(InputError, match=r"--dimensions=8: the embeddings of 200 sentences vary"):
+    with pytest.raises(InputError, match=r"`dimensions`=8: the embeddings of 200 sentences vary"):
         fit_whitening(correlated(), 8)
     with pytest.raises(InputError, match="two distinct sentences or more, found 1"):
         fit_whitening(correlated(count=1))

@@ -79,7 +79,7 @@ def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
 
 
 def fit_baseline(config: FitBaselineOptions) -> str:
-    """Fits a baseline and writes it as a folder for --model.
+    """Fits a baseline and writes it as a folder for `model`.
 
     Returns:
         What was fitted, in a sentence.
@@ -170,7 +170,7 @@ def _embed_corpus(
     utterances = sample_utterances(data_dir, manifest, config.max_sentences, config.seed)
     if utterances.nrows() < 2:
         raise InputError(
-            f"--data_dir={data_dir}: expected two distinct utterances or more in the train split, "
+            f"`data_dir`={data_dir}: expected two distinct utterances or more in the train split, "
             f"found {int(utterances.nrows())}"
         )
     assert encoder.sentence_encoder

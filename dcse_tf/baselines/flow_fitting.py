@@ -85,7 +85,7 @@ def fit_flow(embeddings: np.ndarray, settings: FlowSettings) -> FittedFlow:
 def _mean_likelihood(flow: Flow, x: np.ndarray) -> float:
     value = float(np.mean(flow.log_likelihood(tf.constant(x)))) / x.shape[1]
     if not np.isfinite(value):
-        raise InputError("the flow has diverged: give a lower --learning_rate or --depth")
+        raise InputError("the flow has diverged: give a lower `learning_rate` or `depth`")
     return value
 
 
@@ -107,7 +107,7 @@ def _run_steps(flow: Flow, x: np.ndarray, others: np.ndarray, settings: FlowSett
         losses.append(float(step(tf.constant(batch))))
         if not np.isfinite(losses[-1]):
             raise InputError(
-                f"the flow has diverged at step {number}: give a lower --learning_rate or --depth"
+                f"the flow has diverged at step {number}: give a lower `learning_rate` or `depth`"
             )
         if number % every == 0 or number == settings.steps:
             found = _mean_likelihood(flow, others)

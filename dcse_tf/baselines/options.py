@@ -41,7 +41,7 @@ class FitBaselineOptions(EncoderOptions):
         "whitening: embeddings to zero mean and identity covariance (Su et al. 2021); flow: to a "
         "Gaussian by an invertible network fitted by maximum likelihood (BERT-flow, Li et al. "
         "2020); word_vectors: the mean of the words' vectors, without an encoder. Plain BERT needs "
-        "no fitting: evaluate --model=CHECKPOINT --pooling=mean or cls.",
+        "no fitting: evaluate `model`=CHECKPOINT `pooling`=mean or cls.",
         choices=BASELINES,
         required=True,
     )
@@ -59,13 +59,13 @@ class FitBaselineOptions(EncoderOptions):
     )
     output_dir: str = option(
         "",
-        "Folder to write, for --model of evaluate and embed; it appears only when it is complete.",
+        "Folder to write, for `model` of evaluate and embed; it appears only when it is complete.",
         required=True,
         writes=True,
     )
     max_sentences: int = option(
         100_000,
-        "whitening, flow: most distinct utterances, drawn by --seed. 0: all. Memory: their "
+        "whitening, flow: most distinct utterances, drawn by `seed`. 0: all. Memory: their "
         "embeddings (100,000 x 768 dimensions: 307 MB).",
         minimum=0,
     )
@@ -92,7 +92,7 @@ class FitBaselineOptions(EncoderOptions):
     word_vectors: str = option(
         "",
         "word_vectors: the file: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), or "
-        ".npz (one array [words, dim], with --word_index).",
+        ".npz (one array [words, dim], with `word_index`).",
         files=True,
     )
     word_index: str = option(
@@ -109,20 +109,20 @@ class FitBaselineOptions(EncoderOptions):
     seed: int = option(
         0, "whitening, flow: seed of the utterances drawn, and of the flow.", minimum=0
     )
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         assert self.kind
         for name in _NEEDED[self.kind]:
             if not getattr(self, name):
-                raise OptionError(f"--kind={self.kind} needs --{name}")
+                raise OptionError(f"`kind`={self.kind} needs `{name}`")
         for field in dataclasses.fields(self):
             value, kinds = getattr(self, field.name), _OF_KINDS.get(field.name, BASELINES)
             if self.kind not in kinds and value != field.default:
                 raise OptionError(
-                    f"--{field.name}={show(value)} has no meaning with --kind={self.kind}, only "
+                    f"`{field.name}`={show(value)} has no meaning with `kind`={self.kind}, only "
                     f"with {' and '.join(kinds)}"
                 )
         if self.word_vectors and self.word_vectors.endswith(".npz") != bool(self.word_index):
-            raise OptionError("--word_index goes with --word_vectors=FILE.npz, and only with it")
+            raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")

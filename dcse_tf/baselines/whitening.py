@@ -104,7 +104,7 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
     found = measure_directions(embeddings)
     if dimensions > found.rank:
         raise InputError(
-            f"--dimensions={dimensions}: the embeddings of {len(embeddings)} sentences vary in "
+            f"`dimensions`={dimensions}: the embeddings of {len(embeddings)} sentences vary in "
             f"only {found.rank} of {len(found.mean)} directions"
         )
     kept = dimensions or found.rank

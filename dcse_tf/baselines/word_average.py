@@ -7,7 +7,7 @@ from absl import logging
 from dcse_tf.data.words import make_splitter
 from dcse_tf.model.vectors import WordVectors
 
-# What --word_unit means to `make_splitter`.
+# What `word_unit` means to `make_splitter`.
 WORD_UNITS = {"words": "auto", "characters": "characters"}
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import sys
 import typing
@@ -38,6 +39,7 @@ class _NumberOrWord(flags.IntegerParser):
 
 
 _LONGEST = 1000  # characters of a message
+_OPTION = re.compile("`([a-z][a-z0-9_]*)`")
 
 
 def define_flags(
@@ -53,7 +55,10 @@ def define_flags(
     types = typing.get_type_hints(config)
     for field in dataclasses.fields(config):
         rules, default = field.metadata, field.default
-        help_text = rules["help"] + (" Required." if rules["required"] else "")
+        help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
+        if isinstance(rules["choices"], Mapping):
+            entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+            help_text += f" One of: {'; '.join(entries)}."
         if isinstance(default, tuple):
             default = list(default)
         kind = _plain_type(types[field.name])
@@ -162,9 +167,14 @@ def find_files(config: Options) -> None:
             resolve_inputs(value if isinstance(value, tuple) else (value,), field.name)
 
 
+def as_flags(message: str) -> str:
+    """A message in which options, which elsewhere stand in backticks, are spelt as flags."""
+    return _OPTION.sub(r"--\1", message)
+
+
 def one_line(error: BaseException) -> str:
     """What an error says, on one line of bounded length, whatever the user's values hold."""
-    text = " ".join(str(error)[: 2 * _LONGEST].splitlines())
+    text = " ".join(as_flags(str(error)[: 2 * _LONGEST]).splitlines())
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 

@@ -2,19 +2,8 @@
 
 import dataclasses
 
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.options import OptionError, Options, option
-
-CORPUS_FORMATS = (
-    "session_tsv",
-    "jsonl",
-    "chitchat",
-    "mdc",
-    "jddc",
-    "ecd",
-    "dialoguecse",
-    "sgd",
-    "crosswoz",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +12,8 @@ class CorpusOptions(Options):
 
     format: str = option(
         "session_tsv",
-        "Format of the input: session_tsv ({session_id}\\t{role}\\t{text} a line, the lines of a "
-        'session together), jsonl ({"session_id", "turns": [{"role", "text"}]} a line, a turn '
-        'may have "intents"), chitchat (dataset.json of the PyPI package chitchat-dataset), mdc '
-        "({movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus), jddc (chat.txt of "
-        "the JD corpus, 7 fields), ecd (train.txt of the response-selection release of the "
-        "E-commerce corpus), dialoguecse (train_data.txt of the paper's authors), sgd "
-        "(dialogues_*.json of Schema-Guided Dialogue), crosswoz (train.json[.zip]).",
-        choices=CORPUS_FORMATS,
+        "Format of the input.",
+        choices=FORMATS,
     )
     input: tuple[str, ...] = option(
         (),
@@ -71,17 +54,17 @@ class PrepareOptions(CorpusOptions):
     vocab: str = option(
         "",
         "Checkpoint whose WordPiece vocabulary and casing are used: a folder, a hub name, "
-        "package:NAME or a run directory. Give this or --vocab_size.",
+        "package:NAME or a run directory. Give this or `vocab_size`.",
         reads=True,
     )
     vocab_size: int = option(
         0,
         "Train a WordPiece vocabulary of at most this many entries on the train split instead of "
-        "taking one from --vocab. 0: do not.",
+        "taking one from `vocab`. 0: do not.",
         minimum=0,
     )
     lowercase: bool = option(
-        True, "With --vocab_size: lower-case the text and strip accents (BERT 'uncased')."
+        True, "With `vocab_size`: lower-case the text and strip accents (BERT 'uncased')."
     )
     max_sequence_length: int = option(
         50,
@@ -99,7 +82,7 @@ class PrepareOptions(CorpusOptions):
         8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
     )
     seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     workers: int = option(
         0,
         "Processes that work at it. 0: as many as there are processors, at most 6; 1: one, as for "
@@ -111,10 +94,10 @@ class PrepareOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.vocab) == bool(self.vocab_size):
-            raise OptionError("give either --vocab (a checkpoint) or --vocab_size (train one)")
+            raise OptionError("give either `vocab` (a checkpoint) or `vocab_size` (train one)")
         if 0 < self.vocab_size <= _SPECIAL:
             self.refuse("vocab_size", f"expected more than the {_SPECIAL} special entries")
         if self.vocab and not self.lowercase:
-            self.refuse("lowercase", "--vocab has its own casing; only with --vocab_size")
+            self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
         if self.dev_fraction + self.test_fraction >= 1.0:
-            self.refuse("test_fraction", "with --dev_fraction it leaves nothing to train on")
+            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")

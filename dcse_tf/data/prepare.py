@@ -48,7 +48,7 @@ def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> M
         if vocabulary_folder is None:
             vocabulary = train_vocabulary(_TrainTexts(config), config.vocab_size, config.lowercase)
             if len(vocabulary.tokens) <= len(SPECIAL_TOKENS):
-                raise InputError(f"--input={','.join(config.input)}: no text to train on")
+                raise InputError(f"`input`={','.join(config.input)}: no text to train on")
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))
         else:
             vocabulary = read_vocabulary(vocabulary_folder)
@@ -95,7 +95,7 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
     splits = {name: writer.finish() for name, writer in writers.items()}
     if not splits["train"].sessions:
         raise InputError(
-            f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
+            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({dropped['short_sessions']} sessions too short, "
             f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )

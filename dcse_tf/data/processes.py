@@ -124,7 +124,7 @@ def _notice_its_end() -> Iterator[None]:
     except (EOFError, OSError) as error:
         raise ChildProcessError(
             "a worker process ended before its work was done: it was killed, perhaps for want of "
-            "memory; fewer --workers need less"
+            "memory; fewer `workers` need less"
         ) from error
 
 

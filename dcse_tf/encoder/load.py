@@ -21,7 +21,8 @@ from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
 from dcse_tf.encoder.scorers import ExportScorer, ResponseScorer
 from dcse_tf.errors import InputError
 from dcse_tf.export.saved_model import MATCH, SETTINGS_FILE, SIGNATURE, is_saved_model
-from dcse_tf.input_files import hash_file, read_json_object
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import read_json_object
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
     AffineMap,
@@ -158,7 +159,7 @@ def load_sentence_encoder(
     """
     folder = find_encoder(name, flag)
     if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
-        raise InputError(f"--{flag}={name}: averaged word vectors are no graph; use the folder")
+        raise InputError(f"`{flag}`={name}: averaged word vectors are no graph; use the folder")
     return _build(folder, max_sequence_length, pooling, None)
 
 
@@ -176,7 +177,7 @@ def _build(
     length = max_sequence_length or read_max_sequence_length(folder)
     if length > backbone.max_sequence_length:
         raise InputError(
-            f"--max_sequence_length={length}: {folder} has {backbone.max_sequence_length} positions"
+            f"`max_sequence_length`={length}: {folder} has {backbone.max_sequence_length} positions"
         )
     postprocessing = None
     if files.is_baseline(folder):
@@ -184,7 +185,7 @@ def _build(
         # Mean is the flag's default: it cannot be told from no flag.
         if fitted not in ("mean", "cls") or pooling not in ("mean", fitted):
             raise InputError(
-                f"--pooling={pooling}: {folder} was fitted to embeddings with --pooling={fitted}"
+                f"`pooling`={pooling}: {folder} was fitted to embeddings with `pooling`={fitted}"
             )
         pooling, postprocessing = fitted, files.read_postprocessing(folder, backbone.hidden_dim)
     elif modules := read_modules(folder):
@@ -200,7 +201,7 @@ def _apply_modules(
     if modules.unit_norm:
         logging.info(
             "%s scales its embeddings to unit length (Normalize); here they keep their length, "
-            "export has --unit_norm",
+            "export has `unit_norm`",
             folder,
         )
     if not modules.maps:
@@ -208,7 +209,7 @@ def _apply_modules(
         return modules.pooling if pooling == "mean" else pooling, None
     if pooling not in ("mean", modules.pooling):
         raise InputError(
-            f"--pooling={pooling}: {folder} has a Dense module for --pooling={modules.pooling}"
+            f"`pooling`={pooling}: {folder} has a Dense module for `pooling`={modules.pooling}"
         )
     for step in modules.maps:
         if len(step.matrix) != dim:
@@ -250,7 +251,7 @@ def load_encoder(
     folder = pathlib.Path(name)
     if is_saved_model(folder):
         fixed = "an export computes as it was exported; {}, or name the run directory"
-        _refuse_settings(f"--{flag}={name}: {fixed}", max_sequence_length, pooling, execution)
+        _refuse_settings(f"`{flag}`={name}: {fixed}", max_sequence_length, pooling, execution)
         signatures = tf.saved_model.load(str(folder)).signatures
         embed = signatures[SIGNATURE]
         exported = ExportBatches(lambda x: embed(sentences=x)["embeddings"], execution.batch_tokens)
@@ -259,7 +260,7 @@ def load_encoder(
     folder = find_encoder(name, flag)
     if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
         fixed = "word vectors are averaged as they are; {}"
-        _refuse_settings(f"--{flag}={name}: {fixed}", max_sequence_length, pooling, execution)
+        _refuse_settings(f"`{flag}`={name}: {fixed}", max_sequence_length, pooling, execution)
         vectors, unit = files.read_word_average(folder)
         averages = WordAverageBatches(vectors, unit, execution.batch_tokens)
         return LoadedEncoder(averages, None, folder, {"max_sequence_length": None})
@@ -277,10 +278,10 @@ def _refuse_settings(
 ) -> None:
     """Refuses what only a checkpoint can be asked for; the message has a place for the flags."""
     given = {
-        "--max_sequence_length": max_sequence_length != 0,
-        "--pooling": pooling != "mean",
-        "--compute_dtype": execution.compute_dtype != "float32",
-        "--jit_compile": execution.jit_compile,
+        "`max_sequence_length`": max_sequence_length != 0,
+        "`pooling`": pooling != "mean",
+        "`compute_dtype`": execution.compute_dtype != "float32",
+        "`jit_compile`": execution.jit_compile,
     }
     flags = [flag for flag, is_given in given.items() if is_given]
     if flags:

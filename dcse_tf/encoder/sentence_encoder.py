@@ -26,7 +26,7 @@ class SentenceEncoder:
     """An encoder ready for use, made by `load`.
 
     Not `dcse_tf.encoder.graph.SentenceEncoder`, the graph inside a checkpoint's: this
-    one is of any form that the command lines take as --model.
+    one is of any form that the command lines take as `model`.
     """
 
     def __init__(self, loaded: LoadedEncoder, name: str):
@@ -119,9 +119,9 @@ class SentenceEncoder:
     ) -> np.ndarray:
         """How well responses fit a context, by the model's own matching similarity.
 
-        It is what training compares and `evaluate --response_selection` scores by. The context is
-        the turns around the response, the oldest first: those before it, and where the turns after
-        it are known (both were trained and are evaluated with, three on each side), those too.
+        Training compares it, and `evaluate` scores responses by it. The context is the turns
+        around the response, the oldest first: those before it, and where the turns after it are
+        known (both were trained and are evaluated with, three on each side), those too.
 
         Args:
             context: texts of the turns; or a list of such contexts.

@@ -5,7 +5,6 @@ On queries or pairs that had no say in the choice it is not.
 """
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Callable
 
@@ -20,7 +19,8 @@ from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
-from dcse_tf.input_files import hash_file, resolve_inputs
+from dcse_tf.files import hash_bytes, hash_file
+from dcse_tf.input_files import resolve_inputs
 
 ALL = "all"
 CHOOSE = "choose"
@@ -32,8 +32,8 @@ def find_half(*texts: str) -> str:
 
     So the same texts are in the same half of every set, whatever else stands in it.
     """
-    digest = hashlib.sha256("\n".join(sorted(texts)).encode()).digest()
-    return REPORT if digest[0] % 2 else CHOOSE
+    first_byte = hash_bytes("\n".join(sorted(texts)).encode())[:2]
+    return REPORT if int(first_byte, 16) % 2 else CHOOSE
 
 
 def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
@@ -52,7 +52,7 @@ def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: s
     sentences = retrieval_set.sentences
     queries = [q for q in retrieval_set.queries if half in (ALL, find_half(sentences[q.sentence]))]
     if not queries:
-        raise InputError(f"{path}: none of its queries is in the half of --half={half}")
+        raise InputError(f"{path}: none of its queries is in the half of `half`={half}")
     return dataclasses.replace(retrieval_set, queries=queries)
 
 
@@ -76,7 +76,7 @@ def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
     places = [i for i, pair in enumerate(pairs) if half in (ALL, find_half(*pair))]
     if len(places) < 2:
         raise InputError(
-            f"{path}: expected at least two pairs in the half of --half={half}, "
+            f"{path}: expected at least two pairs in the half of `half`={half}, "
             f"found {len(places)} of {len(pairs)}"
         )
     first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
@@ -143,20 +143,19 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
         logging.warning(
             "%s: consecutive turns of one speaker stay apart, as they are in the file; "
-            "--join_consecutive makes one turn of them",
+            "`join_consecutive` makes one turn of them",
             path,
         )
     samples = response_selection.make_samples(
         dialogues,
         candidates=config.candidates,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
+        context=config.context,
         max_samples=config.max_samples,
         seed=config.seed,
     )
     if not samples:
         raise InputError(
-            f"{path}: too few different responses for --candidates={config.candidates}"
+            f"{path}: too few different responses for `candidates`={config.candidates}"
         )
     return samples
 
@@ -165,7 +164,7 @@ def _select_responses(
     source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
 ) -> list[Result]:
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
-    drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
+    drawn = hash_bytes(repr(samples).encode())
     results = []
     if encoder.match:
         found = response_selection.evaluate_response_selection(samples, encoder.match)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 
@@ -23,7 +24,7 @@ class EvaluateOptions(ModelOptions):
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated: R@k and MRR of the true response among --candidates.",
+        "comma-separated: R@k and MRR of the true response among `candidates`.",
         files=True,
     )
     half: str = option(
@@ -65,13 +66,18 @@ class EvaluateOptions(ModelOptions):
         super().__post_init__()
         if not (self.retrieval or self.sts or self.response_selection):
             raise OptionError(
-                "nothing to evaluate: give --retrieval, --sts or --response_selection"
+                "nothing to evaluate: give `retrieval`, `sts` or `response_selection`"
             )
         if self.half != "all" and self.response_selection:
             raise OptionError(
-                f"--half={self.half} is for --retrieval and --sts: leave --response_selection out; "
+                f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
             )
+
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response."""
+        return Context(self.context_turns, self.context_side)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +86,7 @@ class CompareOptions(Options):
 
     results: tuple[str, ...] = option(
         (),
-        "Two or more files that evaluate --output wrote, comma-separated; each is compared with "
+        "Two or more files that evaluate `output` wrote, comma-separated; each is compared with "
         "the first.",
         required=True,
         files=True,
@@ -89,4 +95,4 @@ class CompareOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.results) < 2:
-            raise OptionError("--results: expected two files or more, comma-separated")
+            raise OptionError("`results`: expected two files or more, comma-separated")

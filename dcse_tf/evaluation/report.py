@@ -208,7 +208,7 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
     if first.get("response_selection") and second.get("response_selection"):
         names += _OF_RESPONSES
     return [
-        f"--{name} is not the same: first {first[name]}, second {second[name]}"
+        f"`{name}` is not the same: first {first[name]}, second {second[name]}"
         for name in names
         if name in first and name in second and first[name] != second[name]
     ]
@@ -244,7 +244,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     if not comparisons:
         raise InputError(
             "the results have no evaluation set in common (the same content of "
-            "a file, the same --half of it)"
+            "a file, the same `half` of it)"
         )
     return comparisons
 

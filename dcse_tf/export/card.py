@@ -16,7 +16,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.export.options import ExportOptions
-from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import parse_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
 from dcse_tf.training.options import TrainOptions
@@ -85,7 +86,7 @@ class ModelCard:
     Attributes:
         name: of the model.
         origin: a sentence on where it comes from.
-        form: the export's --format.
+        form: the export's `format`.
         max_sequence_length: in tokens.
         facts: about the encoder, by what they are.
         corpus: about the corpus; so too `report`, what inspect_data found in it.
@@ -335,7 +336,7 @@ def _describe_report(folder: str) -> dict[str, str]:
 def _read_scores(name: str, run_dir: str) -> list[Score]:
     model, results, _ = read_json(pathlib.Path(name))
     if pathlib.Path(model) != pathlib.Path(run_dir):
-        logging.warning("%s: scores of --model=%s, not of %s", name, model, run_dir)
+        logging.warning("%s: scores of `model`=%s, not of %s", name, model, run_dir)
     scores = []
     for result in results:
         for score in score_names(result.items):

@@ -280,7 +280,7 @@ def _require(*names: str) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
-            f"--format={FORMAT} needs {' and '.join(missing)}: pip install dcse_tf[onnx]"
+            f"`format`={FORMAT} needs {' and '.join(missing)}: pip install dcse_tf[onnx]"
         )
 
 

@@ -34,7 +34,7 @@ class ExportOptions(EncoderOptions):
     )
     versioned: bool = option(
         False,
-        "Write --output_dir/1, or what follows the largest number in it, as TensorFlow Serving "
+        "Write `output_dir`/1, or what follows the largest number in it, as TensorFlow Serving "
         "reads them; an older version is never replaced.",
     )
     warmup: bool = option(
@@ -44,8 +44,8 @@ class ExportOptions(EncoderOptions):
     )
     quantize: str = option(
         "none",
-        "Of --format=onnx. int8: weights in eight bits, a quarter of the size; measure what is "
-        "lost by experiments/onnx_quality.py.",
+        "Of `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
+        "embeddings with those of float32 before you use it.",
         choices=("none", "int8"),
     )
     results: tuple[str, ...] = option(
@@ -54,13 +54,13 @@ class ExportOptions(EncoderOptions):
         files=True,
     )
     data_report: str = option("", "Folder that inspect_data wrote of the corpus, for the card.")
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.versioned and self.overwrite:
-            raise OptionError("--versioned replaces nothing: leave out --overwrite")
+            raise OptionError("`versioned` replaces nothing: leave out `overwrite`")
         if self.warmup and self.format != "saved_model":
-            raise OptionError("--warmup: only with --format=saved_model")
+            raise OptionError("`warmup`: only with `format`=saved_model")
         if self.quantize != "none" and self.format != "onnx":
-            raise OptionError(f"--quantize={self.quantize}: only with --format=onnx")
+            raise OptionError(f"`quantize`={self.quantize}: only with `format`=onnx")

@@ -253,7 +253,7 @@ def import_messages() -> tuple[Any, Any]:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError as error:
         raise InputError(
-            "--warmup: expected tensorflow-serving-api, which dcse_tf[serving] installs"
+            "`warmup`: expected tensorflow-serving-api, which dcse_tf[serving] installs"
         ) from error
     return predict_pb2, prediction_log_pb2
 

@@ -21,7 +21,7 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
 
     Args:
         layer: see `SentenceEncoder`.
-        form: the export's --format, for the message.
+        form: the export's `format`, for the message.
 
     Raises:
         InputError: it is not affine, as that of a flow.
@@ -34,8 +34,8 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
         mean, matrix = layer.mean.numpy(), layer.matrix.numpy()
         return (AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype)),)
     raise InputError(
-        f"--format={form}: a {layer.name} is no affine map of embeddings and cannot be written in "
-        "this format; --format=saved_model can hold it"
+        f"`format`={form}: a {layer.name} is no affine map of embeddings and cannot be written in "
+        "this format; `format`=saved_model can hold it"
     )
 
 

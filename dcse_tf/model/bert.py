@@ -199,7 +199,7 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
     count = backbone.num_layers // 2 if layers < 0 else layers
     if count > backbone.num_layers:
         raise InputError(
-            f"--freeze_layers={count}: the encoder has only {backbone.num_layers} layers"
+            f"`freeze_layers`={count}: the encoder has only {backbone.num_layers} layers"
         )
     for i in range(count):
         backbone.get_layer(f"transformer_layer_{i}").trainable = False

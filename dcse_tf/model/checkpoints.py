@@ -16,9 +16,27 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import find_package, hash_file, parse_json, read_json_object
-from dcse_tf.model.weights import write_tensor_file
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import find_package, parse_json, read_json_object
+
+
+def write_tensor_file(
+    path: pathlib.Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes arrays, contiguous ones, into a file that others may read as the umask says.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    # The library makes a file of its own, for the owner alone, that takes the name.
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        safetensors.numpy.save_file(tensors, path, metadata=metadata)
+    except safetensors.SafetensorError as error:
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+    path.chmod(mode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +105,7 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
     modules = read_modules(transformer)
     if modules and modules.maps:
         raise InputError(
-            f"--{flag}={transformer}: has a Dense module behind the pooling, which would be lost; "
+            f"`{flag}`={transformer}: has a Dense module behind the pooling, which would be lost; "
             "give an encoder without one"
         )
 
@@ -290,7 +308,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     ):
         wanted = "config.json and *.safetensors" if weights else "vocab.txt"
         raise InputError(
-            f"--{flag}={name}: expected a checkpoint folder with {wanted}, or a "
+            f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
         )
     files = _ALL_FILES if weights else _TOKENIZER_FILES
@@ -311,7 +329,7 @@ def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
         return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
-            f"--{flag}={name}: no such folder, and not to be had from the hub: "
+            f"`{flag}`={name}: no such folder, and not to be had from the hub: "
             f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         ) from error
 

@@ -16,8 +16,8 @@ from absl import logging
 
 from dcse_tf.encoder.load import LoadedEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import LOCK_FILE, atomic_directory, atomic_file, lock_folder, marked
-from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.files import MARK, atomic_directory, atomic_file, hash_file, lock_folder, marked
+from dcse_tf.input_files import parse_json
 from dcse_tf.search import index as folders
 from dcse_tf.search.index import TEXTS_FILE, write_corpus_texts
 from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
@@ -34,8 +34,8 @@ _DECISIVE = ("pooling", "max_sequence_length")
 
 def describe_model(config: SearchOptions, encoder: LoadedEncoder) -> dict[str, str]:
     """What decides the embeddings, for an index and for its queries."""
-    settings = {f"--{name}": str(getattr(config, name)) for name in _DECISIVE}
-    return {"contents of --model": encoder.fingerprint()[:16], **settings}
+    settings = {f"`{name}`": str(getattr(config, name)) for name in _DECISIVE}
+    return {"contents of `model`": encoder.fingerprint()[:16], **settings}
 
 
 def fingerprint_corpus(path: pathlib.Path) -> str:
@@ -47,11 +47,11 @@ def fingerprint_corpus(path: pathlib.Path) -> str:
     try:
         return hash_file(path)
     except OSError as error:
-        raise InputError(f"--corpus={path}: cannot be read: {error}") from error
+        raise InputError(f"`corpus`={path}: cannot be read: {error}") from error
 
 
 def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEncoder) -> None:
-    """Builds the index of --corpus, and says what it took.
+    """Builds the index of `corpus`, and says what it took.
 
     Raises:
         InputError: the corpus cannot be used, or another build was begun there.
@@ -65,8 +65,8 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEnco
     corpus = fingerprint_corpus(pathlib.Path(config.corpus))
     model = describe_model(config, encoder)
     work = marked(folder, "building")
-    with lock_folder(work, "wait for it, or give another --index"), name_output(folder):
-        job = {"contents of --corpus": corpus[:16], **model}
+    with lock_folder(work, "wait for it, or give another `index`"), name_output(folder):
+        job = {"contents of `corpus`": corpus[:16], **model}
         lines = _prepare_texts(config, work, job)
         _embed_texts(config, work, encoder)
         matrix = np.load(work / folders.EMBEDDINGS_FILE, mmap_mode="r")
@@ -102,13 +102,13 @@ def _prepare_texts(config: SearchOptions, work: pathlib.Path, job: dict[str, str
         if changed:
             raise InputError(
                 f"{work}: a build of another index was begun there: {'; '.join(changed)}; give the "
-                "same settings, or --overwrite to start anew"
+                "same settings, or `overwrite` to start anew"
             )
         return lines
     for old in work.iterdir():
         if old.is_dir():
             shutil.rmtree(old)
-        elif old.name != LOCK_FILE:
+        elif not old.name.startswith(MARK):
             old.unlink()
     lines = write_corpus_texts(pathlib.Path(config.corpus), work)
     with atomic_file(path) as partial:

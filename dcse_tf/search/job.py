@@ -51,10 +51,10 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "index"
         # Never is a folder replaced that holds something else.
         if folder.exists() and not is_index(folder):
-            raise InputError(f"--index={folder}: exists and is no index; give another folder")
+            raise InputError(f"`index`={folder}: exists and is no index; give another folder")
         exists = folder.exists() and not config.overwrite
         if not exists and not config.corpus:
-            raise InputError(f"--index={folder}: no such index; give --corpus to build it from")
+            raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
         encoder = load(config)
         if not exists:
             build_index(config, folder, encoder)
@@ -73,12 +73,12 @@ def _compare(
     before = {**description.model}
     now = describe_model(config, encoder)
     if config.corpus:
-        before["contents of --corpus"] = description.corpus[:16]
-        now["contents of --corpus"] = fingerprint_corpus(pathlib.Path(config.corpus))[:16]
+        before["contents of `corpus`"] = description.corpus[:16]
+        now["contents of `corpus`"] = fingerprint_corpus(pathlib.Path(config.corpus))[:16]
     if config.index_type:
-        before["--index_type"], now["--index_type"] = description.index_type, config.index_type
+        before["`index_type`"], now["`index_type`"] = description.index_type, config.index_type
     if changed := list_differences(before, now):
         raise InputError(
-            f"--index={folder}: was built otherwise: {'; '.join(changed)}; give the same, another "
-            "--index, or --overwrite to build it anew"
+            f"`index`={folder}: was built otherwise: {'; '.join(changed)}; give the same, another "
+            "`index`, or `overwrite` to build it anew"
         )

@@ -118,7 +118,7 @@ def import_faiss(kind: str) -> Any:
         import faiss
     except ImportError as error:
         raise InputError(
-            f"--index_type={kind}: needs FAISS ({error}); pip install 'dcse_tf[search]', or leave "
+            f"`index_type`={kind}: needs FAISS ({error}); pip install 'dcse_tf[search]', or leave "
             "the flag out for exact search"
         ) from error
     return faiss

@@ -13,15 +13,15 @@ class SearchOptions(ModelOptions):
     corpus: str = option(
         "",
         "Text file to search, a text a line, UTF-8; plain, .gz or .zip. May be left out where "
-        "--index exists.",
+        "`index` exists.",
         files=True,
     )
     index: str = option(
         "",
-        "Folder of the index: built from --corpus if it is not there, and used again. A build "
+        "Folder of the index: built from `corpus` if it is not there, and used again. A build "
         "that was stopped goes on with the same command. Default: a temporary one.",
     )
-    query: str = option("", "One query. Default: --queries, or else lines of standard input.")
+    query: str = option("", "One query. Default: `queries`, or else lines of standard input.")
     queries: str = option(
         "",
         "Text file of queries, one a line.",
@@ -38,7 +38,7 @@ class SearchOptions(ModelOptions):
         None,
         "exact compares a query with every text; hnsw and ivf are approximate indexes of FAISS "
         "(pip install 'dcse_tf[search]'), whose recall is measured after the build. Default: what "
-        "--index is, or else exact.",
+        "`index` is, or else exact.",
         choices=("exact", "hnsw", "ivf"),
     )
     hnsw_m: int = option(32, "hnsw, as it is built: links of a text.", minimum=2)
@@ -54,13 +54,13 @@ class SearchOptions(ModelOptions):
     nprobe: int = option(
         32, "ivf, as it is searched: lists read. More is slower and finds more.", minimum=1
     )
-    overwrite: bool = option(False, "Build --index anew, also if it exists.")
+    overwrite: bool = option(False, "Build `index` anew, also if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.corpus or self.index):
-            raise OptionError("nothing to search: give --corpus, or --index with one built before")
+            raise OptionError("nothing to search: give `corpus`, or `index` with one built before")
         if self.overwrite and not self.corpus:
-            raise OptionError("--overwrite builds the index anew: give --corpus")
+            raise OptionError("`overwrite` builds the index anew: give `corpus`")
         if self.query and self.queries:
-            raise OptionError("give either --query or --queries")
+            raise OptionError("give either `query` or `queries`")

@@ -86,7 +86,7 @@ _ROWS_FILE = "rows.npy"
 _SHARED_TEXTS_FILE = "shared.json"
 _SHARED_ROWS_FILE = "shared.npy"
 _JOURNAL_FILE = "journal.json"
-_ANEW = "give the same settings, or --overwrite to start anew"
+_ANEW = "give the same settings, or `overwrite` to start anew"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def begin(
     if needed > free:
         folder.rmdir()
         raise InputError(
-            f"--output={output}: {rows} rows of {columns} float32 are {_show_bytes(needed)}; "
+            f"`output`={output}: {rows} rows of {columns} float32 are {_show_bytes(needed)}; "
             f"only {_show_bytes(free)} are free there"
         )
     _write_json(folder / _SHARED_TEXTS_FILE, list(shared.row))
@@ -277,7 +277,7 @@ class Block:
 
 
 def load(config: ModelOptions) -> LoadedEncoder:
-    """Loads the encoder of --model.
+    """Loads the encoder of `model`.
 
     Raises:
         InputError: see `load_encoder`.
@@ -331,7 +331,7 @@ def _work(sentences: list[str]) -> Block:
 def embed_in_processes(
     config: EmbedOptions, shared: Shared, blocks: Iterable[list[str]]
 ) -> Iterator[Block]:
-    """Embeds blocks in --workers processes; they come in order, few of them at a time.
+    """Embeds blocks in `workers` processes; they come in order, few of them at a time.
 
     Raises:
         ChildProcessError: a process was killed, for want of memory perhaps.
@@ -350,7 +350,7 @@ def embed_in_processes(
                 for block in itertools.islice(source, 1):
                     waiting.append(executor.submit(_work, block))
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise ChildProcessError(f"a process of --workers={config.workers} ended") from error
+            raise ChildProcessError(f"a process of `workers`={config.workers} ended") from error
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -376,7 +376,7 @@ def embed(config: EmbedOptions, encoder: LoadedEncoder | None = None) -> tuple[i
 
     Args:
         config: the settings.
-        encoder: the encoder of --model, where the caller has loaded it already.
+        encoder: the encoder of `model`, where the caller has loaded it already.
 
     Returns:
         The shape of the array written, (lines, dim).
@@ -398,11 +398,11 @@ def _embed(
 ) -> tuple[int, int]:
     source = pathlib.Path(config.input)
     if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
-        raise FileExistsError(f"{output} exists already; give another file, or --overwrite")
+        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
     begun_with = _describe_input(source)
     encoder = encoder or load(config)
-    job = {"--input": begun_with, "contents of --model": encoder.fingerprint()[:16]}
-    job |= {f"--{name}": str(getattr(config, name)) for name in _DECISIVE}
+    job = {"`input`": begun_with, "contents of `model`": encoder.fingerprint()[:16]}
+    job |= {f"`{name}`": str(getattr(config, name)) for name in _DECISIVE}
     rows = None if config.overwrite else resume(output, job)
     if rows is None:
         rows = _begin(config, job, encoder)
@@ -410,7 +410,7 @@ def _embed(
         logging.info("going on from row %d of %d", rows.done, rows.shape[0])
     _write_blocks(config, rows, encoder)
     if _describe_input(source) != begun_with:
-        raise InputError(f"--input={source}: was changed while it was embedded")
+        raise InputError(f"`input`={source}: was changed while it was embedded")
     rows.finish()
     return rows.shape
 
@@ -428,7 +428,7 @@ def _begin(config: EmbedOptions, job: dict[str, str], encoder: LoadedEncoder) ->
     """Counts the lines, and embeds the sentences that all blocks share."""
     scan = scan_lines(pathlib.Path(config.input), config.cache_size)
     if not scan.lines:
-        raise InputError(f"--input={config.input}: no lines")
+        raise InputError(f"`input`={config.input}: no lines")
     # In a single block every sentence is encoded once anyway.
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
@@ -474,5 +474,5 @@ def _embed_blocks(
 def _read_block(config: EmbedOptions, lines: Iterator[str], size: int) -> list[str]:
     sentences = list(itertools.islice(lines, size))
     if len(sentences) < size:
-        raise InputError(f"--input={config.input}: has become shorter since its lines were counted")
+        raise InputError(f"`input`={config.input}: has become shorter since its lines were counted")
     return sentences

@@ -15,7 +15,6 @@ from dcse_tf.evaluation.explanation import (
     MAPS,
     Explanation,
     Text,
-    context_of,
     draw_heatmap,
     explain_response,
     top_pairs,
@@ -183,7 +182,7 @@ def explain(config: ExplainOptions) -> str:
         encoder = load_encoder(config.model, "model", config.max_sequence_length, "mean")
         if encoder.sentence_encoder is None:
             raise InputError(
-                f"--model={config.model}: gives sentence embeddings alone; expected an encoder "
+                f"`model`={config.model}: gives sentence embeddings alone; expected an encoder "
                 "with token embeddings, such as a run directory"
             )
         scorer = ResponseScorer(encoder.sentence_encoder, read_turn_attention(encoder.folder))
@@ -209,7 +208,7 @@ def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
             return session
     names = ", ".join(name for name, _ in sessions[:_NAMED])
     raise InputError(
-        f"{path}: no session {config.session!r} of two turns or more; expected --session to be one "
+        f"{path}: no session {config.session!r} of two turns or more; expected `session` to be one "
         f"of its {len(sessions)}, such as {names}"
     )
 
@@ -221,11 +220,11 @@ def _choose_response(
     response = turns // 2 if config.response is None else config.response
     if response >= turns:
         raise OptionError(
-            f"--response={response}: session {session[0]} has {turns} turns, 0 to {turns - 1}"
+            f"`response`={response}: session {session[0]} has {turns} turns, 0 to {turns - 1}"
         )
-    context = context_of(turns, response, config.context_turns, config.context_side)
+    context = config.context.of(turns, response)
     if not context:
-        raise OptionError(f"--response={response}: no turn is before it; with --context_side=both "
+        raise OptionError(f"`response`={response}: no turn is before it; with `context_side`=both "
                           "it has those after it")  # fmt: skip
     return response, context
 

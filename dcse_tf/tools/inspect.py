@@ -243,7 +243,7 @@ def _collect(config: InspectOptions) -> DataReport:
     statistics = collector.finish()
     if not statistics.sessions:
         raise InputError(
-            f"--input={','.join(config.input)}: no session of at least {config.min_turns} turns "
+            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"({dropped['short_sessions']} sessions too short, "
             f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )

@@ -21,7 +21,7 @@ def read_sentences(
 
     Args:
         config: what to read.
-        split_words: a text's words, for --min_words.
+        split_words: a text's words, for `min_words`.
 
     Returns:
         (sentence, intents) pairs, and counts of what was left out.
@@ -113,6 +113,6 @@ def _column(path: pathlib.Path, header: list[str], flag: str, name: str) -> int:
         # As Python writes it: a file that is no table has anything in its first line.
         found = repr(", ".join(header))[1:-1]
         raise InputError(
-            f"{path}:1: no column {name!r} (--{flag}); the header has {found[:300] or 'none'}"
+            f"{path}:1: no column {name!r} (`{flag}`); the header has {found[:300] or 'none'}"
         )
     return header.index(name)

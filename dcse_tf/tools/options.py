@@ -1,15 +1,37 @@
 """Options of the tools around a trained encoder and a corpus."""
 
+import collections
 import dataclasses
+from typing import Any
 
-from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
+from dcse_tf.data.dialogue import Context
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.options import CorpusOptions
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option, show
 
-TABLE_FORMATS = ("csv", "tsv")
-_WITH_INTENTS = (*TABLE_FORMATS, "mdc", "sgd", "crosswoz", "jsonl")
 STRATEGIES = ("unigram", "word2vec", "intent")
 WORD_KINDS = ("auto", "words", "jieba", "characters")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableFormat:
+    """A format of sentences with labels, one a row. `help` says in one line what it is."""
+
+    help: str
+    has_intents: bool = True
+
+
+TABLE_FORMATS = {
+    "csv": TableFormat("sentences with a header line, comma-separated"),
+    "tsv": TableFormat("sentences with a header line, tab-separated"),
+}
+# Later mappings come first in the help. A format that is registered later is in it too.
+_FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
+
+
+def _list_formats_with_intents() -> str:
+    return ", ".join(name for name, entry in _FORMATS.items() if entry.has_intents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +40,8 @@ class LabelledOptions(CorpusOptions):
 
     format: str = option(
         "csv",
-        "Format of the input: csv or tsv, tables of sentences with a header line, or a format of "
-        "dialogues that has intents: mdc, sgd, crosswoz, or jsonl with "
-        '{"role", "text", "intents"} a turn (prepare_data explains them).',
-        choices=(*TABLE_FORMATS, *CORPUS_FORMATS),
+        "Format of the input: a table of sentences, or dialogues.",
+        choices=_FORMATS,
     )
     text_column: str = option("text", "csv and tsv: the column of the sentences.")
     intent_column: str = option("intent", "csv and tsv: the column of the intents.")
@@ -48,7 +68,7 @@ class LabelledOptions(CorpusOptions):
         table = self.format in TABLE_FORMATS
         for name in ("roles", "min_turns") if table else ("text_column", "intent_column"):
             if self.is_given(name):
-                self.refuse(name, f"has no meaning with --format={self.format}")
+                self.refuse(name, f"has no meaning with `format`={self.format}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +89,9 @@ class BuildRetrievalOptions(LabelledOptions):
     )
     selection: str = option(
         "top",
-        "Candidates of a query: top, as the paper has it (of BM25's first --candidates, those of "
+        "Candidates of a query: top, as the paper has it (of BM25's first `candidates`, those of "
         "the query's intent are positives), or hard, as the authors' published files are (the "
-        "--max_positives of the intent that BM25 ranks lowest, the --max_negatives of other "
+        "`max_positives` of the intent that BM25 ranks lowest, the `max_negatives` of other "
         "intents that it ranks highest).",
         choices=("top", "hard"),
     )
@@ -84,9 +104,9 @@ class BuildRetrievalOptions(LabelledOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.selection == "hard" and self.candidates != 100:
-            raise OptionError("--candidates has no meaning with --selection=hard")
-        if self.format not in _WITH_INTENTS:
-            self.refuse("format", f"has no intents; expected one of {', '.join(_WITH_INTENTS)}")
+            raise OptionError("`candidates` has no meaning with `selection`=hard")
+        if not _FORMATS[self.format].has_intents:
+            self.refuse("format", f"has no intents; expected one of {_list_formats_with_intents()}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,14 +141,14 @@ class BuildStsOptions(LabelledOptions):
         if unknown or not self.strategies:
             given = ",".join(self.strategies)
             raise OptionError(
-                f"--strategies={show(given)}: expected some of {', '.join(STRATEGIES)}"
+                f"`strategies`={show(given)}: expected some of {', '.join(STRATEGIES)}"
             )
         if len(set(self.strategies)) < len(self.strategies):
             self.refuse("strategies", "one of them is there twice")
-        if "intent" in self.strategies and self.format not in _WITH_INTENTS:
-            self.refuse("format", "has no intents; give --strategies=unigram,word2vec")
+        if "intent" in self.strategies and not _FORMATS[self.format].has_intents:
+            self.refuse("format", "has no intents; give `strategies`=unigram,word2vec")
         if self.word_vectors and "word2vec" not in self.strategies:
-            self.refuse("word_vectors", "has no meaning without word2vec in --strategies")
+            self.refuse("word_vectors", "has no meaning without word2vec in `strategies`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +191,7 @@ class InspectOptions(CorpusOptions):
     )
     max_sequence_length: int = option(
         50,
-        "With --vocab: longest utterance that training would keep whole, in tokens with [CLS] and "
+        "With `vocab`: longest utterance that training would keep whole, in tokens with [CLS] and "
         "[SEP].",
         minimum=3,
     )
@@ -198,14 +218,14 @@ class InspectOptions(CorpusOptions):
         minimum=0.1,
         maximum=1.0,
     )
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_given("max_sequence_length") and not self.vocab:
-            self.refuse("max_sequence_length", "has no meaning without --vocab")
+            self.refuse("max_sequence_length", "has no meaning without `vocab`")
         if self.is_given("near_duplicate") and not (self.retrieval or self.sts):
-            self.refuse("near_duplicate", "has no meaning without --retrieval or --sts")
+            self.refuse("near_duplicate", "has no meaning without `retrieval` or `sts`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +275,12 @@ class ExplainOptions(Options):
         minimum=3,
         or_zero=True,
     )
-    overwrite: bool = option(False, "Replace --output_dir if it exists.")
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response."""
+        return Context(self.context_turns, self.context_side)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,5 +322,5 @@ class EmbedOptions(ModelOptions):
         maximum=1024,
     )
     overwrite: bool = option(
-        False, "Replace --output if it exists, and start anew instead of going on."
+        False, "Replace `output` if it exists, and start anew instead of going on."
     )

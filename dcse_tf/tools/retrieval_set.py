@@ -231,13 +231,13 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
     """
     output = pathlib.Path(config.output)
     if output.exists() and not config.overwrite:
-        raise FileExistsError(f"{output} exists already; give another file, or --overwrite")
+        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
     split = make_splitter(config.words)
     sentences, left_out = read_sentences(config, split)
     labelled, unlabelled = one_intent_each(sentences)
     if not labelled:
         raise InputError(
-            f"--input={','.join(config.input)}: no sentence with one intent "
+            f"`input`={','.join(config.input)}: no sentence with one intent "
             f"({len(sentences)} sentences read)"
         )
     drawn, not_drawn = sample_balanced(labelled, config.sentences, config.seed)

@@ -355,7 +355,7 @@ def build_sts(config: BuildStsOptions) -> dict[str, int]:
         How many pairs each strategy gave.
 
     Raises:
-        InputError: the input cannot be used, or has no intents where --strategies asks for them.
+        InputError: the input cannot be used, or has no intents where `strategies` asks for them.
         FileExistsError: the output exists and may not be replaced.
     """
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
@@ -387,11 +387,11 @@ def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
         first.setdefault(text.casefold(), (text, intents))
     different = list(first.values())
     if len(different) < 2:
-        raise InputError(f"--input={','.join(config.input)}: fewer than two different sentences")
+        raise InputError(f"`input`={','.join(config.input)}: fewer than two different sentences")
     if "intent" in config.strategies and not any(len(i) == 1 for _, i in different):
         raise InputError(
-            f"--input={','.join(config.input)}: no sentence has an intent; give "
-            "--strategies=unigram,word2vec"
+            f"`input`={','.join(config.input)}: no sentence has an intent; give "
+            "`strategies`=unigram,word2vec"
         )
     order = np.random.default_rng(config.seed).permutation(len(different))
     drawn = [different[place] for place in order[: config.sentences or None]]

@@ -336,7 +336,7 @@ class Controller:
         last = find_checkpoint(self._run_dir)
         kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         if not self._divergence.skip or len(self._skipped.steps) >= self._divergence.most:
-            raise TrainingError(f"{where}; {kept}; try a lower --learning_rate")
+            raise TrainingError(f"{where}; {kept}; try a lower `learning_rate`")
         self._skipped.add(bad)
         self._restore()
         logging.warning("%s; the batch is left out from now on", where)
@@ -377,7 +377,7 @@ class Controller:
                 self._showcase.kept(self._summaries, scores, self.step)
         except KeyError as error:
             known = ", ".join(sorted(scores))
-            raise TrainingError(f"--best_metric={error.args[0]}: not among {known}") from error
+            raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
         self._scored.assign(self.step)
         self._showcase.evaluated(self._summaries, self.step)
         return scores

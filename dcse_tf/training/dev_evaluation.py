@@ -31,7 +31,7 @@ def describe_trouble(metrics: dict[str, float]) -> str | None:
         return (
             f"{share:.0%} of the samples had no negative and taught nothing: every other response "
             "of their batches is of their own session or has a text of it. Remedies: a larger "
-            "--global_batch_size; a corpus in which fewer sessions repeat each other."
+            "`global_batch_size`; a corpus in which fewer sessions repeat each other."
         )
     return _describe_saturation(metrics)
 
@@ -53,8 +53,8 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
         f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
         "for negatives, so the objective has nothing to tell apart and its gradient is almost "
         "zero. The token embeddings point almost one way, as they do from random weights or a "
-        "collapsed pre-training. Remedies: start from a pre-trained --encoder; adapt it longer "
-        "first (--task=mlm, with warm-up); lower --learning_rate."
+        "collapsed pre-training. Remedies: start from a pre-trained `encoder`; adapt it longer "
+        "first (`task`=mlm, with warm-up); lower `learning_rate`."
     )
 
 
@@ -64,13 +64,13 @@ _RANKS = ("r1", "r2", "r5", "mrr")
 
 class DevEvaluation:
     """Scores the encoder as it is: the task's scores, response selection on the dev sessions by
-    the similarities that the task names, and the files of --dev_retrieval and --dev_sts. Scores
+    the similarities that the task names, and the files of `dev_retrieval` and `dev_sts`. Scores
     are percentages but for the task's own.
 
     Attributes:
         encoder: the encoder as it is.
         scorer: its matching similarity; None where the task has none.
-        retrieval: the set of --dev_retrieval; None without.
+        retrieval: the set of `dev_retrieval`; None without.
         geometry: of the last evaluation, "SET/FIGURE" to `geometry.describe`'s figures, which are
             no scores: higher is not better.
     """
@@ -133,13 +133,10 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     config = setup.config
     if not config.dev_samples:
         return []
-    assert config.context_turns is not None
-    assert config.context_side is not None
     samples = response_selection.make_samples(
         response_selection.read_dialogues(setup.data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
+        context=config.context,
         max_samples=config.dev_samples,
         seed=config.seed,
     )

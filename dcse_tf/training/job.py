@@ -15,7 +15,7 @@ from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.records import raise_damage
-from dcse_tf.data.stream import list_sessions
+from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.files import lock_folder
 from dcse_tf.model import bert, checkpoints
@@ -55,7 +55,7 @@ def train(config: TrainOptions) -> Outcome:
         LockedError: another job is at work in the run directory.
         Stopped: a signal stopped it.
     """
-    with lock_folder(pathlib.Path(config.run_dir), "wait for it, or give another --run_dir"):
+    with lock_folder(pathlib.Path(config.run_dir), "wait for it, or give another `run_dir`"):
         return _train(config)
 
 
@@ -104,11 +104,11 @@ def _train(config: TrainOptions) -> Outcome:
 def _check_devices(config: TrainOptions, replicas: int) -> None:
     if (config.global_batch_size or 0) % replicas:
         raise OptionError(
-            f"--global_batch_size={config.global_batch_size}: not divisible by {replicas} devices"
+            f"`global_batch_size`={config.global_batch_size}: not divisible by {replicas} devices"
         )
     if config.center_tokens and config.jit_compile and replicas > 1:
         raise OptionError(
-            f"--center_tokens with --jit_compile on {replicas} devices: the mean is over all of "
+            f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "
             "them, which a compiled step cannot ask; leave one of the flags out"
         )
 
@@ -127,14 +127,8 @@ def _make_controller(
         )
 
     def list_batch(step: int) -> list[str]:
-        return list_sessions(
-            setup.data_dir,
-            setup.manifest.splits["train"],
-            samples=task.samples,
-            batch_size=config.global_batch_size or 0,
-            seed=config.seed,
-            step=step,
-        )
+        stream = Stream(config.global_batch_size or 0, config.seed, first_step=step)
+        return list_sessions(setup.corpus, task.samples, stream)
 
     evaluation = DevEvaluation(setup, trainer.model)
     metric = config.best_metric or BEST_METRICS[config.task]
@@ -175,7 +169,7 @@ def _list_files(config: TrainOptions, folder: pathlib.Path | None) -> dict[str, 
     found = {f"the encoder's {path.name}": path for path in files}
     for name in ("token_vectors", "token_index"):
         if path := getattr(config, name):
-            found[f"--{name}"] = pathlib.Path(path)
+            found[f"`{name}`"] = pathlib.Path(path)
     return found
 
 
@@ -198,12 +192,12 @@ def _make_setup(
             _start_from_vectors(backbone, vocabulary, config)
     if manifest.max_sequence_length > backbone.max_sequence_length:
         raise InputError(
-            f"--data_dir={data_dir}: utterances of up to {manifest.max_sequence_length} tokens, "
+            f"`data_dir`={data_dir}: utterances of up to {manifest.max_sequence_length} tokens, "
             f"but the encoder has {backbone.max_sequence_length} positions"
         )
     if config.longest_context(manifest.max_sequence_length) > backbone.max_sequence_length:
         raise OptionError(
-            f"--context_tokens={config.context_tokens}: the encoder has "
+            f"`context_tokens`={config.context_tokens}: the encoder has "
             f"{backbone.max_sequence_length} positions"
         )
     if backbone.vocabulary_size < len(vocabulary.tokens):
@@ -235,7 +229,7 @@ def _start_from_vectors(
     try:
         embeddings, count = compute_token_embeddings(vectors, vocabulary, weights.numpy())
     except InputError as error:
-        raise InputError(f"--token_vectors={path}: {error}") from error
+        raise InputError(f"`token_vectors`={path}: {error}") from error
     weights.assign(embeddings)
     total = len(vocabulary.tokens)
     logging.info(
@@ -280,7 +274,7 @@ def _log_model(model: keras.Model, replicas: int) -> None:
 
 
 def _write_encoder(setup: Setup, source: pathlib.Path | None, target: pathlib.Path) -> None:
-    """Writes the encoder as a checkpoint folder like any other, for --encoder and --model.
+    """Writes the encoder as a checkpoint folder like any other, for `encoder` and `model`.
 
     Args:
         setup: of the run.

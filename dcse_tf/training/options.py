@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.options import OptionError, Options, option
 
 # Tasks whose sample is a session: a response, its context and negatives from other sessions.
@@ -103,13 +104,13 @@ class RunOptions(Options):
     keep_checkpoints: int = option(2, "Checkpoints kept, the latest ones.", minimum=1)
     on_divergence: str = option(
         "stop",
-        "When the loss of a step is no number, or above --loss_limit: stop; or skip, that is go "
+        "When the loss of a step is no number, or above `loss_limit`: stop; or skip, that is go "
         "back to the last checkpoint and leave the batch out. Its sessions are written either way.",
         choices=("stop", "skip"),
     )
     loss_limit: float = option(1000.0, "A step's loss above this counts as diverged.", minimum=0.0)
     max_skipped: int = option(
-        3, "With --on_divergence=skip: batches left out at most in the whole run.", minimum=1
+        3, "With `on_divergence`=skip: batches left out at most in the whole run.", minimum=1
     )
     profile_steps: int = option(
         0,
@@ -120,7 +121,7 @@ class RunOptions(Options):
     projector_sentences: int = option(
         1000,
         "Dev sentences that TensorBoard's Projector page shows as the kept encoder embeds them: of "
-        "--dev_retrieval with their intents, or else of the dev split. 0: none.",
+        "`dev_retrieval` with their intents, or else of the dev split. 0: none.",
         minimum=0,
     )
     dev_samples: int = option(
@@ -145,7 +146,7 @@ class RunOptions(Options):
 
 
 _CONTRASTIVE = (*DIALOGUE_TASKS, "simcse")
-# Settings that only some tasks have. Not --negatives: flags/debug.flags is for all of them.
+# Settings that only some tasks have. Not `negatives`: flags/debug.flags is for all of them.
 _OF_TASKS = {
     "temperature": _CONTRASTIVE,
     "center_tokens": _CONTRASTIVE,
@@ -171,11 +172,11 @@ def check_train(config: "TrainOptions") -> None:
 
 def _check_start(config: "TrainOptions") -> None:
     if bool(config.encoder) == bool(config.encoder_size):
-        raise OptionError("give either --encoder (a checkpoint) or --encoder_size (random)")
+        raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
     if config.token_vectors and not config.encoder_size:
-        config.refuse("token_vectors", "a checkpoint has its own; only for --encoder_size")
+        config.refuse("token_vectors", "a checkpoint has its own; only for `encoder_size`")
     if config.token_vectors.endswith(".npz") != bool(config.token_index):
-        raise OptionError("--token_index goes with --token_vectors=FILE.npz, and only with it")
+        raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
     run_dir = config.run_dir.rstrip("/")
     if config.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
         config.refuse("run_dir", "its encoder would be replaced while it is started from")
@@ -188,30 +189,30 @@ def _check_task(config: "TrainOptions") -> None:
         filled = getattr(config, name) == own.get(name, ())
         if config.task not in tasks and config.is_given(name) and not filled:
             config.refuse(
-                name, f"has no meaning with --task={config.task}, only with {', '.join(tasks)}"
+                name, f"has no meaning with `task`={config.task}, only with {', '.join(tasks)}"
             )
     if config.is_given("session_turns") and config.batch_form != "dense":
-        config.refuse("session_turns", "has no meaning without --batch_form=dense")
+        config.refuse("session_turns", "has no meaning without `batch_form`=dense")
     if config.aggregation != "mean" and config.cosine_weight == 1.0:
-        config.refuse("aggregation", "with --cosine_weight=1 there is no matching")
+        config.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
     for name, only in {"context_turns": 1, "context_side": "before"}.items():
         if config.task == "siamese_single" and getattr(config, name) not in (None, only):
             config.refuse(
                 name,
-                "--task=siamese_single pairs a response with the one turn before it, so only "
+                "`task`=siamese_single pairs a response with the one turn before it, so only "
                 f"{only}",
             )
 
 
 def _check_batch(config: "TrainOptions") -> None:
     if config.pads_all() and config.layout not in ("", "padded"):
-        config.refuse("layout", "--batch_form=plain pads every utterance, so only padded")
+        config.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
     if config.jit_compile and config.layout == "bucketed":
         config.refuse("layout", "its shapes change at every step; not compiled")
     batch = config.global_batch_size or TASK_DEFAULTS[config.task]["global_batch_size"]
     if batch % config.logical_cpus:
         raise OptionError(
-            f"--global_batch_size={batch}: not divisible by --logical_cpus={config.logical_cpus}"
+            f"`global_batch_size`={batch}: not divisible by `logical_cpus`={config.logical_cpus}"
         )
     if config.task not in DIALOGUE_TASKS:
         return
@@ -221,7 +222,7 @@ def _check_batch(config: "TrainOptions") -> None:
         config.refuse(
             "negatives",
             "they come from the other sessions of the batch, so at most "
-            f"{each} x (--global_batch_size - 1) = {each * (batch - 1)}",
+            f"{each} x (`global_batch_size` - 1) = {each * (batch - 1)}",
         )
 
 
@@ -239,7 +240,7 @@ def _check_best_metric(config: "TrainOptions") -> None:
     best = config.best_metric or BEST_METRICS[config.task]
     if best not in known:
         raise OptionError(
-            f"--best_metric={best}: with these settings the scores are {', '.join(known)}"
+            f"`best_metric`={best}: with these settings the scores are {', '.join(known)}"
         )
 
 
@@ -260,24 +261,24 @@ class TrainOptions(RunOptions):
     encoder: str = option(
         "",
         "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
-        "this or --encoder_size.",
+        "this or `encoder_size`.",
     )
     encoder_size: str = option(
         "",
         "Start from random weights of this size (layers/width: "
         + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
-        + ") with the vocabulary of --data_dir.",
+        + ") with the vocabulary of `data_dir`.",
         choices=("", *ENCODER_SIZES),
     )
     token_vectors: str = option(
         "",
-        "With --encoder_size: file of word or character vectors (see fit_baseline --help) from "
+        "With `encoder_size`: file of word or character vectors (see fit_baseline --help) from "
         "which the token embeddings start, projected to their width; other tokens start random.",
         files=True,
     )
     token_index: str = option(
         "",
-        "Of --token_vectors=FILE.npz: JSON file of the words' rows.",
+        "Of `token_vectors`=FILE.npz: JSON file of the words' rows.",
         files=True,
     )
     run_dir: str = option(
@@ -287,12 +288,12 @@ class TrainOptions(RunOptions):
         required=True,
     )
     steps: int | None = option(
-        None, "Optimizer steps in all. Default: worked out from --epochs.", minimum=1
+        None, "Optimizer steps in all. Default: worked out from `epochs`.", minimum=1
     )
     epochs: float | None = option(
         None,
         "Passes over the sessions (mlm, simcse: utterances) of the train split, used where "
-        "--steps is not given. " + describe_defaults("epochs"),
+        "`steps` is not given. " + describe_defaults("epochs"),
         minimum=0.0,
         maximum=1e6,
     )
@@ -306,12 +307,12 @@ class TrainOptions(RunOptions):
         None, "Highest learning rate. " + describe_defaults("learning_rate"), minimum=0.0
     )
     warmup_steps: int | None = option(
-        None, "Steps of linear warm-up. Default: a tenth of --steps.", minimum=0
+        None, "Steps of linear warm-up. Default: a tenth of `steps`.", minimum=0
     )
     decay: str = option(
         "exponential",
         "After the warm-up: exponential (x 0.98 every 10,000 steps, never below 1e-5 if it "
-        "started above, as the authors' code does), linear (to 0 at --steps), or constant.",
+        "started above, as the authors' code does), linear (to 0 at `steps`), or constant.",
         choices=("exponential", "linear", "constant"),
     )
     weight_decay: float = option(
@@ -394,7 +395,7 @@ class TrainOptions(RunOptions):
         "",
         "How the utterances of a batch lie before the encoder; the result is the same. packed: "
         "several to a row; bucketed: in groups of similar length; padded: each to the longest. "
-        "Default: packed; with --batch_form=plain padded.",
+        "Default: packed; with `batch_form`=plain padded.",
         choices=("", "packed", "bucketed", "padded"),
     )
     row_length: int | None = option(
@@ -438,16 +439,21 @@ class TrainOptions(RunOptions):
         """Whether the form of the batch is the paper's, in which every utterance is padded."""
         return self.task in DIALOGUE_TASKS and self.batch_form == "plain"
 
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response. Settings are filled in."""
+        assert self.context_turns is not None
+        assert self.context_side is not None
+        return Context(self.context_turns, self.context_side)
+
     def longest_context(self, longest: int) -> int:
         """Tokens of the longest context in one sequence where no utterance has more than
         `longest`; 0 where the task keeps its turns apart. Settings are filled in.
         """
         if self.task != "siamese_multi":
             return 0
-        assert self.context_turns is not None
-        turns = self.context_turns * (2 if self.context_side == "both" else 1)
         # [CLS] is there once.
-        return min(self.context_tokens, 1 + turns * (longest - 1))
+        return min(self.context_tokens, 1 + self.context.slots * (longest - 1))
 
     def with_defaults(self, epoch_size: int, longest: int) -> "TrainOptions":
         """Every setting filled in, so that the run's JSON says what was used.
@@ -478,7 +484,7 @@ class TrainOptions(RunOptions):
     def _check_batch(self, batch: int, epoch_size: int) -> None:
         if batch > epoch_size:
             raise OptionError(
-                f"--global_batch_size={batch}: the train split of {self.data_dir} has only "
+                f"`global_batch_size`={batch}: the train split of {self.data_dir} has only "
                 f"{epoch_size} samples"
             )
 
@@ -489,7 +495,7 @@ class TrainOptions(RunOptions):
         row_length = max(64, longest) if self.row_length is None else self.row_length
         if layout == "packed" and row_length < longest:
             raise OptionError(
-                f"--row_length={row_length}: {what} of {self.data_dir} have up to {longest} "
+                f"`row_length`={row_length}: {what} of {self.data_dir} have up to {longest} "
                 "tokens, and each lies in one row"
             )
         return self.replace(layout=layout, row_length=row_length)

@@ -100,6 +100,6 @@ def test_a_vocabulary_is_not_trained_on_nothing(format, tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"")
     settings = {"format": format, "input": (str(path),), "vocab_size": 80}
-    with pytest.raises(InputError, match=f"--input={path}: no text to train on"):
+    with pytest.raises(InputError, match=f"`input`={path}: no text to train on"):
         prepare(PrepareOptions(output_dir=str(tmp_path / "data"), **settings), None)
     assert [entry.name for entry in tmp_path.iterdir()] == ["text"]

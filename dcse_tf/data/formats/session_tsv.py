@@ -20,7 +20,7 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
             bad_lines.report(
                 path,
                 number,
-                f"expected session_id<TAB>role<TAB>text (--format=session_tsv), found "
+                f"expected session_id<TAB>role<TAB>text (`format`=session_tsv), found "
                 f"{len(fields)} field(s)",
             )
             continue
