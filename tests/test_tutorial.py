@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 
 from dcse_tf.cli.flags import define_flags, parse_flags, read_flags
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.input_files import BadLines
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -169,8 +169,8 @@ def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_pa
     monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
     exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
     monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
-    written = list(READERS["jsonl"](tmp_path / "runs/dialogues.jsonl", BadLines(0)))
-    assert written == list(READERS["chitchat"](package / "dataset.json", BadLines(0)))
+    written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
+    assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
     assert [len(turns) for _, turns in written] == [3, 1, 0]
 
 
