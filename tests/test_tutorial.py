@@ -1,25 +1,23 @@
 """What the README and the tutorial say to type can be typed: jobs, flags, values, files, Python."""
 
 import contextlib
-import importlib
 import json
 import pathlib
 import re
 import shlex
 import sys
-import typing
 
 import pytest
 from absl import flags
 
-from dcse_tf.cli.flags import define_flags, parse_flags, read_flags
+from dcse_tf.cli.commands import COMMANDS as JOBS
+from dcse_tf.cli.flags import define_flags, parse_flags
 from dcse_tf.data.formats import READERS
 from dcse_tf.input_files import BadLines
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md")
-JOBS = sorted(path.stem for path in (ROOT / "dcse_tf/cli").glob("[a-z]*.py"))
-JOBS.remove("flag_options")
+COMMAND = r"(?:dcse |python -m dcse_tf\.cli\.)"
 # Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
 OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
 
@@ -36,7 +34,7 @@ def find_code(text):
 def find_commands(text):
     """(job, arguments) of every command line, lines that go on joined, comments left out."""
     code = "\n".join(find_code(text)).replace("\\\n", " ")
-    found = re.findall(r"^(?:\w+=\S+ )?python -m dcse_tf\.cli\.(\w+)(.*)$", code, re.MULTILINE)
+    found = re.findall(rf"^(?:\w+=\S+ )?{COMMAND}(\w+)(.*)$", code, re.MULTILINE)
     return [(job, shlex.split(arguments, comments=True)) for job, arguments in found]
 
 
@@ -46,17 +44,6 @@ def find_script(text, marker):
     scripts = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
     (script,) = [script for script in scripts if marker in script]
     return script
-
-
-def config_of(job):
-    module = importlib.import_module(f"dcse_tf.cli.{job}")
-    return typing.get_type_hints(getattr(module, job))["config"]
-
-
-def define(config):
-    holder = flags.FlagValues()
-    define_flags(config, "job", holder)
-    return holder
 
 
 COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read_page(page))]
@@ -71,10 +58,8 @@ def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
     """Up to where the job would begin: flags known, values in range, none missing."""
     monkeypatch.chdir(ROOT)
     assert job in JOBS
-    config = config_of(job)
-    holder = define(config)
-    parse_flags([job, *arguments], holder)
-    read_flags(config, holder)
+    options, _ = JOBS[job]
+    parse_flags(options, job, arguments)
 
 
 def test_the_commands_are_found():
@@ -86,19 +71,19 @@ def test_the_commands_are_found():
         "export",
     }
     for page in PAGES:
-        named = len(re.findall(r"python -m dcse_tf\.cli\.", read_page(page)))
+        named = len(re.findall(rf"^ *{COMMAND}\w", read_page(page), re.MULTILINE))
         assert named == len([c for c in COMMANDS if c[0] == page]), page
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_flag_named_in_the_text_is_some_jobs(page):
-    holders = [define(config_of(job)) for job in JOBS]
+    holders = [define_flags(options, job) for job, (options, _) in JOBS.items()]
     prose = "\n".join(line for line in read_page(page).splitlines() if not line.startswith("    "))
     named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
     assert len(named) > 3
     for name, value in named:
         takers = [holder for holder in holders if name in holder]
-        assert takers or name in OTHER_FLAGS | {"flagfile"}, name
+        assert takers or name in OTHER_FLAGS | {"flagfile", "preset"}, name
         if takers and value and value[0].isalnum():
             assert any(_takes(holder, name, value) for holder in takers), f"--{name}={value}"
 
