@@ -20,7 +20,11 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=find_packages(include=["dcse_tf", "dcse_tf.*"]),
+    packages=[*find_packages(include=["dcse_tf", "dcse_tf.*"]), "dcse_tf.flags"],
+    # The presets, which stand at the top of the repository and inside the installed package.
+    package_dir={"dcse_tf.flags": "flags"},
+    package_data={"dcse_tf.flags": ["*.flags", "*/*.flags"]},
+    entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},
     # tensorflow-text has wheels for Linux and for macOS on arm64 only.
     python_requires=">=3.11,<3.14",
     install_requires=[
