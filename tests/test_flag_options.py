@@ -10,7 +10,7 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.options import make_command_options
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, parse_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
@@ -41,7 +41,7 @@ JOBS = {
     "build_sts": BuildStsOptions,
     "merge_sts": MergeStsOptions,
     "compare": CompareOptions,
-    "fit_baseline": FitBaselineOptions,
+    "fit_baseline": make_command_options(),
     "search": SearchOptions,
 }
 # The job that a flag file is for, by the file's name.

@@ -11,7 +11,7 @@ from absl import flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.options import make_command_options
 from dcse_tf.cli.flags import define_flags, one_line, parse_flags, read_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
@@ -27,6 +27,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
 )
 from dcse_tf.training.options import TrainOptions
+
+FitBaselineOptions = make_command_options()
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 # The least that each job needs; what hypothesis draws comes behind it, and counts.
