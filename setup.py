@@ -29,12 +29,20 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=find_packages(include=["dcse_tf", "dcse_tf.*"]),
-    package_data={"dcse_tf": ["*/templates/*.j2"]},
+    packages=[*find_packages(include=["dcse_tf", "dcse_tf.*"]), "dcse_tf.flags"],
+    # The presets, which stand at the top of the repository and inside the installed package.
+    package_dir={"dcse_tf.flags": "flags"},
+    package_data={
+        "dcse_tf.export": ["templates/*.j2"],
+        "dcse_tf.flags": ["*.flags", "*/*.flags"],
+        "dcse_tf.tools": ["templates/*.j2"],
+    },
+    entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},
     # tensorflow-text has wheels for Linux and for macOS on arm64 only.
     python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py>=2.0,<3",
+        "filelock>=4.2,<5",
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
         "Jinja2>=3.1,<4",
@@ -54,6 +62,7 @@ setup(
         **OPTIONAL,
         "all": ALL,
         "demo": ["chitchat-dataset==0.9.0", *OPTIONAL["plots"]],
+        "docs": ["furo>=2025.9", "myst-parser>=5,<6", "sphinx>=9,<10"],
         "test": [
             *ALL,
             "hypothesis>=6.100,<7",

@@ -6,7 +6,7 @@ import pytest
 from dialogue_files import json_lines, run
 from tiny_bert import build_backbone, save_checkpoint
 
-from dcse_tf.cli.evaluate import evaluate as evaluate_command
+from dcse_tf.cli.commands import evaluate as evaluate_command
 from dcse_tf.errors import OutputError
 from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.job import evaluate
@@ -47,7 +47,7 @@ def test_results_say_what_they_were_computed_with(checkpoint, data_dir, tmp_path
     assert {found["pooling"] for found in settings} == {"mean"}
     assert describe_differences(*settings[:2]) == []
     (difference,) = describe_differences(*settings[1:])
-    assert difference == f"--max_sequence_length is not the same: first {LENGTH}, second 4"
+    assert difference == f"`max_sequence_length` is not the same: first {LENGTH}, second 4"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import safetensors.numpy
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions, BaselineSpec, Fitted
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.weights import write_tensor_file
+from dcse_tf.model.checkpoints import write_tensor_file
 
 _DESCRIPTION_FILE = "baseline.json"
 _TENSORS_FILE = "baseline.safetensors"

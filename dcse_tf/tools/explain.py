@@ -13,7 +13,6 @@ from dcse_tf.encoder.scorers import ResponseScorer
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.explanation import (
     Explanation,
-    context_of,
     explain_response,
     top_pairs,
 )
@@ -90,7 +89,7 @@ def _choose_response(
         raise OptionError(
             f"`response`={response}: session {session[0]} has {turns} turns, 0 to {turns - 1}"
         )
-    context = context_of(turns, response, config.context_turns, config.context_side)
+    context = config.context.of(turns, response)
     if not context:
         raise OptionError(f"`response`={response}: no turn is before it; with `context_side`=both "
                           "it has those after it")  # fmt: skip
