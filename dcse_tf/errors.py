@@ -1,8 +1,10 @@
 """Errors of input that cannot be used, and of output that cannot be written."""
 
 import contextlib
+import importlib
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 
 class InputError(ValueError):
@@ -15,6 +17,26 @@ class OutputError(OSError):
 
 class LockedError(OutputError):
     """Another process is writing the file, or is at work in the folder."""
+
+
+def require(name: str, extra: str, why: str) -> Any:
+    """Imports a package that only some jobs need, and that an extra of the package installs.
+
+    Args:
+        name: of the module, such as "matplotlib.figure".
+        extra: of setup.py.
+        why: what needs it, the beginning of the message.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise InputError(
+            f"{why} needs {package} ({error}): pip install 'dcse_tf[{extra}]'"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import quantize
 from dcse_tf.files import atomic_file
 
@@ -120,14 +120,7 @@ def import_faiss(kind: str) -> Any:
     Raises:
         InputError: it is not installed.
     """
-    try:
-        import faiss
-    except ImportError as error:
-        raise InputError(
-            f"`index_type`={kind}: needs FAISS ({error}); pip install 'dcse_tf[search]', or leave "
-            "the option out for exact search"
-        ) from error
-    return faiss
+    return require("faiss", extra="search", why=f"`index_type`={kind}")
 
 
 class ApproximateIndex:
