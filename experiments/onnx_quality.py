@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 import tokenizers
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import align, make_result, short_path
@@ -91,8 +92,7 @@ def main() -> None:
         samples = response_selection.make_samples(
             read_dialogues(args.response_selection),
             candidates=10,
-            context_turns=3,
-            context_side="both",
+            context=Context(3, "both"),
             max_samples=args.max_samples,
             seed=0,
         )

@@ -50,6 +50,9 @@ def define_flags(options: type[Options], job: str) -> flags.FlagValues:
         rules = field.metadata
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
+        if isinstance(rules["choices"], Mapping):
+            entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+            help_text += f" One of: {'; '.join(entries)}."
         where: dict[str, Any] = {"flag_values": holder, "module_name": job}
         # Bounds are checked by the options themselves.
         if rules["choices"]:
