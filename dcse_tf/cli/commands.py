@@ -13,7 +13,7 @@ from typing import Any
 
 import dcse_tf
 from dcse_tf import progress
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
 from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
@@ -85,10 +85,11 @@ def train(options: TrainOptions) -> None:
 
 def fit_baseline(options: FitBaselineOptions) -> None:
     """Fits an untrained baseline: whitening, flow, or averaged word vectors."""
-    from dcse_tf.baselines import fitting as job
+    from dcse_tf.tools import fit_baseline as job
 
-    print(job.fit_baseline(options))
-    print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
+    chosen = options.select()
+    print(job.fit_baseline(chosen))
+    print(f"the baseline is in {chosen.output_dir}; evaluate it with --model={chosen.output_dir}")
 
 
 def evaluate(options: EvaluateOptions) -> None:
@@ -199,7 +200,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "prepare_data": (PrepareOptions, prepare_data),
     "inspect_data": (InspectOptions, inspect_data),
     "train": (TrainOptions, train),
-    "fit_baseline": (FitBaselineOptions, fit_baseline),
+    "fit_baseline": (make_command_options(), fit_baseline),
     "evaluate": (EvaluateOptions, evaluate),
     "compare": (CompareOptions, compare),
     "embed": (EmbedOptions, embed),

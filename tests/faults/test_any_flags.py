@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.cli.flags import list_fields, one_line, parse_flags
 from dcse_tf.data.options import PrepareOptions
@@ -27,6 +26,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
 )
 from dcse_tf.training.options import TrainOptions
+
+FitBaselineOptions = COMMANDS["fit_baseline"][0]
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 # The least that each job needs; what hypothesis draws comes behind it, and counts.
