@@ -24,8 +24,9 @@ import tensorflow as tf
 from peer_process import DEFAULT_ENVIRONMENT, Peer, build_environment
 
 from dcse_tf.data.formats import jsonl
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.input_files import BadLines, read_lines
@@ -58,9 +59,7 @@ def compare(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(cosines.min() >= LOWEST)
 
 
-def compare_tokens(
-    arrays: dict[str, np.ndarray], encoder: SentenceEncoder, texts: list[str]
-) -> bool:
+def compare_tokens(arrays: dict[str, np.ndarray], encoder: EncoderGraph, texts: list[str]) -> bool:
     """Prints the sentences that the libraries tokenise otherwise; whether there are none."""
     theirs = np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
     ours = encoder.tokenize(tf.constant(texts)).to_list()
@@ -78,13 +77,13 @@ def main() -> None:
     parser.add_argument("--run_dir", required=True)
     parser.add_argument("--sentences", type=pathlib.Path, required=True)
     parser.add_argument("--most", type=int, default=1000, help="sentences compared")
-    parser.add_argument("--pooling", default="mean", choices=("mean", "cls"))
+    parser.add_argument("--pooling", default="", choices=("", "mean", "cls"))
     parser.add_argument("--unit_norm", action="store_true")
     parser.add_argument("--peer_env", type=pathlib.Path, default=DEFAULT_ENVIRONMENT)
     args = parser.parse_args()
     sentences = read_sentences(args.sentences, args.most)
-    ours = load_sentence_encoder(args.run_dir, "run_dir", 0, args.pooling)
-    expected = load_encoder(args.run_dir, "run_dir", 0, args.pooling).encode(sentences)
+    ours = load_graph(args.run_dir, "run_dir", pooling=args.pooling)
+    expected = SentenceEncoder.load(args.run_dir, pooling=args.pooling).encode(sentences)
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
         (work / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
@@ -115,7 +114,7 @@ def main() -> None:
         if ours.postprocessing is None:
             passed.append(compare("transformers, our export", arrays["pooled"], expected))
         for folder in ("exported", "saved"):
-            again = load_encoder(str(work / folder), "model", 0, "mean").encode(sentences)
+            again = SentenceEncoder.load(work / folder).encode(sentences)
             names = {"exported": "our export", "saved": "saved again by the library"}
             passed.append(compare(f"dcse_tf, {names[folder]}", again, expected))
     sys.exit(not all(passed))

@@ -9,7 +9,7 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli import search as cli
-from dcse_tf.encoder.load import load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import lock_folder
 from dcse_tf.options import OptionError
@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(model):
-    return load_encoder(str(model), "model", 0, "mean")
+    return SentenceEncoder.load(model)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def loaded():
 @pytest.fixture(autouse=True)
 def _load_once(loaded, monkeypatch):
     """Loading and tracing a model takes a second; its settings decide which."""
-    load = job.load
+    load = SentenceEncoder.from_options
 
     def load_once(config):
         key = (config.model, config.pooling, config.max_sequence_length, config.compute_dtype)
@@ -57,7 +57,7 @@ def _load_once(loaded, monkeypatch):
             loaded[key] = load(config)
         return loaded[key]
 
-    monkeypatch.setattr(job, "load", load_once)
+    monkeypatch.setattr(SentenceEncoder, "from_options", load_once)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_text_of_the_corpus_finds_itself_first(config):
 
 
 def test_each_distinct_text_is_encoded_once(config, monkeypatch):
-    texts, batches = [], job.load(config).batches
+    texts, batches = [], SentenceEncoder.from_options(config).backend
     read = batches.read
     monkeypatch.setattr(batches, "read", lambda some: texts.extend(some) or read(some))
     with job.open_searcher(config):
@@ -191,7 +191,7 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
     changes = [
         ({"model": str(other)}, r"contents of --model \w{16} \(the index: \w{16}\)"),
         ({"pooling": "cls"}, r"--pooling cls \(the index: mean\)"),
-        ({"max_sequence_length": 9}, r"--max_sequence_length 9 \(the index: 0\)"),
+        ({"max_sequence_length": 9}, r"--max_sequence_length 9 \(the index: 128\)"),
         ({"index_type": "hnsw"}, r"--index_type hnsw \(the index: exact\)"),
     ]
     for change, message in changes:

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dcse_tf.baselines.word_average import WordAverageBatches
-from dcse_tf.encoder.batching import embed_all
+from dcse_tf.encoder.batching import embed_texts
+from dcse_tf.encoder.word_vectors import WordVectorBackend
 from dcse_tf.model.vectors import WordVectors
 
 VECTORS = WordVectors(
@@ -25,28 +25,28 @@ VECTORS = WordVectors(
     ],
 )
 def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
-    found = embed_all(WordAverageBatches(VECTORS, unit, 2048), [sentence])
+    found = embed_texts(WordVectorBackend(VECTORS, unit, 2048), [sentence])
     np.testing.assert_allclose(found, [expected], rtol=1e-6)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 3, 2048])
 def test_batches_change_nothing(batch_tokens):
     sentences = ["parcel", "", "don't parcel 我", "我的包裹 parcel parcel parcel", "x", "parcel"]
-    batches = WordAverageBatches(VECTORS, "words", batch_tokens)
-    whole = embed_all(batches, sentences)
-    alone = np.concatenate([embed_all(batches, [sentence]) for sentence in sentences])
+    batches = WordVectorBackend(VECTORS, "words", batch_tokens)
+    whole = embed_texts(batches, sentences)
+    alone = np.concatenate([embed_texts(batches, [sentence]) for sentence in sentences])
     np.testing.assert_array_equal(whole, alone)
 
 
 def test_nothing_has_the_width_of_the_vectors():
-    assert embed_all(WordAverageBatches(VECTORS, "words", 8), []).shape == (0, 2)
+    assert embed_texts(WordVectorBackend(VECTORS, "words", 8), []).shape == (0, 2)
 
 
 def test_sentences_without_a_known_word_are_counted(monkeypatch):
     said = []
     monkeypatch.setattr("absl.logging.info", lambda text, *values: said.append(text % values))
-    batches = WordAverageBatches(VECTORS, "words", 2048)
-    embed_all(batches, ["parcel", "nothing", "?", "nothing"])
+    batches = WordVectorBackend(VECTORS, "words", 2048)
+    embed_texts(batches, ["parcel", "nothing", "?", "nothing"])
     assert said == ["2 of 3 distinct sentences have no word with a vector: their embedding is zero"]
-    embed_all(batches, ["parcel"])
+    embed_texts(batches, ["parcel"])
     assert len(said) == 1

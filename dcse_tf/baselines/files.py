@@ -6,15 +6,14 @@ from typing import Any
 
 import keras
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from dcse_tf.baselines.flow import Flow
-from dcse_tf.baselines.whitening import Whitening, WhiteningMap
+from dcse_tf.baselines.whitening import FittedWhitening, make_whitening
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json, read_json_object
+from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.vectors import WordVectors
-from dcse_tf.model.weights import write_tensor_file
+from dcse_tf.model.weights import read_tensor_file, write_tensor_file
 
 KINDS = ("whitening", "flow", "word_vectors")
 
@@ -50,9 +49,9 @@ def read_description(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_whitening(
-    folder: pathlib.Path, description: dict[str, Any], fitted: WhiteningMap
+    folder: pathlib.Path, description: dict[str, Any], fitted: FittedWhitening
 ) -> None:
-    tensors = {"mean": fitted.mean, "matrix": np.ascontiguousarray(fitted.matrix)}
+    tensors = {"mean": fitted.map.shift, "matrix": np.ascontiguousarray(fitted.map.matrix)}
     _write(folder, {**description, "kind": "whitening"}, tensors)
 
 
@@ -80,8 +79,8 @@ def _write(
     (folder / _DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def read_postprocessing(folder: pathlib.Path, dim: int) -> keras.layers.Layer:
-    """The layer of a whitening or a flow, from embeddings `[n, dim]` to `[n, k]`.
+def read_postprocessing(folder: pathlib.Path, dim: int) -> AffineMaps | keras.layers.Layer:
+    """The whitening or the flow of a folder, from embeddings `[n, dim]` to `[n, k]`.
 
     Args:
         folder: for which `read_description` says "whitening" or "flow".
@@ -90,31 +89,43 @@ def read_postprocessing(folder: pathlib.Path, dim: int) -> keras.layers.Layer:
     Raises:
         InputError: a file is damaged, or of another dimension.
     """
-    description, tensors = read_description(folder), _read_tensors(folder)
+    description = read_description(folder)
     path = folder / _TENSORS_FILE
+    tensors = read_tensor_file(path)
     try:
-        if description["kind"] == "whitening":
-            layer = Whitening(tensors["matrix"].shape[1], name="whitening")
-            layer.build((None, dim))
-            pairs = [(v.name, v) for v in layer.variables]
-        else:
-            settings = {name: description[name] for name in ("dimensions", "depth", "hidden_dim")}
-            layer = Flow(**settings, dtype="float32", name="flow")
-            layer.build((None, dim))
-            pairs = list(layer.named_variables())
-        for name, variable in pairs:
-            value = tensors[name]
-            if name == "coordinates" and not np.all((value >= 0) & (value < dim)):
-                raise InputError(f"{path}: expected coordinates of an encoder of {dim} dimensions")
-            if value.shape != tuple(variable.shape):
-                raise InputError(
-                    f"{path}: {name} is {list(value.shape)}, expected {list(variable.shape)} for "
-                    f"an encoder of {dim} dimensions"
-                )
-            variable.assign(value)
-    except (KeyError, TypeError, IndexError) as error:
+        if description["kind"] == "flow":
+            return _read_flow(description, tensors, path, dim)
+        mean, matrix = (tensors[name].astype(np.float64) for name in ("mean", "matrix"))
+        _check_shape(path, "mean", mean, (dim,), dim)
+        _check_shape(path, "matrix", matrix, (dim, *matrix.shape[1:2]), dim)
+    except (KeyError, TypeError) as error:
         raise InputError(f"{path}: not a file of fit_baseline: {error!r}") from error
-    return layer
+    return AffineMaps("whitening", (make_whitening(mean, matrix),))
+
+
+def _read_flow(
+    description: dict[str, Any], tensors: dict[str, np.ndarray], path: pathlib.Path, dim: int
+) -> Flow:
+    settings = {name: description[name] for name in ("dimensions", "depth", "hidden_dim")}
+    flow = Flow(**settings, dtype="float32", name="flow")
+    flow.build((None, dim))
+    for name, variable in flow.named_variables():
+        value = tensors[name]
+        if name == "coordinates" and not np.all((value >= 0) & (value < dim)):
+            raise InputError(f"{path}: expected coordinates of an encoder of {dim} dimensions")
+        _check_shape(path, name, value, tuple(variable.shape), dim)
+        variable.assign(value)
+    return flow
+
+
+def _check_shape(
+    path: pathlib.Path, name: str, value: np.ndarray, expected: tuple[int, ...], dim: int
+) -> None:
+    if value.shape != expected:
+        raise InputError(
+            f"{path}: {name} is {list(value.shape)}, expected {list(expected)} for an encoder of "
+            f"{dim} dimensions"
+        )
 
 
 def read_word_average(folder: pathlib.Path) -> tuple[WordVectors, str]:
@@ -124,7 +135,7 @@ def read_word_average(folder: pathlib.Path) -> tuple[WordVectors, str]:
         InputError: a file is damaged.
     """
     path = folder / _WORDS_FILE
-    matrix = _read_tensors(folder).get("matrix")
+    matrix = read_tensor_file(folder / _TENSORS_FILE).get("matrix")
     try:
         words = parse_json(path.read_text(encoding="utf-8"))
         unit = read_description(folder)["word_unit"]
@@ -134,11 +145,3 @@ def read_word_average(folder: pathlib.Path) -> tuple[WordVectors, str]:
     if matrix is None or matrix.ndim != 2 or len(matrix) != len(rows):
         raise InputError(f"{folder / _TENSORS_FILE}: expected a vector for {len(rows)} words")
     return WordVectors(rows, matrix), unit
-
-
-def _read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    path = folder / _TENSORS_FILE
-    try:
-        return safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error

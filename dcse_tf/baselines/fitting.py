@@ -14,8 +14,9 @@ from dcse_tf.baselines.whitening import fit_whitening
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.encoder.batching import embed_inputs
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.load import Execution, load_checkpoint_encoder
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.encoder.load import load_checkpoint
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
@@ -138,7 +139,7 @@ def _fit_whitening(
     embeddings: np.ndarray,
 ) -> str:
     fitted = fit_whitening(embeddings, config.dimensions)
-    dim, kept = fitted.matrix.shape
+    dim, kept = fitted.map.matrix.shape
     if fitted.rank < dim:
         logging.info(
             "the embeddings of %d sentences vary in %d of %d directions; the others cannot be "
@@ -157,15 +158,21 @@ def _fit_whitening(
 
 def _embed_corpus(
     config: FitBaselineOptions, folder: pathlib.Path
-) -> tuple[np.ndarray, SentenceEncoder]:
+) -> tuple[np.ndarray, EncoderGraph]:
     """Embeds the sample, copies the encoder into the folder; also gives the encoder."""
     data_dir = pathlib.Path(config.data_dir)
     source = checkpoints.resolve_checkpoint(config.encoder, "encoder")
     files.refuse_baseline(source, "encoder")
     sentence_modules.refuse_maps(source, "encoder")
     manifest = read_manifest(data_dir, read_vocabulary(source).fingerprint())
-    encoder = load_checkpoint_encoder(
-        source, config.max_sequence_length, config.pooling, Execution(config.batch_tokens)
+    backend = load_checkpoint(
+        source,
+        ModelOptions(
+            model=str(source),
+            pooling=config.pooling,
+            max_sequence_length=config.max_sequence_length,
+            batch_tokens=config.batch_tokens,
+        ),
     )
     utterances = sample_utterances(data_dir, manifest, config.max_sentences, config.seed)
     if utterances.nrows() < 2:
@@ -173,14 +180,12 @@ def _embed_corpus(
             f"`data_dir`={data_dir}: expected two distinct utterances or more in the train split, "
             f"found {int(utterances.nrows())}"
         )
-    assert encoder.sentence_encoder
-    length = encoder.sentence_encoder.max_sequence_length
-    token_ids = _cut(utterances, length)
-    progress = Progress("tokens of the corpus")
+    token_ids = _cut(utterances, backend.graph.max_sequence_length)
     lengths = token_ids.row_lengths().numpy()
-    embeddings = embed_inputs(encoder.batches, token_ids, lengths, progress.update)
+    progress = Progress("tokens of the corpus")
+    embeddings = embed_inputs(backend, token_ids, lengths, progress=progress.update)
     checkpoints.copy_checkpoint(source, folder)
-    return embeddings, encoder.sentence_encoder
+    return embeddings, backend.graph
 
 
 def _cut(token_ids: tf.RaggedTensor, length: int) -> tf.RaggedTensor:

@@ -1,13 +1,12 @@
-"""Whitening (Su et al. 2021) as a layer, and how it is fitted."""
+"""Whitening (Su et al. 2021) and how it is fitted."""
 
 import dataclasses
 
-import keras
 import numpy as np
 import scipy.linalg
-from keras import ops
 
 from dcse_tf.errors import InputError
+from dcse_tf.model.affine import AffineMap
 
 _ROWS = 8192  # held as float64 at a time
 # A direction in which embeddings vary by less than this part of their length is rounding of
@@ -73,23 +72,21 @@ def measure_directions(embeddings: np.ndarray) -> Directions:
 
 
 @dataclasses.dataclass(frozen=True)
-class WhiteningMap:
-    """What whitening does to a row x: (x - mean) @ matrix.
+class FittedWhitening:
+    """A whitening, and how it was found.
 
     Attributes:
-        mean: float64 `[dim]`.
-        matrix: float64 `[dim, k]`, the directions of largest variance first.
+        map: in float64, from `[dim]` to `[k]`, the directions of largest variance first.
         rank: directions in which the embeddings vary; `k` is at most that.
         explained: share of the variance that the k directions have, 0 to 1.
     """
 
-    mean: np.ndarray
-    matrix: np.ndarray
+    map: AffineMap
     rank: int
     explained: float
 
 
-def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
+def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> FittedWhitening:
     """Fits W = U diag(1 / sqrt(s)) to the covariance U diag(s) U^T, in float64.
 
     Directions in which the embeddings do not vary have no inverse; they are left out.
@@ -110,31 +107,9 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
     kept = dimensions or found.rank
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
-    return WhiteningMap(found.mean, matrix, found.rank, explained)
+    return FittedWhitening(make_whitening(found.mean, matrix), found.rank, explained)
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class Whitening(keras.layers.Layer):
-    """Applies a `WhiteningMap`, in float64: its matrix magnifies the smallest differences most.
-
-    Args:
-        dimensions: of the result.
-    """
-
-    def __init__(self, dimensions, dtype="float64", **kwargs):
-        super().__init__(dtype=dtype, trainable=False, **kwargs)
-        self.dimensions = dimensions
-
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        self.mean = self.add_weight(shape=(dim,), name="mean", initializer="zeros")
-        self.matrix = self.add_weight(
-            shape=(dim, self.dimensions), name="matrix", initializer="zeros"
-        )
-
-    def call(self, embeddings):
-        """Whitens float `[n, dim]`; float64 `[n, dimensions]`."""
-        return ops.matmul(embeddings - self.mean, self.matrix)
-
-    def get_config(self):
-        return {**super().get_config(), "dimensions": self.dimensions}
+def make_whitening(mean: np.ndarray, matrix: np.ndarray) -> AffineMap:
+    """The map x to (x - mean) @ matrix."""
+    return AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))

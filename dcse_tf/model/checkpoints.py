@@ -1,7 +1,5 @@
 """Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format.
 
-Apart from the layer that applies it: reading a folder must not start TensorFlow.
-
 Such a folder has modules.json, the transformer in the folder itself or in one below, and a folder
 with a config.json for the pooling and for each further module.
 """
@@ -13,28 +11,11 @@ import shutil
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import find_package, hash_file, parse_json, read_json_object
-from dcse_tf.model.weights import write_tensor_file
-
-
-@dataclasses.dataclass(frozen=True)
-class AffineMap:
-    """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
-
-    Attributes:
-        shift: float `[dim]`.
-        matrix: float `[dim, k]`.
-        bias: float `[k]`.
-    """
-
-    shift: np.ndarray
-    matrix: np.ndarray
-    bias: np.ndarray
-
+from dcse_tf.model.affine import AffineMap
+from dcse_tf.model.weights import read_tensor_file, write_tensor_file
 
 _MODULES_FILE = "modules.json"
 _CONFIG_FILE = "config.json"
@@ -165,12 +146,9 @@ def _read_dense(folder: pathlib.Path) -> AffineMap:
             f"{path}: activation {activation}; only a Dense of the sentence embedding without "
             f"activation ({_IDENTITY}) and without residual can be computed here"
         )
-    try:
-        tensors = safetensors.numpy.load_file(weights)
-        matrix = tensors["linear.weight"].T.astype(np.float32)
-        bias = tensors.get("linear.bias", np.zeros(matrix.shape[1])).astype(np.float32)
-    except (OSError, KeyError, safetensors.SafetensorError) as error:
-        raise InputError(f"{weights}: cannot be read: {error}") from error
+    tensors = read_tensor_file(weights)
+    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
+    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
     if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
         raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
     return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias)

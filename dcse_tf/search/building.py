@@ -14,7 +14,7 @@ import time
 import numpy as np
 from absl import logging
 
-from dcse_tf.encoder.load import LoadedEncoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import LOCK_FILE, atomic_directory, atomic_file, lock_folder, marked
 from dcse_tf.input_files import hash_file, parse_json
@@ -28,13 +28,16 @@ from dcse_tf.tools.options import EmbedOptions
 _JOURNAL_FILE = "journal.json"
 _ROWS_FILE = "rows.npy"
 _RECALL_AT = 10
-# Settings of the encoder by which its embeddings differ by more than the last bits.
-_DECISIVE = ("pooling", "max_sequence_length")
 
 
-def describe_model(config: SearchOptions, encoder: LoadedEncoder) -> dict[str, str]:
-    """What decides the embeddings, for an index and for its queries."""
-    settings = {f"`{name}`": str(getattr(config, name)) for name in _DECISIVE}
+def describe_model(encoder: SentenceEncoder) -> dict[str, str]:
+    """What decides the embeddings, for an index and for its queries.
+
+    The settings, where they are known, are part of the fingerprint too; they are named so that a
+    message can say what differs.
+    """
+    named = ("pooling", "max_sequence_length")
+    settings = {f"`{name}`": str(encoder.settings.get(name)) for name in named}
     return {"contents of `model`": encoder.fingerprint()[:16], **settings}
 
 
@@ -50,7 +53,7 @@ def fingerprint_corpus(path: pathlib.Path) -> str:
         raise InputError(f"`corpus`={path}: cannot be read: {error}") from error
 
 
-def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEncoder) -> None:
+def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:
     """Builds the index of `corpus`, and says what it took.
 
     Raises:
@@ -63,7 +66,7 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEnco
     if kind != "exact":
         import_faiss(kind)  # before the embedding, not after
     corpus = fingerprint_corpus(pathlib.Path(config.corpus))
-    model = describe_model(config, encoder)
+    model = describe_model(encoder)
     work = marked(folder, "building")
     with lock_folder(work, "wait for it, or give another `index`"), name_output(folder):
         job = {"contents of `corpus`": corpus[:16], **model}
@@ -116,7 +119,7 @@ def _prepare_texts(config: SearchOptions, work: pathlib.Path, job: dict[str, str
     return lines
 
 
-def _embed_texts(config: SearchOptions, work: pathlib.Path, encoder: LoadedEncoder) -> None:
+def _embed_texts(config: SearchOptions, work: pathlib.Path, encoder: SentenceEncoder) -> None:
     rows = work / _ROWS_FILE
     if (work / folders.EMBEDDINGS_FILE).exists():
         return

@@ -5,13 +5,12 @@ import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from dcse_tf.encoder.load import LoadedEncoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.search.building import build_index, describe_model, fingerprint_corpus
 from dcse_tf.search.index import Hit, SearchIndex, is_index, list_differences
 from dcse_tf.search.nearest import Settings
 from dcse_tf.search.options import SearchOptions
-from dcse_tf.tools.embed import load
 
 _QUERIES_AT_A_TIME = 256
 
@@ -19,7 +18,7 @@ _QUERIES_AT_A_TIME = 256
 class Searcher:
     """An index and the encoder it was made by."""
 
-    def __init__(self, index: SearchIndex, encoder: LoadedEncoder, top: int):
+    def __init__(self, index: SearchIndex, encoder: SentenceEncoder, top: int):
         self.index = index
         self._encoder = encoder
         self._top = top
@@ -55,7 +54,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         exists = folder.exists() and not config.overwrite
         if not exists and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
-        encoder = load(config)
+        encoder = SentenceEncoder.from_options(config)
         if not exists:
             build_index(config, folder, encoder)
         settings = Settings(ef_search=config.ef_search, nprobe=config.nprobe)
@@ -66,12 +65,12 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
 
 
 def _compare(
-    config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: LoadedEncoder
+    config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: SentenceEncoder
 ) -> None:
     """Refuses an index that was made of another model or corpus than the settings name."""
     description = index.description
     before = {**description.model}
-    now = describe_model(config, encoder)
+    now = describe_model(encoder)
     if config.corpus:
         before["contents of `corpus`"] = description.corpus[:16]
         now["contents of `corpus`"] = fingerprint_corpus(pathlib.Path(config.corpus))[:16]

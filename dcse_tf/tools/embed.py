@@ -22,10 +22,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.encoder.batching import BatchEncoder, embed_distinct
 from dcse_tf.encoder.batching import Progress as Tell
-from dcse_tf.encoder.load import Execution, LoadedEncoder, load_encoder
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import atomic_file, flush, lock_output, partial_path
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
@@ -276,23 +274,8 @@ class Block:
             yield part
 
 
-def load(config: ModelOptions) -> LoadedEncoder:
-    """Loads the encoder of `model`.
-
-    Raises:
-        InputError: see `load_encoder`.
-    """
-    return load_encoder(
-        config.model,
-        "model",
-        config.max_sequence_length,
-        config.pooling,
-        Execution(config.batch_tokens, config.compute_dtype, config.jit_compile),
-    )
-
-
 def embed_block(
-    encoder: BatchEncoder,
+    encoder: SentenceEncoder,
     shared: Shared,
     sentences: list[str],
     progress: Tell | None = None,
@@ -309,19 +292,19 @@ def embed_block(
     place = {text: row for row, text in enumerate(distinct)}
     for text in set(sentences) - place.keys():
         place[text] = -1 - shared.row[text]
-    embeddings = embed_distinct(encoder, distinct, progress)
+    embeddings = encoder.encode(distinct, show_progress=progress or False)
     return Block(embeddings, np.array([place[text] for text in sentences], np.int64))
 
 
 # Of a worker process: what `_start_worker` loaded.
-_worker: tuple[BatchEncoder, Shared]
+_worker: tuple[SentenceEncoder, Shared]
 
 
 def _start_worker(config: EmbedOptions, shared: Shared) -> None:
     global _worker
     threads = max(1, len(os.sched_getaffinity(0)) // config.workers)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    _worker = load(config).batches, shared
+    _worker = SentenceEncoder.from_options(config), shared
 
 
 def _work(sentences: list[str]) -> Block:
@@ -367,7 +350,7 @@ _DECISIVE = (
 )
 
 
-def embed(config: EmbedOptions, encoder: LoadedEncoder | None = None) -> tuple[int, int]:
+def embed(config: EmbedOptions, encoder: SentenceEncoder | None = None) -> tuple[int, int]:
     """Embeds every line of a file, blank ones too, so that row and line numbers agree.
 
     The file is read in blocks of lines. A job that was stopped goes on with the block after the
@@ -394,13 +377,13 @@ def embed(config: EmbedOptions, encoder: LoadedEncoder | None = None) -> tuple[i
 
 
 def _embed(
-    config: EmbedOptions, output: pathlib.Path, encoder: LoadedEncoder | None
+    config: EmbedOptions, output: pathlib.Path, encoder: SentenceEncoder | None
 ) -> tuple[int, int]:
     source = pathlib.Path(config.input)
     if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
         raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
     begun_with = _describe_input(source)
-    encoder = encoder or load(config)
+    encoder = encoder or SentenceEncoder.from_options(config)
     job = {"`input`": begun_with, "contents of `model`": encoder.fingerprint()[:16]}
     job |= {f"`{name}`": str(getattr(config, name)) for name in _DECISIVE}
     rows = None if config.overwrite else resume(output, job)
@@ -424,7 +407,7 @@ def _describe_input(path: pathlib.Path) -> str:
     return f"{state.st_size} bytes of {changed}"
 
 
-def _begin(config: EmbedOptions, job: dict[str, str], encoder: LoadedEncoder) -> ResumableRows:
+def _begin(config: EmbedOptions, job: dict[str, str], encoder: SentenceEncoder) -> ResumableRows:
     """Counts the lines, and embeds the sentences that all blocks share."""
     scan = scan_lines(pathlib.Path(config.input), config.cache_size)
     if not scan.lines:
@@ -433,13 +416,13 @@ def _begin(config: EmbedOptions, job: dict[str, str], encoder: LoadedEncoder) ->
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
     progress = Progress("tokens of shared sentences")
-    embeddings = embed_distinct(encoder.batches, texts, progress.update)
+    embeddings = encoder.encode(texts, show_progress=progress.update)
     shared = Shared({text: row for row, text in enumerate(texts)}, embeddings)
     shape = (scan.lines, embeddings.shape[1])
     return begin(pathlib.Path(config.output), job, shape, shared)
 
 
-def _write_blocks(config: EmbedOptions, rows: ResumableRows, encoder: LoadedEncoder) -> None:
+def _write_blocks(config: EmbedOptions, rows: ResumableRows, encoder: SentenceEncoder) -> None:
     sizes = [
         min(config.block_size, rows.shape[0] - start)
         for start in range(rows.done, rows.shape[0], config.block_size)
@@ -453,7 +436,7 @@ def _write_blocks(config: EmbedOptions, rows: ResumableRows, encoder: LoadedEnco
 def _embed_blocks(
     config: EmbedOptions,
     rows: ResumableRows,
-    encoder: LoadedEncoder,
+    encoder: SentenceEncoder,
     sizes: list[int],
     progress: Progress,
 ) -> Iterator[Block]:
@@ -468,7 +451,7 @@ def _embed_blocks(
             # Short sentences go first: what is done is a share of the tokens, not of the lines.
             progress.update(rows.done + int(count * tokens / of), rows.shape[0])
 
-        yield embed_block(encoder.batches, rows.shared, sentences, tell)
+        yield embed_block(encoder, rows.shared, sentences, tell)
 
 
 def _read_block(config: EmbedOptions, lines: Iterator[str], size: int) -> list[str]:

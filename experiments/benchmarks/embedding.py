@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
 import contextlib
+import functools
 import pathlib
 import sys
 from collections.abc import Callable
@@ -23,11 +24,12 @@ import numpy as np
 import peer_process
 import tensorflow as tf
 
-from dcse_tf.encoder.batching import embed_all, embed_distinct
-from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import read_config, read_max_sequence_length, resolve_checkpoint
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.weights import read_bert_tensors
 
 Embed = Callable[[list[str]], np.ndarray]
 
@@ -45,22 +47,23 @@ def make_forms(folder: pathlib.Path, every: bool) -> dict[str, Embed]:
     """Name -> function from sentences to embeddings."""
     vocabulary, length = read_vocabulary(folder), read_max_sequence_length(folder)
 
-    def make(encoder: Callable[..., tf.Tensor]) -> SentenceEncoder:
-        return SentenceEncoder(encoder, vocabulary, length, "mean")
+    def make(bert: Callable[..., tf.Tensor]) -> EncoderGraph:
+        return EncoderGraph(bert, vocabulary, length, "mean")
 
-    def by_tokens(encoder: SentenceEncoder, jit_compile: bool = False) -> Embed:
-        batches = TokenBatches(encoder, jit_compile=jit_compile)
-        return lambda texts: embed_distinct(batches, texts)
+    def by_tokens(graph: EncoderGraph, jit_compile: bool = False) -> Embed:
+        encoder = SentenceEncoder(GraphBackend(graph, jit_compile=jit_compile))
+        return functools.partial(encoder.encode, show_progress=False)
 
-    backbone = load_backbone(folder)
-    keras_encoder, fused = make(build_bert_encoder(backbone)), make(FusedBert(backbone))
-    half = make(FusedBert(backbone, "bfloat16"))
-    repeated = TokenBatches(fused)
+    config = read_config(folder)
+    tensors = read_bert_tensors(folder, config)
+    keras_encoder = make(build_bert_encoder(load_backbone(folder)))
+    fused = make(FusedBert(tensors, config))
+    half = make(FusedBert(tensors, config, "bfloat16"))
     forms: dict[str, Embed] = {
         EXACT: by_tokens(keras_encoder),
         FUSED: by_tokens(fused),
         HALF: by_tokens(half),
-        REPEATS: lambda texts: embed_all(repeated, texts),
+        REPEATS: by_tokens(fused),
     }
     if every:
         mixed = make(build_bert_encoder(load_backbone(folder, compute_dtype="bfloat16")))
@@ -74,7 +77,7 @@ def make_forms(folder: pathlib.Path, every: bool) -> dict[str, Embed]:
     return forms
 
 
-def _padded(encoder: SentenceEncoder, batch_size: int, tokens: int) -> Embed:
+def _padded(encoder: EncoderGraph, batch_size: int, tokens: int) -> Embed:
     """In the order of the lines, every batch as wide as the training data's."""
     pool = tf.function(
         encoder.pool_tokens, input_signature=[tf.TensorSpec([None, tokens], tf.int32)]
@@ -88,15 +91,17 @@ def _padded(encoder: SentenceEncoder, batch_size: int, tokens: int) -> Embed:
     return embed
 
 
-def _sorted_by_bytes(encoder: SentenceEncoder, batch_size: int) -> Embed:
+def _sorted_by_bytes(encoder: EncoderGraph, batch_size: int) -> Embed:
     """A fixed number of sentences, tokenised batch by batch."""
+    pool = tf.function(encoder.pool_tokens, input_signature=[tf.TensorSpec([None, None], tf.int32)])
 
     def embed(texts: list[str]) -> np.ndarray:
         order = sorted(range(len(texts)), key=lambda i: len(texts[i].encode()))
-        rows = np.empty([len(texts), encoder.encoder.output.shape[-1]], np.float32)
+        rows = np.empty([len(texts), encoder.bert.output.shape[-1]], np.float32)
         for start in range(0, len(texts), batch_size):
             batch = order[start : start + batch_size]
-            rows[batch] = encoder.embed(tf.constant([texts[i] for i in batch]))["embeddings"]
+            ids = encoder.tokenize(tf.constant([texts[i] for i in batch])).to_tensor()
+            rows[batch] = pool(ids)
         return rows
 
     return embed
@@ -104,7 +109,7 @@ def _sorted_by_bytes(encoder: SentenceEncoder, batch_size: int) -> Embed:
 
 def count_flops(folder: pathlib.Path, texts: list[str]) -> float:
     """Of a sentence in the mean: the matrix products, for real tokens alone."""
-    encoder = SentenceEncoder(
+    encoder = EncoderGraph(
         lambda inputs, training: inputs,
         read_vocabulary(folder),
         read_max_sequence_length(folder),

@@ -27,7 +27,7 @@ import measure
 import numpy as np
 import peer_process
 
-from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.export.saved_model import TOLERANCE
 from dcse_tf.model.checkpoints import resolve_checkpoint
 
@@ -66,7 +66,7 @@ def start_server(
 
 def compare(encoder: str, sentences: list[str], served: np.ndarray) -> float:
     """The largest difference from the encoder's embeddings; ends the benchmark if it is large."""
-    expected = load_sentence_encoder(encoder, "encoder", 0, "mean").encode(sentences)
+    expected = SentenceEncoder.load(encoder).encode(sentences)
     difference = float(np.abs(served - expected).max())
     print(f"largest difference from the encoder: {difference:.1e}", flush=True)
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
@@ -77,7 +77,7 @@ def compare(encoder: str, sentences: list[str], served: np.ndarray) -> float:
 def throughput_cases(
     server: peer_process.Peer, folder: pathlib.Path, sentences: list[str]
 ) -> list[measure.Case]:
-    encoder = load_encoder(str(folder), "model", 0, "mean")
+    encoder = SentenceEncoder.load(folder)
     count = len(sentences)
     return [
         server.case(BASE, "batches", "sentences"),

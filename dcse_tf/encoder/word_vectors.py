@@ -1,5 +1,8 @@
 """The mean of word vectors as a sentence's embedding (Avg. GloVe)."""
 
+import hashlib
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -11,8 +14,8 @@ from dcse_tf.model.vectors import WordVectors
 WORD_UNITS = {"words": "auto", "characters": "characters"}
 
 
-class WordAverageBatches:
-    """Word vectors as `embed_distinct` runs them.
+class WordVectorBackend:
+    """Averages the vectors of a sentence's words, case-folded.
 
     Words without a vector are skipped; a sentence without any word that has one is all zeros, whose
     cosine with anything is 0.
@@ -23,9 +26,13 @@ class WordAverageBatches:
         batch_tokens: most words of a batch.
     """
 
+    match = None  # there are no token embeddings in context
+
     def __init__(self, vectors: WordVectors, word_unit: str, batch_tokens: int):
         self.batch_tokens = batch_tokens
+        self.settings: dict[str, Any] = {"max_sequence_length": None}
         self._vectors = vectors
+        self._word_unit = word_unit
         self._split = make_splitter(WORD_UNITS[word_unit])
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
@@ -51,3 +58,10 @@ class WordAverageBatches:
             if len(known):
                 mean[:] = matrix[known].mean(axis=0)
         return tf.constant(means)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the words, their vectors and the word unit."""
+        words = sorted(self._vectors.rows, key=self._vectors.rows.__getitem__)
+        digest = hashlib.sha256("\n".join([self._word_unit, *words]).encode())
+        digest.update(np.ascontiguousarray(self._vectors.matrix).data)
+        return digest.hexdigest()
