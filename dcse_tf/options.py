@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
 from dcse_tf.files import atomic_file
@@ -26,7 +26,7 @@ def option(
     default: Any,
     help: str,
     *,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
     minimum: float | None = None,
     maximum: float | None = None,
     or_zero: bool = False,
@@ -41,7 +41,8 @@ def option(
     Args:
         default: the value when the flag is not given; None means that a job works it out.
         help: what `--help` says, with the unit.
-        choices: the values allowed, if they are few.
+        choices: the values allowed, if they are few; may be a registry that grows later. Entries
+            of a mapping say in their `help` what they are.
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
         or_zero: whether 0 is allowed below the smallest, for a value that the job works out.

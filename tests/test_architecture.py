@@ -23,7 +23,7 @@ ALLOWED = {
         "tools",
         "training",
     },
-    "tools": {"data", "encoder", "evaluation", "export", "model"},
+    "tools": {"baselines", "data", "encoder", "evaluation", "export", "model"},
     "search": {"encoder", "evaluation", "export", "tools"},
     "training": {"baselines", "data", "encoder", "evaluation", "model", "tasks"},
     "tasks": {"data", "model", "training"},

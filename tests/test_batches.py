@@ -15,6 +15,7 @@ from dcse_tf.data.batch import (
     turns_of_samples,
     turns_of_sessions,
 )
+from dcse_tf.data.dialogue import Context
 from dcse_tf.model.layout import Layout
 
 PADDED = Layout("padded")
@@ -255,7 +256,7 @@ def make_sessions(sessions=SESSIONS):
 
 
 def make_dense(side="both", negatives=0, replicas=1, sessions=SESSIONS):
-    turns = turns_of_sessions(make_sessions(sessions), 2, side, replicas)
+    turns = turns_of_sessions(make_sessions(sessions), Context(2, side), replicas)
     batches = make_batches(turns, negatives, tf.constant([1, 2]), replicas, PADDED)
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 

@@ -10,10 +10,11 @@ import pytest
 import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import explanation
-from dcse_tf.evaluation.explanation import context_of, decompose, explain_response, top_pairs
+from dcse_tf.evaluation.explanation import decompose, explain_response, top_pairs
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
 from dcse_tf.options import OptionError
@@ -102,7 +103,7 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
             variable.assign(variable * 100.0)
     bert = build_bert_encoder(backbone)
     scorer = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention))
-    context = context_of(5, 2, 3, "both")
+    context = Context(3, "both").of(5, 2)
     assert context == [0, 1, 3, 4]
     found = explain_response(scorer, VOCABULARY.tokens, SESSION, 2, context)
     texts = SESSION[1]
@@ -124,14 +125,6 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
     else:
         assert found.matching.weights.sum() == pytest.approx(1.0 if kind == "attention" else 5.0)
         assert np.ptp(found.matching.weights) > 0.01
-
-
-def test_a_context_is_what_training_takes():
-    assert context_of(9, 4, 2, "both") == [2, 3, 5, 6]
-    assert context_of(9, 4, 2, "before") == [2, 3]
-    assert context_of(9, 0, 2, "both") == [1, 2]
-    assert context_of(9, 8, 3, "both") == [5, 6, 7]
-    assert context_of(9, 0, 2, "before") == []
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +221,9 @@ def test_the_first_session_and_its_middle_turn_are_explained_if_not_told(folder)
     [
         ({"session": "none"}, InputError, r"sessions\.jsonl: no session 'none'.* s<1>, later"),
         ({"session": "one"}, InputError, r"no session 'one' of two turns or more"),
-        ({"response": 5}, OptionError, r"--response=5: session s<1> has 5 turns, 0 to 4"),
-        ({"response": 0, "context_side": "before"}, OptionError, "--response=0: no turn is before"),
-        ({"model": "./none"}, InputError, r"--model=\./none"),
+        ({"response": 5}, OptionError, r"`response`=5: session s<1> has 5 turns, 0 to 4"),
+        ({"response": 0, "context_side": "before"}, OptionError, "`response`=0: no turn is before"),
+        ({"model": "./none"}, InputError, r"`model`=\./none"),
         ({"input": "none.jsonl"}, InputError, r"none\.jsonl:1: cannot be read"),
     ],
 )

@@ -123,6 +123,8 @@ def test_int8_is_smaller_and_close(bert, tmp_path):
 
 @needs_onnx
 def test_a_file_that_computes_something_else_is_not_kept(bert, tmp_path, monkeypatch):
+    from dcse_tf.export import onnx
+
     right = onnx.build_onnx_graph
 
     def wrong(tensors, *settings):

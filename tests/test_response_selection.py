@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.response_selection import (
     Sample,
     cosine_score,
@@ -12,8 +13,7 @@ from dcse_tf.evaluation.response_selection import (
 _COMMON = ["OK", "ok", "Ok", "好的", "Thanks", "THANKS"]
 SETTINGS = {
     "candidates": 5,
-    "context_turns": 2,
-    "context_side": "both",
+    "context": Context(2, "both"),
     "max_samples": 0,
     "seed": 0,
 }
@@ -84,7 +84,7 @@ def _find(sample: Sample, sessions) -> tuple[list[str], int]:
 def test_context_is_what_surrounds_the_response(context_side, context_turns):
     sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(6)]) for n in range(30)]
     places = set()
-    for sample in _make(sessions, context_side=context_side, context_turns=context_turns):
+    for sample in _make(sessions, context=Context(context_turns, context_side)):
         turns, place = _find(sample, sessions)
         expected = turns[max(0, place - context_turns) : place]
         if context_side == "both":

@@ -3,6 +3,7 @@ import tensorflow as tf
 from lettered_corpus import read_turn, turn_ids
 
 from dcse_tf.data.batch import choose_turns, make_sample
+from dcse_tf.data.dialogue import Context
 
 
 def make_session(turns):
@@ -18,7 +19,7 @@ def make_session(turns):
 
 def draw(turns, seed, context_turns=2, side="both", max_tokens=10):
     seed = tf.constant([5, seed], tf.int64)
-    sample = make_sample(make_session(turns), seed, context_turns, side, max_tokens)
+    sample = make_sample(make_session(turns), seed, Context(context_turns, side), max_tokens)
     return {name: value.numpy() for name, value in sample.items()}
 
 
@@ -47,11 +48,22 @@ def response(sample):
 def test_the_context_is_the_turns_around_the_response(
     num_turns, chosen, context_turns, side, turns, mask
 ):
-    found, found_mask = choose_turns(
-        tf.constant(num_turns), tf.constant(chosen), context_turns, side
-    )
+    context = Context(context_turns, side)
+    found, found_mask = choose_turns(tf.constant(num_turns), tf.constant(chosen), context)
     assert found.numpy().tolist() == turns
     assert found_mask.numpy().tolist() == [place == "1" for place in mask]
+    assert context.slots == len(mask)
+    real = [turn for turn, place in zip(turns[:-1], mask, strict=True) if place == "1"]
+    assert context.of(num_turns, chosen) == real
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_only_a_first_turn_can_be_without_context(turns):
+    both, before = Context(turns, "both"), Context(turns, "before")
+    assert before.of(9, 0) == []
+    assert (both.first_response, before.first_response) == (0, 1)
+    assert all(both.of(2, response) == [1 - response] for response in (0, 1))
+    assert before.of(2, 1) == [0]
 
 
 @pytest.mark.parametrize("side", ["both", "before"])
@@ -62,7 +74,9 @@ def test_a_sample_is_the_tokens_of_the_turns_chosen(turns, side):
         assert sample["session"] == -7
         slots = 4 if side == "both" else 2
         assert sample["token_ids"].shape == (slots + 1, 10)
-        chosen, mask = choose_turns(tf.constant(turns), tf.constant(response(sample)), 2, side)
+        chosen, mask = choose_turns(
+            tf.constant(turns), tf.constant(response(sample)), Context(2, side)
+        )
         assert sample["turn_mask"].tolist() == mask.numpy().tolist()
         for row, utterance, turn in zip(sample["token_ids"], sample["utterances"], chosen.numpy()):
             expected = turn_ids(7, turn, 1 + turn % 3)
@@ -89,7 +103,7 @@ def test_all_responses_are_drawn_alike(side, first):
 
     def draw_one(number):
         seed = tf.stack([tf.zeros([], tf.int64), number])
-        return make_sample(session, seed, 1, side, 10)["utterances"][-1] - 100
+        return make_sample(session, seed, Context(1, side), 10)["utterances"][-1] - 100
 
     drawn = list(tf.data.Dataset.range(1200).map(draw_one).as_numpy_iterator())
     for turn in range(first, 4):

@@ -12,6 +12,7 @@ from tensorboard.plugins import projector
 from tensorboard.plugins.hparams import plugin_data_pb2
 from test_baseline_tasks import make_config
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
@@ -105,8 +106,7 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
     samples = response_selection.make_samples(
         read_dialogues(data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
-        context_turns=3,
-        context_side="both",
+        context=Context(3, "both"),
         max_samples=12,
         seed=0,
     )

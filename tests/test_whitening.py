@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines.whitening import fit_whitening, measure_directions
+from dcse_tf.baselines.registry import Fitted
+from dcse_tf.baselines.whitening import WHITENING, fit_whitening, measure_directions
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -18,7 +18,7 @@ def correlated(count=200, dim=7, seed=0):
 
 
 def apply(fitted, rows):
-    return (np.asarray(rows, np.float64) - fitted.map.shift) @ fitted.map.matrix
+    return (np.asarray(rows, np.float64) - fitted.mean) @ fitted.matrix
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_the_direction_that_a_layer_norm_fixes_is_left_out(bert_embeddings):
     assert fitted.rank == 63
     backbone = build_backbone()
     gamma = np.array(backbone.transformer_layers[-1]._feedforward_layer_norm.gamma, np.float64)
-    kept = fitted.map.matrix / np.linalg.norm(fitted.map.matrix, axis=0)
+    kept = fitted.matrix / np.linalg.norm(fitted.matrix, axis=0)
     np.testing.assert_allclose(kept.T @ (1 / gamma / np.linalg.norm(1 / gamma)), 0, atol=1e-5)
 
 
@@ -67,18 +67,18 @@ def test_whitening_is_an_eigendecomposition_up_to_sign(dimensions):
     assert fitted.explained == pytest.approx(values[order].sum() / values.sum())
 
 
-def test_blocks_of_rows_change_nothing(monkeypatch):
-    whole = fit_whitening(correlated())
-    monkeypatch.setattr("dcse_tf.baselines.whitening._ROWS", 13)
-    parts = fit_whitening(correlated())
-    np.testing.assert_allclose(parts.map.shift, whole.map.shift)
-    np.testing.assert_allclose(np.abs(parts.map.matrix), np.abs(whole.map.matrix), rtol=1e-8)
+def test_blocks_of_rows_change_nothing():
+    whole = measure_directions(correlated())
+    parts = measure_directions(correlated(), block_rows=13)
+    np.testing.assert_allclose(parts.mean, whole.mean)
+    np.testing.assert_allclose(parts.variances, whole.variances, rtol=1e-8)
+    np.testing.assert_allclose(np.abs(parts.vectors), np.abs(whole.vectors), rtol=1e-8)
 
 
 def test_fewer_sentences_than_dimensions_give_one_direction_less_than_sentences():
     rows = correlated(count=4).astype(np.float32)
     fitted = fit_whitening(rows)
-    assert (fitted.rank, fitted.map.matrix.shape) == (3, (7, 3))
+    assert (fitted.rank, fitted.matrix.shape) == (3, (7, 3))
     np.testing.assert_allclose(np.cov(apply(fitted, rows).T), np.eye(3), atol=1e-6)
 
 
@@ -93,12 +93,14 @@ def test_what_cannot_be_whitened_is_one_error():
         fit_whitening(np.array([[1.0, np.nan], [2.0, 3.0]]))
 
 
-def test_the_map_is_computed_in_float64():
+def test_the_layer_is_the_map_in_float64():
     rows = correlated()
     fitted = fit_whitening(rows)
-    found = fitted.map(tf.constant(rows)).numpy()
+    layer = WHITENING.make_layer(Fitted({"mean": fitted.mean, "matrix": fitted.matrix}, {}), 7)
+    found = np.asarray(layer(rows))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, apply(fitted, rows), atol=1e-10)
+    assert not layer.trainable_variables
 
 
 def test_the_other_coordinates_follow_from_the_independent_ones():

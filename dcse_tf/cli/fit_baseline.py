@@ -1,15 +1,16 @@
-"""Fits an untrained baseline: whitening, flow, or averaged word vectors."""
+"""Fits an untrained baseline, such as whitening, flow or averaged word vectors."""
 
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
 from dcse_tf.cli.flags import run
 
 
 def fit_baseline(config: FitBaselineOptions) -> None:
-    from dcse_tf.baselines import fitting as job
+    from dcse_tf.tools import fit_baseline as job
 
-    print(job.fit_baseline(config))
-    print(f"the baseline is in {config.output_dir}; evaluate it with --model={config.output_dir}")
+    options = config.select()
+    print(job.fit_baseline(options))
+    print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
 
 
 if __name__ == "__main__":
-    run(FitBaselineOptions, fit_baseline)
+    run(make_command_options(), fit_baseline)

@@ -56,6 +56,9 @@ def define_flags(
     for field in dataclasses.fields(config):
         rules, default = field.metadata, field.default
         help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
+        if isinstance(rules["choices"], Mapping):
+            entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+            help_text += f" One of: {'; '.join(entries)}."
         if isinstance(default, tuple):
             default = list(default)
         kind = _plain_type(types[field.name])

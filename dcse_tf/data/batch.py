@@ -17,52 +17,40 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.model.layout import Layout, lay_out
 
 Tensors = dict[str, tf.Tensor]
 
 
-def context_offsets(context_turns: int, context_side: str) -> list[int]:
-    """Where context turns stand from the response: before it, and after it if "both"."""
-    after = range(1, context_turns + 1) if context_side == "both" else ()
-    return [*range(-context_turns, 0), *after]
-
-
 def choose_turns(
-    num_turns: tf.Tensor, response: tf.Tensor, context_turns: int, context_side: str
+    num_turns: tf.Tensor, response: tf.Tensor, context: Context
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The turns of a sample.
+    """The turns of a sample: `Context.of` as tensors of a fixed shape.
 
     Args:
         num_turns: int scalar, turns of the session.
         response: int scalar, the turn that is the response.
-        context_turns: most context turns on each side.
-        context_side: "both" or "before".
+        context: which turns surround it.
 
     Returns:
         turns: int32 `[slots + 1]`, indices of the context turns in order, then the response; an
             absent turn has the response's index.
         turn_mask: bool `[slots]`, True = real turn.
     """
-    offsets = context_offsets(context_turns, context_side)
-    context = response + tf.constant(offsets, response.dtype)
-    turn_mask = (context >= 0) & (context < num_turns)
-    turns = tf.concat([tf.where(turn_mask, context, response), response[None]], axis=0)
+    places = response + tf.constant(context.offsets, response.dtype)
+    turn_mask = (places >= 0) & (places < num_turns)
+    turns = tf.concat([tf.where(turn_mask, places, response), response[None]], axis=0)
     return turns, turn_mask
 
 
-def make_sample(
-    session: dict, seed: tf.Tensor, context_turns: int, context_side: str, max_tokens: int
-) -> Tensors:
+def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: int) -> Tensors:
     """Draws a response from a session and takes its context (released code: up to 3 a side).
-
-    With context before only, the first turn is never the response: it has no context.
 
     Args:
         session: the features of a record, of at least two turns.
         seed: int64 `[2]`; it alone decides the draw.
-        context_turns: most context turns on each side.
-        context_side: "both" or "before".
+        context: which turns surround a response.
         max_tokens: tokens of the longest utterance of the corpus.
 
     Returns:
@@ -72,9 +60,8 @@ def make_sample(
         turn_mask: bool `[slots]`, True = real turn.
     """
     num_turns = tf.shape(session["utterances"])[0]
-    first = 0 if context_side == "both" else 1
-    response = tf.random.stateless_uniform([], seed, first, num_turns, tf.int32)
-    turns, turn_mask = choose_turns(num_turns, response, context_turns, context_side)
+    response = tf.random.stateless_uniform([], seed, context.first_response, num_turns, tf.int32)
+    turns, turn_mask = choose_turns(num_turns, response, context)
     token_ids = tf.gather(session["token_ids"], turns)
     return {
         "session": session["session"],
@@ -170,35 +157,30 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
     }
 
 
-def turns_of_sessions(
-    sessions: dict, context_turns: int, context_side: str, replicas: int
-) -> Tensors:
-    """Every turn of some sessions as a response (form "dense").
+def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensors:
+    """Every turn of some sessions as a response (form "dense"), if it has any context.
 
     Args:
         sessions: session int64 `[batch]`, token_ids int32 `[batch, (turns), (tokens)]`,
             utterances int64 `[batch, (turns)]`.
-        context_turns, context_side: as for `choose_turns`; with context before only, the first
-            turn of a session is no response.
+        context: which turns surround a response.
         replicas: how many; it divides the batch.
     """
     utterances = sessions["utterances"]
     owner = tf.cast(utterances.value_rowids(), tf.int32)
     places = tf.range(tf.size(owner))
-    offsets = context_offsets(context_turns, context_side)
-    context = places[:, None] + tf.constant(offsets)[None, :]
-    inside = tf.clip_by_value(context, 0, tf.size(owner) - 1)
-    turn_mask = (context == inside) & (tf.gather(owner, inside) == owner[:, None])
+    around = places[:, None] + tf.constant(context.offsets)[None, :]
+    inside = tf.clip_by_value(around, 0, tf.size(owner) - 1)
+    turn_mask = (around == inside) & (tf.gather(owner, inside) == owner[:, None])
     response = tf.boolean_mask(places, tf.reduce_any(turn_mask, axis=1))
     turn_mask = tf.gather(turn_mask, response)
-    context = tf.where(turn_mask, tf.gather(inside, response), response[:, None])
     row_owner = tf.gather(owner, response)
     firsts = tf.range(replicas + 1) * (tf.shape(sessions["session"])[0] // replicas)
     return {
         "token_ids": sessions["token_ids"].merge_dims(0, 1).to_tensor(),
         "utterances": utterances.flat_values,
         "response": response,
-        "context": context,
+        "context": tf.where(turn_mask, tf.gather(inside, response), response[:, None]),
         "turn_mask": turn_mask,
         "session": tf.gather(sessions["session"], row_owner),
         "row_splits": tf.searchsorted(row_owner, firsts),
@@ -398,7 +380,7 @@ def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tens
     return real & (distance <= nearest[:, -1:])
 
 
-def make_view_batches(
+def make_simcse_batches(
     token_ids: tf.Tensor, replicas: int, layout: Layout, shapes: Shapes | None = None
 ) -> list[Tensors]:
     """Batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).

@@ -1,4 +1,4 @@
-"""Dialogues as Python objects: utterances, sessions, joining. No TensorFlow here."""
+"""Dialogues as Python objects: utterances, sessions, contexts, joining. No TensorFlow here."""
 
 import dataclasses
 import unicodedata
@@ -26,6 +26,51 @@ class Session:
 
     session_id: str
     turns: tuple[Utterance, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Which turns of a session surround a response (paper, section 3.1).
+
+    Training, response selection and explanations all take their contexts from here. For example,
+    `Context(2, "both").of(num_turns=7, response=1)` is `[0, 2, 3]`.
+
+    Attributes:
+        turns: most context turns on each side.
+        side: "both" for turns before and after the response, "before" for those before it.
+    """
+
+    turns: int
+    side: str
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Places of the context's turns relative to the response, in order."""
+        after = range(1, self.turns + 1) if self.side == "both" else ()
+        return (*range(-self.turns, 0), *after)
+
+    @property
+    def slots(self) -> int:
+        """Most turns of a context; near the ends of a session there are fewer."""
+        return len(self.offsets)
+
+    @property
+    def first_response(self) -> int:
+        """The first turn of a session that can be a response, which needs a turn of context."""
+        return 0 if self.side == "both" else 1
+
+    def of(self, num_turns: int, response: int) -> list[int]:
+        """The context of one response.
+
+        Args:
+            num_turns: turns of the session.
+            response: the turn that is the response, counted from 0.
+
+        Returns:
+            The indices of the context's turns, in order.
+        """
+        around = (response + offset for offset in self.offsets)
+        return [turn for turn in around if 0 <= turn < num_turns]
 
 
 def is_silent(text: str) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 BATCH_TOKENS = 2048
+_BYTES_PER_TOKEN = 4
 
 # Called with (tokens done, tokens in all).
 Progress = Callable[[int, int], object]
@@ -43,6 +44,15 @@ class Backend(Protocol):
 
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on; equal means equal up to rounding."""
+
+
+def count_by_bytes(sentences: list[str]) -> np.ndarray:
+    """About how many tokens sentences have, [CLS] and [SEP] counted; int `[sentences]`.
+
+    For backends that tokenise inside, or not at all.
+    """
+    lengths = np.array([len(text.encode()) for text in sentences])
+    return 2 + -(-lengths // _BYTES_PER_TOKEN)
 
 
 def split_by_length(

@@ -1,18 +1,16 @@
 """Strings to sentence embeddings in TensorFlow: the graph, and how many sentences are run by it."""
 
 import functools
-import hashlib
-import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dcse_tf.encoder.batching import BATCH_TOKENS, Match
-from dcse_tf.model.affine import AffineMaps
+from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.model.checkpoints import read_config
 from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.matching import TurnAttention, masked_mean
@@ -21,9 +19,6 @@ from dcse_tf.model.weights import read_bert_tensors
 
 # XLA compiles a program for every shape: lengths are rounded up, so that there are few.
 _XLA_TOKENS = 8
-
-
-Postprocessing: TypeAlias = AffineMaps | keras.layers.Layer
 
 
 class EncoderGraph(tf.Module):
@@ -37,6 +32,7 @@ class EncoderGraph(tf.Module):
         postprocessing: fitted to the pooled embeddings, float `[n, dim]` to `[n, k]`.
         attention: weights of the turns in the matching similarity; None where each counts the same.
         source: the checkpoint folder that the weights are of; None while they are trained.
+        postprocessing_fingerprint: a hash of what the postprocessing computes.
     """
 
     def __init__(
@@ -45,9 +41,10 @@ class EncoderGraph(tf.Module):
         vocabulary: Vocabulary,
         max_sequence_length: int,
         pooling: str,
-        postprocessing: Postprocessing | None = None,
+        postprocessing: keras.layers.Layer | None = None,
         attention: TurnAttention | None = None,
         source: pathlib.Path | None = None,
+        postprocessing_fingerprint: str = "",
     ):
         super().__init__()
         self.bert = bert
@@ -58,6 +55,7 @@ class EncoderGraph(tf.Module):
         self.postprocessing = postprocessing
         self.attention = attention
         self.source = source
+        self.postprocessing_fingerprint = postprocessing_fingerprint
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
         """Token ids of strings `[n]`; int32 `[n, (tokens)]`."""
@@ -116,20 +114,9 @@ class EncoderGraph(tf.Module):
             "pooling": self.pooling,
             "num_attention_heads": config["num_attention_heads"],
             "layer_norm_eps": config["layer_norm_eps"],
+            "postprocessing": self.postprocessing_fingerprint,
         }
-        digest = hashlib.sha256(json.dumps(settings).encode())
-        arrays = [*read_bert_tensors(self.source, config).values()]
-        for array in arrays + _list_arrays(self.postprocessing):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
-
-
-def _list_arrays(postprocessing: Postprocessing | None) -> list[np.ndarray]:
-    """The values that a postprocessing computes with."""
-    if isinstance(postprocessing, AffineMaps):
-        return [value for step in postprocessing.maps for value in vars(step).values()]
-    return [value.numpy() for value in postprocessing.variables] if postprocessing else []
+        return hash_arrays(read_bert_tensors(self.source, config), settings)
 
 
 class GraphBackend:

@@ -4,15 +4,17 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.baselines import files
+from dcse_tf.baselines.files import is_baseline, read_baseline
 from dcse_tf.encoder.batching import Backend
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend, Postprocessing
+from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.functions import FunctionBackend
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
-from dcse_tf.encoder.word_vectors import WordVectorBackend
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
@@ -42,9 +44,11 @@ def load_backend(options: ModelOptions) -> Backend:
         return SavedModelBackend(folder, options.batch_tokens)
 
     folder = _find_folder(options.model, "model")
-    if _is_word_vectors(folder):
-        _refuse_settings(options, "word vectors are averaged as they are; {}")
-        return WordVectorBackend(*files.read_word_average(folder), options.batch_tokens)
+    baseline = read_baseline(folder) if is_baseline(folder) else None
+    if baseline and baseline.spec.make_encode:
+        _refuse_settings(options, "is a baseline without an encoder; {}")
+        encode, fitted = baseline.make_encode(), baseline.fitted
+        return FunctionBackend(encode, fitted.facts, fitted.tensors, options.batch_tokens)
 
     return load_checkpoint(folder, options)
 
@@ -76,8 +80,10 @@ def load_graph(
         InputError: see `load_backend`.
     """
     folder = _find_folder(name, option)
-    if _is_word_vectors(folder):
-        raise InputError(f"`{option}`={name}: averaged word vectors are no graph; use the folder")
+    if is_baseline(folder) and read_baseline(folder).spec.make_encode:
+        raise InputError(
+            f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
+        )
     bert = build_bert_encoder(load_backbone(folder))
     return _build_graph(folder, read_config(folder), bert, max_sequence_length, pooling)
 
@@ -85,11 +91,7 @@ def load_graph(
 def _find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
-    return folder if files.is_baseline(folder) else resolve_checkpoint(name, option)
-
-
-def _is_word_vectors(folder: pathlib.Path) -> bool:
-    return files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors"
+    return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
 def _build_graph(
@@ -104,7 +106,7 @@ def _build_graph(
     if length > positions:
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
 
-    pooling, postprocessing = _read_pooling(folder, pooling, config["hidden_size"])
+    pooling, postprocessing, fingerprint = _read_pooling(folder, pooling, config["hidden_size"])
     return EncoderGraph(
         bert,
         read_vocabulary(folder),
@@ -112,33 +114,39 @@ def _build_graph(
         pooling,
         postprocessing,
         read_turn_attention(folder),
-        source=folder,
+        folder,
+        fingerprint,
     )
 
 
-def _read_pooling(folder: pathlib.Path, asked: str, dim: int) -> tuple[str, Postprocessing | None]:
-    """The pooling, "mean" or "cls", and what was fitted to the pooled embeddings.
+def _read_pooling(
+    folder: pathlib.Path, asked: str, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """The pooling, "mean" or "cls"; the layer fitted to the pooled embeddings; and a hash of it.
 
     Args:
         folder: the checkpoint.
         asked: the pooling that the user asks for; empty for the checkpoint's own.
         dim: of its token embeddings.
     """
-    if files.is_baseline(folder):
-        fitted = files.read_description(folder).get("pooling")
-        if fitted not in ("mean", "cls") or asked not in ("", fitted):
+    if is_baseline(folder):
+        baseline = read_baseline(folder)
+        assert baseline.pooling
+        if asked not in ("", baseline.pooling):
             raise InputError(
-                f"`pooling`={asked}: {folder} was fitted to embeddings with `pooling`={fitted}"
+                f"`pooling`={asked}: {folder} was fitted to embeddings with "
+                f"`pooling`={baseline.pooling}"
             )
-        return fitted, files.read_postprocessing(folder, dim)
+        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
+        return baseline.pooling, baseline.make_layer(dim), fingerprint
     if modules := read_modules(folder):
         return _apply_modules(modules, folder, asked, dim)
-    return asked or "mean", None
+    return asked or "mean", None, ""
 
 
 def _apply_modules(
     modules: SentenceModules, folder: pathlib.Path, asked: str, dim: int
-) -> tuple[str, Postprocessing | None]:
+) -> tuple[str, keras.layers.Layer | None, str]:
     """Pooling and postprocessing of a sentence-transformers folder."""
     if modules.unit_norm:
         logging.info(
@@ -147,7 +155,7 @@ def _apply_modules(
             folder,
         )
     if not modules.maps:
-        return asked or modules.pooling, None
+        return asked or modules.pooling, None, ""
     if asked not in ("", modules.pooling):
         raise InputError(
             f"`pooling`={asked}: {folder} has a Dense module for `pooling`={modules.pooling}"
@@ -156,7 +164,12 @@ def _apply_modules(
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
-    return modules.pooling, AffineMaps("dense", modules.maps)
+    arrays = {
+        f"{place}/{name}": value
+        for place, step in enumerate(modules.maps)
+        for name, value in vars(step).items()
+    }
+    return modules.pooling, AffineMaps(modules.maps, name="dense"), hash_arrays(arrays, {})
 
 
 def _refuse_settings(options: ModelOptions, reason: str) -> None:

@@ -9,15 +9,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
-from dcse_tf.encoder.batching import Match
-from dcse_tf.input_files import hash_file, read_json_object
+from dcse_tf.encoder.batching import Match, count_by_bytes
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import read_json_object
 
 # The signatures; `dcse_tf.export.saved_model.ServedEncoder` says what they take and give.
 EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
 # What the export was made with, and the fingerprint of what it computes.
 SETTINGS_FILE = "dcse_tf.json"
 
-_BYTES_PER_TOKEN = 4
 _ROWS = 16  # contexts matched at a time
 _COMPUTING_FILES = ("*.pb", "variables/*", "assets/*")
 
@@ -58,8 +58,7 @@ class SavedModelBackend:
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
         """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""
-        lengths = np.array([len(text.encode()) for text in sentences])
-        return tf.constant(sentences), 2 + -(-lengths // _BYTES_PER_TOKEN)
+        return tf.constant(sentences), count_by_bytes(sentences)
 
     def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
         """Embeds strings `[n]`; float `[n, dim]`."""

@@ -132,13 +132,6 @@ class Explanation:
     scored: float
 
 
-def context_of(turns: int, response: int, context_turns: int, context_side: str) -> list[int]:
-    """The indices of the turns around a response, as training takes them."""
-    after = response + 1 + context_turns if context_side == "both" else response
-    around = range(max(0, response - context_turns), min(turns, after))
-    return [turn for turn in around if turn != response]
-
-
 def explain_response(
     backend: GraphBackend,
     tokens: tuple[str, ...],

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 
@@ -72,6 +73,11 @@ class EvaluateOptions(ModelOptions):
                 f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
             )
+
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response."""
+        return Context(self.context_turns, self.context_side)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """Response selection on held-out sessions: the true response among others, given its context."""
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dcse_tf.data.dialogue import make_session
+from dcse_tf.data.dialogue import Context, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
 # (contexts, candidates) -> float [samples, candidates], higher is better.
@@ -47,8 +47,7 @@ def make_samples(
     sessions: Sequence[tuple[str, list[str]]],
     *,
     candidates: int,
-    context_turns: int,
-    context_side: str,
+    context: Context,
     max_samples: int,
     seed: int,
 ) -> list[Sample]:
@@ -60,8 +59,7 @@ def make_samples(
     Args:
         sessions: (id, texts of the turns), of two turns or more.
         candidates: candidates a sample, the true one included.
-        context_turns: most context turns on each side.
-        context_side: "both" or "before".
+        context: which turns surround a response.
         max_samples: most sessions used, drawn at random; 0 for all.
         seed: the seed.
 
@@ -70,11 +68,11 @@ def make_samples(
     """
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
     chosen = ordered[:max_samples] if max_samples else ordered
-    drawn = [_draw_response(session, context_turns, context_side, seed) for session in chosen]
+    drawn = [_draw_response(session, context, seed) for session in chosen]
     texts = sorted({response for _, response in drawn})
     keys = np.array([text.casefold() for text in texts])
     samples = []
-    for (session_id, _), (context, response) in zip(chosen, drawn, strict=True):
+    for (session_id, _), (surrounding, response) in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session_id))
         rivals: dict[str, str] = {}
         own = response.casefold()
@@ -85,25 +83,21 @@ def make_samples(
                 break
         if len(rivals) < candidates - 1:
             return []
-        samples.append(Sample(context, [response, *rivals.values()]))
+        samples.append(Sample(surrounding, [response, *rivals.values()]))
     return samples
 
 
 def _draw(seed: int, purpose: str, session_id: str) -> int:
-    digest = hashlib.blake2b(f"{seed}:{purpose}:{session_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+    return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
 def _draw_response(
-    session: tuple[str, list[str]], context_turns: int, context_side: str, seed: int
+    session: tuple[str, list[str]], context: Context, seed: int
 ) -> tuple[list[str], str]:
     session_id, texts = session
     rng = np.random.default_rng(_draw(seed, "response", session_id))
-    place = int(rng.integers(0 if context_side == "both" else 1, len(texts)))
-    context = texts[max(0, place - context_turns) : place]
-    if context_side == "both":
-        context = context + texts[place + 1 : place + 1 + context_turns]
-    return context, texts[place]
+    response = int(rng.integers(context.first_response, len(texts)))
+    return [texts[turn] for turn in context.of(len(texts), response)], texts[response]
 
 
 def evaluate_response_selection(samples: list[Sample], score: Score) -> Evaluation:

@@ -21,7 +21,7 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
 from dcse_tf.export.sentence_transformers import list_maps, true_config
 from dcse_tf.model import checkpoints
-from dcse_tf.model.affine import AffineMap
+from dcse_tf.model.checkpoints import AffineMap
 from dcse_tf.model.tokenizer import write_tokenizer
 from dcse_tf.model.weights import read_bert_tensors
 

@@ -4,16 +4,18 @@ import json
 import pathlib
 from typing import Any
 
-from dcse_tf.encoder.graph import EncoderGraph, Postprocessing
+import keras
+
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.model import checkpoints
-from dcse_tf.model.affine import AffineMap, AffineMaps
-from dcse_tf.model.checkpoints import SentenceModules, write_modules
+from dcse_tf.model.affine import AffineMaps
+from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
 from dcse_tf.model.tokenizer import write_tokenizer
 from dcse_tf.model.weights import read_bert_tensors, write_tensors
 
 
-def list_maps(layer: Postprocessing | None, form: str) -> tuple[AffineMap, ...]:
+def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
     """The affine maps of an encoder's postprocessing, in order.
 
     Args:

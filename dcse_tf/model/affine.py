@@ -1,46 +1,29 @@
-"""Affine maps of sentence embeddings: whitening, and the Dense modules of sentence-transformers."""
+"""Affine maps of sentence embeddings as a Keras layer."""
 
-import dataclasses
+from collections.abc import Sequence
 
-import numpy as np
-import tensorflow as tf
+import keras
+from keras import ops
 
-
-@dataclasses.dataclass(frozen=True)
-class AffineMap:
-    """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
-
-    Whitening needs float64: its matrix magnifies the smallest differences most.
-
-    Attributes:
-        shift: float `[dim]`.
-        matrix: float `[dim, k]`.
-        bias: float `[k]`.
-    """
-
-    shift: np.ndarray
-    matrix: np.ndarray
-    bias: np.ndarray
-
-    def __call__(self, embeddings: tf.Tensor) -> tf.Tensor:
-        """Maps float `[n, dim]` to `[n, k]`."""
-        x = tf.cast(embeddings, self.matrix.dtype)
-        return tf.matmul(x - self.shift.astype(self.matrix.dtype), self.matrix) + self.bias
+from dcse_tf.model.checkpoints import AffineMap
 
 
-@dataclasses.dataclass(frozen=True)
-class AffineMaps:
-    """Maps that are applied one after another, `[n, dim]` to `[n, k]` of the last.
+class AffineMaps(keras.layers.Layer):
+    """Applies affine maps to embeddings `[n, dim]`, one after another.
 
-    Attributes:
-        name: what they are, for people to read.
+    Used for sentence-transformers' Dense modules and for whitening. Each map is computed in the
+    type of its matrix.
+
+    Args:
         maps: at least one.
     """
 
-    name: str
-    maps: tuple[AffineMap, ...]
+    def __init__(self, maps: Sequence[AffineMap], **kwargs):
+        super().__init__(trainable=False, autocast=False, **kwargs)
+        self.maps = tuple(maps)
 
-    def __call__(self, embeddings: tf.Tensor) -> tf.Tensor:
+    def call(self, embeddings):
         for step in self.maps:
-            embeddings = step(embeddings)
+            embeddings = ops.cast(embeddings, step.matrix.dtype.name)
+            embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
         return embeddings

@@ -1,5 +1,7 @@
 """Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format.
 
+Apart from the layer that applies it: reading a folder must not start TensorFlow.
+
 Such a folder has modules.json, the transformer in the folder itself or in one below, and a folder
 with a config.json for the pooling and for each further module.
 """
@@ -11,11 +13,58 @@ import shutil
 from typing import Any
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import find_package, hash_file, parse_json, read_json_object
-from dcse_tf.model.affine import AffineMap
-from dcse_tf.model.weights import read_tensor_file, write_tensor_file
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import find_package, parse_json, read_json_object
+
+
+def write_tensor_file(
+    path: pathlib.Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes arrays, contiguous ones, into a file that others may read as the umask says.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    # The library makes a file of its own, for the owner alone, that takes the name.
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        safetensors.numpy.save_file(tensors, path, metadata=metadata)
+    except safetensors.SafetensorError as error:
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+    path.chmod(mode)
+
+
+def read_tensor_file(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return safetensors.numpy.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class AffineMap:
+    """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
+
+    Attributes:
+        shift: float `[dim]`.
+        matrix: float `[dim, k]`.
+        bias: float `[k]`.
+    """
+
+    shift: np.ndarray
+    matrix: np.ndarray
+    bias: np.ndarray
+
 
 _MODULES_FILE = "modules.json"
 _CONFIG_FILE = "config.json"

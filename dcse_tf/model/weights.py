@@ -13,47 +13,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
+from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
 from dcse_tf.model.tokenizer import SPECIAL_TOKENS, Vocabulary
 from dcse_tf.model.vectors import WordVectors
 
 if TYPE_CHECKING:  # reading tensors needs neither
     import keras
     import keras_hub
-
-
-def write_tensor_file(
-    path: pathlib.Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
-) -> None:
-    """Writes arrays, contiguous ones, into a file that others may read as the umask says.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    # The library makes a file of its own, for the owner alone, that takes the name.
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        safetensors.numpy.save_file(tensors, path, metadata=metadata)
-    except safetensors.SafetensorError as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
-    path.chmod(mode)
-
-
-def read_tensor_file(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 _WEIGHTS_FILE = "model.safetensors"

@@ -2,31 +2,21 @@
 
 import tensorflow as tf
 
-from dcse_tf.data.stream import make_contrastive_dataset
-from dcse_tf.tasks.task import Setup, Tensors, count_batch, make_layout
+from dcse_tf.data.stream import BatchForm, make_contrastive_dataset
+from dcse_tf.tasks.task import Setup, Tensors, count_batch, make_stream
 
 
 def make_dialogue_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives as the run's settings have them."""
     config = setup.config
-    assert config.context_turns is not None
-    assert config.context_side is not None
-    return make_contrastive_dataset(
-        setup.data_dir,
-        setup.manifest,
-        batch_form=config.batch_form,
-        batch_size=config.global_batch_size or 0,
-        session_turns=config.session_turns,
-        negatives=config.negatives,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
-        context_tokens=config.longest_context(setup.manifest.max_sequence_length),
-        seed=config.seed,
-        layout=make_layout(config),
-        fixed_shapes=config.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
+    form = BatchForm(
+        config.batch_form,
+        config.negatives,
+        config.session_turns,
+        config.longest_context(setup.manifest.max_sequence_length),
     )
+    stream = make_stream(setup, first_step, replicas)
+    return make_contrastive_dataset(setup.corpus, form, config.context, stream)
 
 
 def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:

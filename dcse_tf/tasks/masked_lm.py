@@ -6,11 +6,11 @@ import keras
 import tensorflow as tf
 
 from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.stream import make_masked_lm_dataset
+from dcse_tf.data.stream import Stream, make_masked_lm_dataset
 from dcse_tf.model.bert import initialize_weights
 from dcse_tf.model.masked_lm import build_masked_lm, load_head, own_variables
 from dcse_tf.model.tokenizer import SPECIAL_TOKENS
-from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_batch, make_layout
+from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_batch, make_layout, make_stream
 
 
 def _build_masked_lm(setup: Setup) -> keras.Model:
@@ -22,18 +22,8 @@ def _build_masked_lm(setup: Setup) -> keras.Model:
 
 
 def _make_masked_lm_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
-    return make_masked_lm_dataset(
-        setup.data_dir,
-        setup.manifest,
-        split="train",
-        batch_size=setup.config.global_batch_size or 0,
-        rule=_masking_rule(setup),
-        seed=setup.config.seed,
-        layout=make_layout(setup.config),
-        fixed_shapes=setup.config.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
-    )
+    stream = make_stream(setup, first_step, replicas)
+    return make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream)
 
 
 def _masking_rule(setup: Setup) -> MaskingRule:
@@ -73,15 +63,10 @@ def _make_masked_lm_evaluation(setup: Setup, model: keras.Model) -> Callable[[],
     if not utterances:
         return lambda: {}
     batch_size = min(64, utterances)
-    dataset = make_masked_lm_dataset(
-        setup.data_dir,
-        setup.manifest,
-        split="dev",
-        batch_size=batch_size,
-        rule=_masking_rule(setup),
-        seed=setup.config.seed,
-        layout=make_layout(setup.config),
-    ).take(utterances // batch_size)
+    stream = Stream(batch_size, setup.config.seed, layout=make_layout(setup.config))
+    dataset = make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream, "dev").take(
+        utterances // batch_size
+    )
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )

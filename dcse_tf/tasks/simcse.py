@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from dcse_tf.data.stream import make_view_dataset
+from dcse_tf.data.stream import make_simcse_dataset
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
-from dcse_tf.tasks.task import Setup, Task, make_layout, no_scores
+from dcse_tf.tasks.task import Setup, Task, make_layout, make_stream, no_scores
 
 
 def _build_simcse(setup: Setup) -> keras.Model:
@@ -18,16 +18,7 @@ def _build_simcse(setup: Setup) -> keras.Model:
 
 
 def _make_simcse_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
-    return make_view_dataset(
-        setup.data_dir,
-        setup.manifest,
-        batch_size=setup.config.global_batch_size or 0,
-        seed=setup.config.seed,
-        layout=make_layout(setup.config),
-        fixed_shapes=setup.config.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
-    )
+    return make_simcse_dataset(setup.corpus, make_stream(setup, first_step, replicas))
 
 
 SIMCSE = Task(

@@ -9,7 +9,8 @@ import keras
 import keras_hub
 import tensorflow as tf
 
-from dcse_tf.data.manifest import Manifest, Split
+from dcse_tf.data.manifest import Corpus, Manifest, Split
+from dcse_tf.data.stream import Stream
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.matching import TurnAttention
@@ -49,6 +50,10 @@ class Setup:
     centering: TokenCentering | None = None
     attention: TurnAttention | None = None
 
+    @property
+    def corpus(self) -> Corpus:
+        return Corpus(self.data_dir, self.manifest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -76,6 +81,19 @@ class Task:
     def epoch_size(self, split: Split) -> int:
         """Samples of a split."""
         return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
+
+
+def make_stream(setup: Setup, first_step: int, replicas: int) -> Stream:
+    """How a run reads its corpus."""
+    config = setup.config
+    return Stream(
+        config.global_batch_size or 0,
+        config.seed,
+        first_step,
+        replicas,
+        make_layout(config),
+        fixed_shapes=config.jit_compile,
+    )
 
 
 def make_layout(config: TrainOptions) -> Layout:

@@ -16,7 +16,6 @@ from dcse_tf.evaluation.explanation import (
     MAPS,
     Explanation,
     Text,
-    context_of,
     draw_heatmap,
     explain_response,
     top_pairs,
@@ -223,7 +222,7 @@ def _choose_response(
         raise OptionError(
             f"`response`={response}: session {session[0]} has {turns} turns, 0 to {turns - 1}"
         )
-    context = context_of(turns, response, config.context_turns, config.context_side)
+    context = config.context.of(turns, response)
     if not context:
         raise OptionError(f"`response`={response}: no turn is before it; with `context_side`=both "
                           "it has those after it")  # fmt: skip

@@ -138,13 +138,10 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     config = setup.config
     if not config.dev_samples:
         return []
-    assert config.context_turns is not None
-    assert config.context_side is not None
     samples = response_selection.make_samples(
         response_selection.read_dialogues(setup.data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
-        context_turns=config.context_turns,
-        context_side=config.context_side,
+        context=config.context,
         max_samples=config.dev_samples,
         seed=config.seed,
     )

@@ -15,7 +15,7 @@ from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.records import raise_damage
-from dcse_tf.data.stream import list_sessions
+from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.files import lock_folder
 from dcse_tf.model import bert, checkpoints
@@ -127,14 +127,8 @@ def _make_controller(
         )
 
     def list_batch(step: int) -> list[str]:
-        return list_sessions(
-            setup.data_dir,
-            setup.manifest.splits["train"],
-            samples=task.samples,
-            batch_size=config.global_batch_size or 0,
-            seed=config.seed,
-            step=step,
-        )
+        stream = Stream(config.global_batch_size or 0, config.seed, first_step=step)
+        return list_sessions(setup.corpus, task.samples, stream)
 
     evaluation = DevEvaluation(setup, trainer.model)
     metric = config.best_metric or BEST_METRICS[config.task]

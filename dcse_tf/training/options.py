@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dcse_tf.data.dialogue import Context
 from dcse_tf.options import OptionError, Options, option
 
 # Tasks whose sample is a session: a response, its context and negatives from other sessions.
@@ -438,16 +439,21 @@ class TrainOptions(RunOptions):
         """Whether the form of the batch is the paper's, in which every utterance is padded."""
         return self.task in DIALOGUE_TASKS and self.batch_form == "plain"
 
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response. Settings are filled in."""
+        assert self.context_turns is not None
+        assert self.context_side is not None
+        return Context(self.context_turns, self.context_side)
+
     def longest_context(self, longest: int) -> int:
         """Tokens of the longest context in one sequence where no utterance has more than
         `longest`; 0 where the task keeps its turns apart. Settings are filled in.
         """
         if self.task != "siamese_multi":
             return 0
-        assert self.context_turns is not None
-        turns = self.context_turns * (2 if self.context_side == "both" else 1)
         # [CLS] is there once.
-        return min(self.context_tokens, 1 + turns * (longest - 1))
+        return min(self.context_tokens, 1 + self.context.slots * (longest - 1))
 
     def with_defaults(self, epoch_size: int, longest: int) -> "TrainOptions":
         """Every setting filled in, so that the run's JSON says what was used.

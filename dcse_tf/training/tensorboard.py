@@ -15,7 +15,6 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.explanation import (
     MAPS,
     Explanation,
-    context_of,
     draw_heatmap,
     explain_response,
 )
@@ -176,24 +175,21 @@ class TensorBoardShowcase:
 
     @functools.cached_property
     def _session(self) -> tuple[str, list[str]]:
-        config = self._setup.config
-        assert config.context_turns is not None
-        turns = config.context_turns * (2 if config.context_side == "both" else 1) + 1
+        turns = self._setup.config.context.slots + 1
         return choose_session(read_dialogues(self._setup.data_dir / "dev.jsonl"), turns)
 
     def _explain(self) -> Explanation | None:
         """The dev session taken apart as the encoder now is; None without a matching."""
-        scorer, config = self._evaluation.scorer, self._setup.config
+        scorer = self._evaluation.scorer
         if scorer is None:
             return None
-        assert config.context_turns is not None
-        assert config.context_side is not None
-        turns = len(self._session[1])
+        context, turns = self._setup.config.context, len(self._session[1])
         # Where the session is long enough its first response with all its context.
-        response = min(config.context_turns, turns - 1)
-        context = context_of(turns, response, config.context_turns, config.context_side)
+        response = min(context.turns, turns - 1)
         tokens = self._setup.vocabulary.tokens
-        return explain_response(scorer, tokens, self._session, response, context)
+        return explain_response(
+            scorer, tokens, self._session, response, context.of(turns, response)
+        )
 
 
 def list_settings(config: TrainOptions) -> dict[str, Setting]:

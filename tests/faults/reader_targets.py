@@ -16,10 +16,10 @@ import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 
-from dcse_tf.baselines import files as baseline_files
+from dcse_tf.baselines.files import read_baseline
 from dcse_tf.data import records
 from dcse_tf.data.dialogue import make_session, session_to_dict
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.manifest import FORMAT_VERSION, Index, Shard, Split, read_blocks, read_manifest
 from dcse_tf.data.records import count_records
 from dcse_tf.errors import InputError
@@ -82,7 +82,7 @@ def try_content(target: Target, folder: pathlib.Path, content: bytes) -> str:
 
 def _read_corpus(name: str) -> Callable[[pathlib.Path], object]:
     def read(path: pathlib.Path) -> None:
-        for session_id, turns in READERS[name](path, BadLines(3)):
+        for session_id, turns in FORMATS[name].read(path, BadLines(3)):
             session = session_to_dict(make_session(session_id, turns))
             json.dumps(session, ensure_ascii=False).encode()  # as prepare_data writes it
 
@@ -327,16 +327,8 @@ TARGETS: dict[str, Target] = {
     ),
     "baseline": Target(
         "baseline.json",
-        lambda path: baseline_files.read_description(path.parent),
-        (_json({"kind": "whitening", "pooling": "mean"}),),
-    ),
-    "baseline_words": Target(
-        "baseline_words.json",
-        lambda path: baseline_files.read_word_average(path.parent),
-        (_json(["a", "的"]),),
-        {
-            "baseline.json": _json({"kind": "word_vectors", "word_unit": "words"}),
-            "baseline.safetensors": safetensors.numpy.save({"matrix": _MATRIX}),
-        },
+        lambda path: read_baseline(path.parent).make_encode(),
+        (_json({"kind": "word_vectors", "facts": {"word_unit": "words", "words": ["a", "的"]}}),),
+        {"baseline.safetensors": safetensors.numpy.save({"matrix": _MATRIX})},
     ),
 }
