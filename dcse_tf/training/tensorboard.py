@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorboard.plugins import projector
 
 from dcse_tf.data.formats import jsonl
-from dcse_tf.encoder.load import load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.explanation import Explanation, explain_response
 from dcse_tf.evaluation.heatmap import MAPS, draw_heatmap
@@ -160,7 +160,7 @@ class TensorBoardShowcase:
     def end(self, summaries: SummaryWriter) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
-            encoder = load_encoder(self._setup.config.run_dir, "run_dir", 0, "mean")
+            encoder = SentenceEncoder.load(self._setup.config.run_dir)
             write_projector(summaries.folder, self._points, encoder.encode)
         summaries.end_session()
 
