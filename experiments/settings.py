@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 
-from dcse_tf.training.options import ENCODER_SIZES
+from dcse_tf.tasks.options import ENCODER_SIZES
 
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 # Where the files lie in the folder of --shared_data: training text, retrieval set, STS set.

@@ -150,10 +150,10 @@ def test_training_cases_are_chosen_by_name(capsys):
 
 
 def test_every_training_case_is_a_set_of_settings_that_train_takes():
-    from dcse_tf.training.options import TrainOptions
+    from train_options import make_options
 
     for settings in load("train_step").CASES.values():
-        TrainOptions(data_dir="d", encoder="e", run_dir="r", **settings)
+        make_options(data_dir="d", encoder="e", run_dir="r", **settings)
 
 
 A, B, C = [1, 7, 2], [1, 8, 9, 2], [1, 2]  # 1 is [CLS]

@@ -3,6 +3,7 @@ import json
 import math
 
 import pytest
+from train_options import resolve
 
 from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
@@ -10,6 +11,8 @@ from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks import registry
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -18,7 +21,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 # The least that each job needs, with a value or two that are not the default.
 CONFIGS = {
@@ -46,15 +48,16 @@ each_config = pytest.mark.parametrize(
 
 
 def train_config(**changes):
-    return TrainOptions(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes})
+    settings = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes}
+    return TrainOptions.from_dict(settings)
 
 
 @each_config
 def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
-    with pytest.raises(OptionError, match=f"unknown setting tempo, zoo; {config.__name__} knows"):
+    with pytest.raises(OptionError, match=r"unknown setting tempo, zoo; \w+ knows"):
         config.from_dict({**values, "zoo": 1, "tempo": 2})
     with pytest.raises(OptionError, match="unknown setting tempo"):
-        config(**values).replace(tempo=1)
+        config.from_dict(values).replace(tempo=1)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**values, "tempo": 1}))
     with pytest.raises(OptionError, match=f"{path}.*unknown setting tempo"):
@@ -63,19 +66,19 @@ def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
 
 @each_config
 def test_a_configuration_survives_json(config, values, tmp_path):
-    before = config(**values)
+    before = config.from_dict(values)
     before.write_json(tmp_path / "config.json")
     after = config.read_json(tmp_path / "config.json")
     assert after == before
     assert hash(after) == hash(before)  # lists became tuples again
     written = json.loads((tmp_path / "config.json").read_text())
-    assert list(written) == sorted(field.name for field in dataclasses.fields(config))
+    assert list(written) == sorted(field.name for field in dataclasses.fields(before))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 @each_config
 def test_a_configuration_cannot_be_changed_but_copied(config, values):
-    before = config(**values)
+    before = config.from_dict(values)
     name = next(iter(values))
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(before, name, "other")
@@ -98,110 +101,110 @@ def test_a_broken_file_is_named(tmp_path, content):
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (PrepareOptions, {"format": "csv"}, "--format=csv: expected one of 'session_tsv', 'jsonl'"),
-        (PrepareOptions, {"shards": 0}, "--shards=0: expected at least 1"),
-        (PrepareOptions, {"dev_fraction": 0.6}, "--dev_fraction=0.6: expected at most 0.5"),
+        (PrepareOptions, {"format": "csv"}, "`format`=csv: expected one of 'session_tsv', 'jsonl'"),
+        (PrepareOptions, {"shards": 0}, "`shards`=0: expected at least 1"),
+        (PrepareOptions, {"dev_fraction": 0.6}, "`dev_fraction`=0.6: expected at most 0.5"),
         (
             PrepareOptions,
             {"max_sequence_length": 2},
-            "--max_sequence_length=2: expected at least 3",
+            "`max_sequence_length`=2: expected at least 3",
         ),
-        (PrepareOptions, {"input": ()}, "--input is required: Files of dialogues"),
-        (PrepareOptions, {"output_dir": ""}, "--output_dir is required: Folder to write"),
-        (TrainOptions, {"task": "gpt"}, "--task=gpt: expected one of 'dialogue_cse', 'mlm'"),
-        (TrainOptions, {"encoder_size": "huge"}, "--encoder_size=huge: expected one of"),
-        (TrainOptions, {"temperature": 0.0}, "--temperature=0.0: expected at least"),
-        (TrainOptions, {"temperature": math.nan}, "--temperature=nan: expected at least"),
-        (TrainOptions, {"dropout": 0.95}, "--dropout=0.95: expected at most 0.9"),
-        (TrainOptions, {"freeze_layers": -2}, "--freeze_layers=-2: expected at least -1"),
-        (TrainOptions, {"data_dir": ""}, "--data_dir is required: Folder that prepare_data wrote"),
-        (TrainOptions, {"run_dir": ""}, "--run_dir is required"),
+        (PrepareOptions, {"input": ()}, "`input` is required: Files of dialogues"),
+        (PrepareOptions, {"output_dir": ""}, "`output_dir` is required: Folder to write"),
+        (TrainOptions, {"task": "gpt"}, "`task`=gpt: expected one of 'dialogue_cse', 'mlm'"),
+        (TrainOptions, {"encoder_size": "huge"}, "`encoder_size`=huge: expected one of"),
+        (TrainOptions, {"temperature": 0.0}, "`temperature`=0.0: expected at least"),
+        (TrainOptions, {"temperature": math.nan}, "`temperature`=nan: expected at least"),
+        (TrainOptions, {"dropout": 0.95}, "`dropout`=0.95: expected at most 0.9"),
+        (TrainOptions, {"freeze_layers": -2}, "`freeze_layers`=-2: expected at least -1"),
+        (TrainOptions, {"data_dir": ""}, "`data_dir` is required: Folder that prepare_data wrote"),
+        (TrainOptions, {"run_dir": ""}, "`run_dir` is required"),
         (
             TrainOptions,
             {"logical_cpus": 2, "global_batch_size": 25, "negatives": 3},
-            "--global_batch_size=25: not divisible by --logical_cpus=2",
+            "`global_batch_size`=25: not divisible by `logical_cpus`=2",
         ),
         (
             TrainOptions,  # the default of the task, 20
             {"logical_cpus": 3, "negatives": 3},
-            "--global_batch_size=20: not divisible by --logical_cpus=3",
+            "`global_batch_size`=20: not divisible by `logical_cpus`=3",
         ),
-        (EvaluateOptions, {"model": ""}, "--model is required"),
-        (EvaluateOptions, {"sts": ()}, "give --retrieval, --sts or --response_selection"),
-        (EvaluateOptions, {"candidates": 1}, "--candidates=1: expected at least 2"),
-        (EvaluateOptions, {"half": "dev"}, "--half=dev: expected one of 'all', 'choose', 'report'"),
+        (EvaluateOptions, {"model": ""}, "`model` is required"),
+        (EvaluateOptions, {"sts": ()}, "give `retrieval`, `sts` or `response_selection`"),
+        (EvaluateOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
+        (EvaluateOptions, {"half": "dev"}, "`half`=dev: expected one of 'all', 'choose', 'report'"),
         (
             EvaluateOptions,
             {"half": "report", "response_selection": ("test.jsonl",)},
-            "--half=report is for --retrieval and --sts: leave --response_selection out",
+            "`half`=report is for `retrieval` and `sts`: leave `response_selection` out",
         ),
-        (EmbedOptions, {"pooling": "max"}, "--pooling=max: expected one of 'mean', 'cls'"),
+        (EmbedOptions, {"pooling": "max"}, "`pooling`=max: expected one of 'mean', 'cls'"),
         *(
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
             for config in (EmbedOptions, EvaluateOptions, ExportOptions, ExplainOptions)
             for length in (-1, 1, 2)
         ),
-        (ExportOptions, {"format": "keras"}, "--format=keras: expected one of 'saved_model'"),
-        (BuildRetrievalOptions, {"input": ()}, "--input is required"),
-        (BuildRetrievalOptions, {"output": ""}, "--output is required: The select.txt to write"),
-        (BuildRetrievalOptions, {"format": "xml"}, "--format=xml: expected one of 'csv', 'tsv', "),
-        (BuildRetrievalOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (ExportOptions, {"format": "keras"}, "`format`=keras: expected one of 'saved_model'"),
+        (BuildRetrievalOptions, {"input": ()}, "`input` is required"),
+        (BuildRetrievalOptions, {"output": ""}, "`output` is required: The select.txt to write"),
+        (BuildRetrievalOptions, {"format": "xml"}, "`format`=xml: expected one of 'csv', 'tsv', "),
+        (BuildRetrievalOptions, {"words": "no"}, "`words`=no: expected one of 'auto', 'words', "),
         (
             BuildRetrievalOptions,
             {"selection": "no"},
-            "--selection=no: expected one of 'top', 'hard'",
+            "`selection`=no: expected one of 'top', 'hard'",
         ),
-        (BuildRetrievalOptions, {"sentences": -1}, "--sentences=-1: expected at least 0"),
-        (BuildRetrievalOptions, {"candidates": 1}, "--candidates=1: expected at least 2"),
-        (BuildRetrievalOptions, {"max_positives": 0}, "--max_positives=0: expected at least 1"),
-        (BuildRetrievalOptions, {"max_negatives": -1}, "--max_negatives=-1: expected at least 0"),
-        (BuildRetrievalOptions, {"min_words": 0}, "--min_words=0: expected at least 1"),
+        (BuildRetrievalOptions, {"sentences": -1}, "`sentences`=-1: expected at least 0"),
+        (BuildRetrievalOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
+        (BuildRetrievalOptions, {"max_positives": 0}, "`max_positives`=0: expected at least 1"),
+        (BuildRetrievalOptions, {"max_negatives": -1}, "`max_negatives`=-1: expected at least 0"),
+        (BuildRetrievalOptions, {"min_words": 0}, "`min_words`=0: expected at least 1"),
         (
             BuildRetrievalOptions,
             {"selection": "hard", "candidates": 50},
-            "--candidates has no meaning with --selection=hard",
+            "`candidates` has no meaning with `selection`=hard",
         ),
-        (InspectOptions, {"input": ()}, "--input is required"),
-        (InspectOptions, {"output_dir": ""}, "--output_dir is required: Folder for report.html"),
-        (InspectOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', 'jieba', "),
-        (InspectOptions, {"near_duplicate": 0.0}, "--near_duplicate=0.0: expected at least 0.1"),
-        (InspectOptions, {"near_duplicate": 1.5}, "--near_duplicate=1.5: expected at most 1.0"),
+        (InspectOptions, {"input": ()}, "`input` is required"),
+        (InspectOptions, {"output_dir": ""}, "`output_dir` is required: Folder for report.html"),
+        (InspectOptions, {"words": "no"}, "`words`=no: expected one of 'auto', 'words', 'jieba', "),
+        (InspectOptions, {"near_duplicate": 0.0}, "`near_duplicate`=0.0: expected at least 0.1"),
+        (InspectOptions, {"near_duplicate": 1.5}, "`near_duplicate`=1.5: expected at most 1.0"),
         (
             InspectOptions,
             {"max_sequence_length": 2},
-            "--max_sequence_length=2: expected at least 3",
+            "`max_sequence_length`=2: expected at least 3",
         ),
-        (BuildStsOptions, {"input": ()}, "--input is required"),
+        (BuildStsOptions, {"input": ()}, "`input` is required"),
         (
             BuildStsOptions,
             {"output_dir": ""},
-            "--output_dir is required: Folder to write the sheet",
+            "`output_dir` is required: Folder to write the sheet",
         ),
-        (BuildStsOptions, {"pairs": 1}, "--pairs=1: expected at least 2"),
-        (BuildStsOptions, {"annotators": 0}, "--annotators=0: expected at least 1"),
-        (BuildStsOptions, {"vector_size": 0}, "--vector_size=0: expected at least 1"),
-        (BuildStsOptions, {"sentences": -1}, "--sentences=-1: expected at least 0"),
-        (BuildStsOptions, {"max_uses": 0}, "--max_uses=0: expected at least 1"),
-        (BuildStsOptions, {"words": "no"}, "--words=no: expected one of 'auto', 'words', "),
+        (BuildStsOptions, {"pairs": 1}, "`pairs`=1: expected at least 2"),
+        (BuildStsOptions, {"annotators": 0}, "`annotators`=0: expected at least 1"),
+        (BuildStsOptions, {"vector_size": 0}, "`vector_size`=0: expected at least 1"),
+        (BuildStsOptions, {"sentences": -1}, "`sentences`=-1: expected at least 0"),
+        (BuildStsOptions, {"max_uses": 0}, "`max_uses`=0: expected at least 1"),
+        (BuildStsOptions, {"words": "no"}, "`words`=no: expected one of 'auto', 'words', "),
         (
             BuildStsOptions,
             {"strategies": ("intent", "bigram", "Word2Vec")},
-            "--strategies=intent,bigram,Word2Vec: expected some of unigram, word2vec, intent",
+            "`strategies`=intent,bigram,Word2Vec: expected some of unigram, word2vec, intent",
         ),
-        (BuildStsOptions, {"strategies": ()}, "--strategies=: expected some of unigram, word2vec"),
-        (MergeStsOptions, {"sheets": ()}, "--sheets is required: The filled sheets"),
-        (MergeStsOptions, {"output": ""}, "--output is required: The sts.txt to write"),
-        (MergeStsOptions, {"min_annotators": 0}, "--min_annotators=0: expected at least 1"),
-        (CompareOptions, {"results": ()}, "--results is required: Two or more files"),
-        (CompareOptions, {"results": ("a.json",)}, "--results: expected two files or more"),
+        (BuildStsOptions, {"strategies": ()}, "`strategies`=: expected some of unigram, word2vec"),
+        (MergeStsOptions, {"sheets": ()}, "`sheets` is required: The filled sheets"),
+        (MergeStsOptions, {"output": ""}, "`output` is required: The sts.txt to write"),
+        (MergeStsOptions, {"min_annotators": 0}, "`min_annotators`=0: expected at least 1"),
+        (CompareOptions, {"results": ()}, "`results` is required: Two or more files"),
+        (CompareOptions, {"results": ("a.json",)}, "`results`: expected two files or more"),
     ],
 )
 def test_an_error_names_the_flag(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
     with pytest.raises(OptionError):
-        config(**CONFIGS[config]).replace(**changes)
+        config.from_dict(CONFIGS[config]).replace(**changes)
 
 
 @pytest.mark.parametrize("encoder", ["", "./bert"])
@@ -250,7 +253,7 @@ def test_exactly_one_of_vocab_and_vocab_size(vocab):
     ],
 )
 def test_the_task_fills_what_was_not_given(task, expected):
-    filled = train_config(task=task).with_defaults(1000, 50).to_dict()
+    filled = resolve(train_config(task=task)).to_dict()
     assert {name: filled[name] for name in expected} == expected
     assert None not in filled.values()
 
@@ -264,81 +267,89 @@ def test_what_was_given_stays():
         "freeze_layers": 2,
         "freeze_embeddings": False,
     }
-    filled = train_config(**given).with_defaults(1000, 50).to_dict()
+    filled = resolve(train_config(**given)).to_dict()
     assert {name: filled[name] for name in given} == given
     # 3 epochs of 100 sessions in batches of 30: 300 / 30 = 10 steps.
-    assert train_config(global_batch_size=30, epochs=3.0).with_defaults(100, 50).steps == 10
-    assert train_config(epochs=0.0).with_defaults(100, 50).steps == 1
+    assert resolve(train_config(global_batch_size=30, epochs=3.0), 100).steps == 10
+    assert resolve(train_config(epochs=0.0), 100).steps == 1
+    # 50 steps of 20 of 100 samples.
+    assert resolve(train_config(steps=50), 100).epochs == 10.0
 
 
 def test_filling_in_twice_changes_nothing():
-    once = train_config(task="mlm").with_defaults(1000, 50)
-    assert once.with_defaults(1000, 50) == once
+    for task in registry.TASKS:
+        once = resolve(train_config(task=task))
+        assert resolve(once) == once
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (PrepareOptions, {"vocab_size": 5}, "--vocab_size=5: expected more than the 5 special"),
-        (PrepareOptions, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "--lowercase=False"),
+        (PrepareOptions, {"vocab_size": 5}, "`vocab_size`=5: expected more than the 5 special"),
+        (PrepareOptions, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "`lowercase`=False"),
         (PrepareOptions, {"dev_fraction": 0.5, "test_fraction": 0.5}, "nothing to train on"),
-        (PrepareOptions, {"shards": 2**31}, "--shards=(a number of 32 bits): expected at most"),
-        (PrepareOptions, {"seed": 2**31}, "--seed=(a number of 32 bits): expected at most 21474"),
-        (PrepareOptions, {"input": ("a", "")}, "--input=a,: an entry is empty"),
-        (PrepareOptions, {"output_dir": "a\0b"}, r"--output_dir=a\x00b: holds a null character"),
+        (PrepareOptions, {"shards": 2**31}, "`shards`=(a number of 32 bits): expected at most"),
+        (PrepareOptions, {"seed": 2**31}, "`seed`=(a number of 32 bits): expected at most 21474"),
+        (PrepareOptions, {"input": ("a", "")}, "`input`=a,: an entry is empty"),
+        (PrepareOptions, {"output_dir": "a\0b"}, r"`output_dir`=a\x00b: holds a null character"),
         (
             PrepareOptions,
             {"vocab": "\udce9"},
-            r"--vocab=\udce9: holds a null character or is not U",
+            r"`vocab`=\udce9: holds a null character or is not U",
         ),
-        (TrainOptions, {"learning_rate": math.inf}, "--learning_rate=inf: expected at most 3e+38"),
-        (TrainOptions, {"epochs": math.inf}, "--epochs=inf: expected at most 1000000"),
-        (TrainOptions, {"clip_norm": 0.0}, "--clip_norm=0.0: expected at least"),
+        (TrainOptions, {"learning_rate": math.inf}, "`learning_rate`=inf: expected at most 3e+38"),
+        (TrainOptions, {"epochs": math.inf}, "`epochs`=inf: expected at most 1000000"),
+        (TrainOptions, {"clip_norm": 0.0}, "`clip_norm`=0.0: expected at least"),
         (
             TrainOptions,
             {"task": "mlm", "temperature": 0.2},
-            "--temperature=0.2: has no meaning wit",
+            "`temperature`=0.2: has no meaning wit",
         ),
         (TrainOptions, {"task": "mlm", "batch_form": "plain"}, "only with dialogue_cse, siamese_s"),
-        (TrainOptions, {"task": "mlm", "context_turns": 2}, "--context_turns=2: has no meaning"),
-        (TrainOptions, {"task": "simcse", "cosine_weight": 0.5}, "--cosine_weight=0.5: has no"),
-        (TrainOptions, {"context_tokens": 100}, "--context_tokens=100: has no meaning with"),
-        (TrainOptions, {"mask_rate": 0.2}, "--mask_rate=0.2: has no meaning with"),
-        (TrainOptions, {"session_turns": 8}, "--session_turns=8: has no meaning without"),
-        (TrainOptions, {"global_batch_size": 9}, "--negatives=9: they come from the other sess"),
-        (TrainOptions, {"best_metric": "dev/map"}, "--best_metric=dev/map: with these settings"),
+        (TrainOptions, {"task": "mlm", "context_turns": 2}, "`context_turns`=2: has no meaning"),
+        (TrainOptions, {"task": "simcse", "cosine_weight": 0.5}, "`cosine_weight`=0.5: has no"),
+        (
+            TrainOptions,
+            {"task": "siamese_single", "context_turns": 1},
+            "`context_turns`=1: has no meaning with `task`=siamese_single",
+        ),
+        (TrainOptions, {"context_tokens": 100}, "`context_tokens`=100: has no meaning with"),
+        (TrainOptions, {"mask_rate": 0.2}, "`mask_rate`=0.2: has no meaning with"),
+        (TrainOptions, {"session_turns": 8}, "`session_turns`=8: has no meaning without"),
+        (TrainOptions, {"global_batch_size": 9}, "`negatives`=9: they come from the other sess"),
+        (TrainOptions, {"best_metric": "dev/map"}, "`best_metric`=dev/map: with these settings"),
         (TrainOptions, {"dev_samples": 0, "dev_sts": "s"}, "the scores are dev/spearman"),
         (TrainOptions, {"task": "mlm", "best_metric": "dev/cosine_r1"}, "dev/accuracy, dev/loss"),
-        (TrainOptions, {"encoder_size": "", "encoder": "run/"}, "--run_dir=run: its encoder would"),
+        (TrainOptions, {"encoder_size": "", "encoder": "run/"}, "`run_dir`=run: its encoder would"),
         (
             BuildRetrievalOptions,
             {"format": "ecd", "roles": ()},
-            "--format=ecd: has no intents; exp",
+            "`format`=ecd: has no intents; exp",
         ),
-        (BuildRetrievalOptions, {"format": "csv"}, "--roles=user,我: has no meaning with --format"),
+        (BuildRetrievalOptions, {"format": "csv"}, "`roles`=user,我: has no meaning with `format`"),
         (
             BuildRetrievalOptions,
             {"text_column": "t"},
-            "--text_column=t: has no meaning with --form",
+            "`text_column`=t: has no meaning with `form",
         ),
         (
             BuildStsOptions,
             {"format": "jddc", "strategies": ("intent",)},
-            "--format=jddc: has no in",
+            "`format`=jddc: has no in",
         ),
         (BuildStsOptions, {"strategies": ("intent", "intent")}, "one of them is there twice"),
         (
             BuildStsOptions,
             {"word_vectors": "a.txt"},
-            "--word_vectors=a.txt: has no meaning without word2vec in --strategies",
+            "`word_vectors`=a.txt: has no meaning without word2vec in `strategies`",
         ),
-        (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without --vocab"),
-        (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without --retr"),
+        (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without `vocab`"),
+        (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without `retr"),
     ],
 )
 def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
 
@@ -348,38 +359,38 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
         (
             PrepareOptions,
             {"output_dir": "./b.tsv"},
-            "--output_dir=./b.tsv: would take the place of",
+            "`output_dir`=./b.tsv: would take the place of",
         ),
-        (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "--input=d/../d/x/a*"),
+        (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "`input`=d/../d/x/a*"),
         (
             EvaluateOptions,
             {"output": "对话.txt"},
-            "--output=对话.txt: would take the place of --sts",
+            "`output`=对话.txt: would take the place of `sts`",
         ),
-        (PrepareOptions, {"output_dir": ".."}, "--output_dir=..: expected a name, not a folder's"),
-        (ExportOptions, {"output_dir": "./"}, "--output_dir=./: expected a name, not a folder's"),
-        (EmbedOptions, {"output": "in.txt"}, "--output=in.txt: would take the place of --input"),
-        (ExportOptions, {"output_dir": "run/"}, "would take the place of --run_dir=run"),
-        (ExportOptions, {"output_dir": "run/encoder"}, "lies in what --run_dir=run reads"),
-        (ExportOptions, {"output_dir": "run/x/../checkpoints/step"}, "in what --run_dir=run reads"),
+        (PrepareOptions, {"output_dir": ".."}, "`output_dir`=..: expected a name, not a folder's"),
+        (ExportOptions, {"output_dir": "./"}, "`output_dir`=./: expected a name, not a folder's"),
+        (EmbedOptions, {"output": "in.txt"}, "`output`=in.txt: would take the place of `input`"),
+        (ExportOptions, {"output_dir": "run/"}, "would take the place of `run_dir`=run"),
+        (ExportOptions, {"output_dir": "run/encoder"}, "lies in what `run_dir`=run reads"),
+        (ExportOptions, {"output_dir": "run/x/../checkpoints/step"}, "in what `run_dir`=run reads"),
         (
             ExportOptions,
             {"run_dir": "run/encoder", "output_dir": "run/encoder/onnx"},
-            "lies in what --run_dir=run/encoder reads",
+            "lies in what `run_dir`=run/encoder reads",
         ),
         (
             EvaluateOptions,
             {"model": "m", "output": "m/encoder/config.json"},
-            "what --model=m reads",
+            "what `model`=m reads",
         ),
-        (FitBaselineOptions, {"output_dir": "d/vocabulary"}, "lies in what --data_dir=d reads"),
-        (MergeStsOptions, {"output": "a.csv"}, "would take the place of --sheets=a.csv"),
-        (FitBaselineOptions, {"output_dir": "d"}, "would take the place of --data_dir=d"),
+        (FitBaselineOptions, {"output_dir": "d/vocabulary"}, "lies in what `data_dir`=d reads"),
+        (MergeStsOptions, {"output": "a.csv"}, "would take the place of `sheets`=a.csv"),
+        (FitBaselineOptions, {"output_dir": "d"}, "would take the place of `data_dir`=d"),
     ],
 )
 def test_what_is_read_is_not_written_over(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
 
@@ -397,7 +408,7 @@ def test_what_is_read_is_not_written_over(config, changes, message):
     ],
 )
 def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(config, settings):
-    with pytest.raises(OptionError, match="would take the place of --"):
+    with pytest.raises(OptionError, match="would take the place of `"):
         config(**settings)
 
 
@@ -418,17 +429,17 @@ def test_scores_that_a_run_has_may_decide_which_encoder_is_best():
 
 def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
     with pytest.raises(OptionError, match=r"`negatives`=20: .* at most .* = 19"):
-        train_config(negatives=20).with_defaults(1000, 50)
-    assert train_config(negatives=19).with_defaults(1000, 50).negatives == 19
-    assert train_config(task="mlm", negatives=60).with_defaults(1000, 50)
+        train_config(negatives=20)
+    assert train_config(negatives=19).negatives == 19
+    assert not hasattr(train_config(task="mlm", negatives=60), "negatives")
 
 
 @pytest.mark.parametrize(("task", "batch"), [("dialogue_cse", 20), ("mlm", 50)])
 def test_a_batch_must_fit_into_an_epoch(task, batch):
-    message = f"--global_batch_size={batch}: the train split of data has only {batch - 1} samples"
+    message = f"`global_batch_size`={batch}: the train split of data has only {batch - 1} samples"
     with pytest.raises(OptionError, match=message):
-        train_config(task=task).with_defaults(batch - 1, 50)
-    assert train_config(task=task).with_defaults(batch, 50).global_batch_size == batch
+        resolve(train_config(task=task), batch - 1)
+    assert resolve(train_config(task=task), batch).global_batch_size == batch
 
 
 @pytest.mark.parametrize(
@@ -443,23 +454,23 @@ def test_a_batch_must_fit_into_an_epoch(task, batch):
     ],
 )
 def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
-    config = train_config(**given).with_defaults(1000, 50)
+    config = resolve(train_config(**given))
     assert (config.layout, config.row_length) == expected
-    longer = train_config(**given).with_defaults(1000, 80)
+    longer = resolve(train_config(**given), longest=80)
     assert (longer.layout, longer.row_length) == (expected[0], 80)
 
 
 def test_rows_hold_the_longest_utterance():
-    with pytest.raises(OptionError, match="`row_length`=64: utterances of data have up to 100"):
-        train_config(row_length=64).with_defaults(1000, 100)
-    assert train_config(row_length=64, layout="bucketed").with_defaults(1000, 100)
+    with pytest.raises(OptionError, match="`row_length`=64: sequences of data have up to 100"):
+        resolve(train_config(row_length=64), longest=100)
+    assert resolve(train_config(row_length=64, layout="bucketed"), longest=100)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch_form": "plain", "layout": "packed"}, "--layout=packed: --batch_form=plain pads"),
-        ({"jit_compile": True, "layout": "bucketed"}, "--layout=bucketed: its shapes change"),
+        ({"batch_form": "plain", "layout": "packed"}, "`layout`=packed: `batch_form`=plain pads"),
+        ({"jit_compile": True, "layout": "bucketed"}, "`layout`=bucketed: its shapes change"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(given, message):

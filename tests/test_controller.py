@@ -129,7 +129,7 @@ def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_p
 def test_a_loss_that_diverges_stops_the_run_and_names_the_sessions(tmp_path):
     with pytest.raises(TrainingError, match=r"sessions s13, other.*step-000000010") as caught:
         _start(tmp_path, CountingTrainer(bad=[13]))
-    assert "lower --learning_rate" in str(caught.value)
+    assert "lower `learning_rate`" in str(caught.value)
     diverged = json.loads((tmp_path / "diverged_batch.json").read_text())
     assert diverged == {"step": 13, "sessions": ["s13", "other"]}
 

@@ -11,13 +11,14 @@ import pytest
 from absl import flags as absl_flags
 
 from dcse_tf.baselines.options import FitBaselineOptions
-from dcse_tf.cli.flags import define_flags, find_files, parse_flags
+from dcse_tf.cli.flags import as_flags, define_flags, find_files, parse_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -26,7 +27,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 JOBS = {
@@ -101,10 +101,10 @@ def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
     done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", "--help")
     assert "TensorFlow was started" not in done.stdout + done.stderr
     flags = read_help(done.stdout)
-    for field in dataclasses.fields(JOBS[job]):
+    for field in JOBS[job].all_fields():
         help_text = field.metadata["help"]
         assert len(help_text) > 20, field.name
-        assert re.sub(r"\s+", "", help_text) in flags[field.name]
+        assert re.sub(r"\s+", "", as_flags(help_text)) in flags[field.name]
         assert ("Required." in flags[field.name]) == field.metadata["required"]
 
 
@@ -158,8 +158,8 @@ def test_a_flag_of_another_type_fails(flag, no_tensorflow):
 @pytest.mark.parametrize("config", JOBS.values(), ids=list(JOBS))
 def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp_path):
     """A setting that the job reads and that is no checkpoint's, data's or run's folder."""
-    names = [field.name for field in dataclasses.fields(config) if field.metadata["files"]]
-    read = {field.name for field in dataclasses.fields(config) if field.metadata["reads"]}
+    names = [field.name for field in config.all_fields() if field.metadata["files"]]
+    read = {field.name for field in config.all_fields() if field.metadata["reads"]}
     assert read - {"model", "encoder", "vocab", "data_dir", "run_dir"} <= set(names)
     for name in names:
         for missing in (f"{tmp_path}/none.txt", f"{tmp_path}/*.txt", f"{tmp_path}"):

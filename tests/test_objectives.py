@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from train_options import make_options
 
 from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.errors import InputError
@@ -15,7 +16,6 @@ from dcse_tf.model.dialogue_cse import read_turn_attention, write_turn_attention
 from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 STEPS = 6
 
@@ -36,7 +36,7 @@ def _train(data_dir, run_dir, **changes):
         "dev_samples": 20,
         "best_metric": "dev/cosine_r5",
     }
-    return train(TrainOptions(**{**settings, **changes})).scores
+    return train(make_options(**{**settings, **changes})).scores
 
 
 def _variables(run_dir):
@@ -114,7 +114,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
 
 def test_attention_without_matching_is_refused():
     with pytest.raises(OptionError, match="with `cosine_weight`=1 there is no matching"):
-        TrainOptions(
+        make_options(
             data_dir="d",
             run_dir="r",
             encoder_size="tiny",

@@ -1,13 +1,13 @@
-import dataclasses
 import json
 
 import pytest
 import tensorflow as tf
+from train_options import make_options, resolve
 
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.run_directory import begin_run
 
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
@@ -15,13 +15,13 @@ INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
 def _config(run_dir, **changes):
     settings = {"data_dir": "data", "encoder_size": "tiny", "run_dir": str(run_dir)}
-    return TrainOptions(**{**settings, **changes})
+    return make_options(**{**settings, **changes})
 
 
 def _begin(run_dir, inputs=INPUTS, devices=1, **changes):
     """Begins a run as `train` does: the settings given, and those filled in."""
     given = _config(run_dir, **changes)
-    return begin_run(given.with_defaults(1000, 50), given, inputs, devices)
+    return begin_run(resolve(given), given, inputs, devices)
 
 
 def _save_checkpoint(run_dir):
@@ -65,6 +65,7 @@ FREE = {
     "profile_steps": 2,
     "projector_sentences": 5,
     "logical_cpus": 2,
+    "epochs": 10.0,  # followed by the steps
 }
 FROM_NOW_ON = {
     "steps": 300,
@@ -79,7 +80,6 @@ COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index"}
 FIXED = {
     "task": "mlm",
     "encoder_size": "mini",
-    "epochs": 3.0,
     "global_batch_size": 10,
     "learning_rate": 1e-4,
     "warmup_steps": 7,
@@ -122,7 +122,7 @@ BESIDE = {
 
 
 def test_every_setting_is_in_one_of_these_lists():
-    assert {field.name for field in dataclasses.fields(TrainOptions)} == (
+    assert {field.name for field in TrainOptions.all_fields()} == (
         COMPARED | FREE.keys() | FROM_NOW_ON.keys() | FIXED.keys()
     )
 
@@ -133,7 +133,7 @@ def test_what_a_run_depends_on_may_not_change(tmp_path, name):
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)
     with pytest.raises(OptionError, match=rf"`{name}`=.* \(begun with "):
-        _begin(tmp_path, **beside, **{name: FIXED[name]})
+        _begin(tmp_path, **{**beside, name: FIXED[name]})
 
 
 @pytest.mark.parametrize("name", [*FREE, *FROM_NOW_ON])
@@ -144,7 +144,7 @@ def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_pat
     with caplog.at_level("INFO", logger="absl"):
         _begin(tmp_path, **{name: value})
     assert _read(tmp_path)[name] == value
-    assert (f"from now on --{name}={value}" in caplog.text) == (name in FROM_NOW_ON)
+    assert (f"from now on `{name}`={value}" in caplog.text) == (name in FROM_NOW_ON)
 
 
 def test_another_number_of_devices_is_told(tmp_path, caplog):
@@ -162,7 +162,7 @@ def test_a_linear_decay_ends_where_it_was_begun_to_end(tmp_path):
     _begin(tmp_path, steps=100, decay="linear")
     _save_checkpoint(tmp_path)
     _begin(tmp_path, steps=100, decay="linear")
-    message = r"--steps=200 \(begun with 100\), to which --decay=linear"
+    message = r"`steps`=200 \(begun with 100\), to which `decay`=linear"
     with pytest.raises(OptionError, match=message):
         _begin(tmp_path, steps=200, decay="linear")
 
@@ -174,7 +174,7 @@ def test_files_may_move_but_not_change(tmp_path):
     _begin(tmp_path / "new", data_dir="elsewhere")
     with pytest.raises(OptionError, match=r"another content of the corpus \(now SHA-256 cccc"):
         _begin(tmp_path / "new", {**INPUTS, "the corpus": "c" * 64})
-    before = {**INPUTS, "--token_vectors": "d" * 64}
+    before = {**INPUTS, "`token_vectors`": "d" * 64}
     (tmp_path / "new/inputs.json").write_text(json.dumps(before))
     with pytest.raises(OptionError, match=r"`token_vectors` \(now none, begun with SHA-256 dddd"):
         _begin(tmp_path / "new")

@@ -52,13 +52,12 @@ def define_flags(
         module: name of the job's module, under which --help lists the flags.
         holder: where they are defined.
     """
-    types = typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
+    for field in config.all_fields():
         rules, default = field.metadata, field.default
         help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
         if isinstance(default, tuple):
             default = list(default)
-        kind = _plain_type(types[field.name])
+        kind: Any = typing.get_origin(field.type) or field.type
         # Lower bounds are checked by the configuration too, which says which flag is wrong.
         if rules["choices"]:
             flags.DEFINE_enum(
@@ -81,14 +80,6 @@ def define_flags(
             )
         else:
             _DEFINE[kind](field.name, default, help_text, flag_values=holder, module_name=module)
-
-
-def _plain_type(hint: Any) -> type:
-    """The type under `X | None` and `tuple[X, ...]`."""
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
-    if typing.get_origin(hint) is tuple:
-        return tuple
-    return arguments[0] if arguments else hint
 
 
 def parse_flags(arguments: Sequence[str], holder: flags.FlagValues = flags.FLAGS) -> list[str]:
@@ -143,13 +134,13 @@ def _expand_flag_files(arguments: Sequence[str], within: tuple[str, ...] = ()) -
 
 
 def read_flags(config: type[T], holder: flags.FlagValues = flags.FLAGS) -> T:
-    """The configuration that the flags parsed ask for.
+    """The configuration that the flags given ask for; of all others it knows the defaults.
 
     Raises:
         OptionError: a setting is missing or out of range, or contradicts another.
     """
-    values = {field.name: holder[field.name].value for field in dataclasses.fields(config)}
-    return config.from_dict(values)
+    found = [holder[field.name] for field in config.all_fields()]
+    return config.from_dict({flag.name: flag.value for flag in found if flag.present})
 
 
 def find_files(config: Options) -> None:

@@ -3,7 +3,7 @@
 import sys
 
 from dcse_tf.cli.flags import run
-from dcse_tf.training.options import TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 
 
 def train(config: TrainOptions) -> None:

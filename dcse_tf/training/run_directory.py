@@ -11,8 +11,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import hash_file, parse_json
 from dcse_tf.options import OptionError
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.options import TrainOptions
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
@@ -23,6 +23,7 @@ _DEVICES = "devices"
 # is said.
 _FREE = {
     "run_dir",
+    "epochs",  # resolved they follow from the steps, which are compared
     "logical_cpus",
     "log_every",
     "save_every",
@@ -35,37 +36,39 @@ _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipp
 
 
 def begin_run(
-    config: TrainOptions, given: TrainOptions, inputs: dict[str, str], devices: int
+    options: TrainOptions, given: TrainOptions, inputs: dict[str, str], devices: int
 ) -> TrainOptions:
     """Writes what a run is begun with, or holds it against what it was begun with.
 
     A run without a checkpoint has not begun: what it stumbled over may be put right.
 
     Args:
-        config: the settings, all filled in.
-        given: those that the user gave, None where a default was worked out.
+        options: resolved.
+        given: as the user gave them.
         inputs: what `describe_inputs` says.
         devices: on how many it trains; another number changes the dropout from now on.
 
     Returns:
-        The settings, worked-out ones as they were when the run was begun.
+        The options, worked-out ones as they were when the run was begun.
 
     Raises:
-        OptionError: a setting or an input is another than it was.
+        OptionError: an option or an input is another than it was.
     """
-    run_dir = pathlib.Path(config.run_dir)
+    run_dir = pathlib.Path(options.run_dir)
     path = run_dir / CONFIG_FILE
     if path.is_file() and find_checkpoint(run_dir):
         before = TrainOptions.read_json(path)
-        config = _keep_defaults(config, given, before)
-        _compare_settings(path, before, config)
+        if given.warmup_steps < 0:
+            # With other steps the warm-up stays the tenth of those that the run was begun with.
+            options = options.replace(warmup_steps=before.warmup_steps)
+        _compare_settings(path, before, options)
         _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
     run_dir.mkdir(parents=True, exist_ok=True)
-    config.write_json(path)
+    options.write_json(path)
     with atomic_file(run_dir / INPUTS_FILE) as partial:
         content = {**inputs, _DEVICES: devices}
         partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-    return config
+    return options
 
 
 def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[str, str]:
@@ -90,23 +93,16 @@ def _counts(manifest: Manifest, split: str) -> str:
     return f"{found.sessions} sessions, {found.tokens} tokens, {len(found.shards)} shards"
 
 
-def _keep_defaults(config: TrainOptions, given: TrainOptions, before: TrainOptions) -> TrainOptions:
-    """With `steps` changed, what was worked out from the steps stays as it was."""
-    old = before.to_dict()
-    asked = given.to_dict()
-    kept = {name: old[name] for name in asked if asked[name] is None and name != "steps"}
-    return config.replace(**kept)
-
-
-def _compare_settings(path: pathlib.Path, before: TrainOptions, config: TrainOptions) -> None:
-    old, now = before.to_dict(), config.to_dict()
+def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
+    old, now = before.to_dict(), options.to_dict()
     changed = {
         name: f"`{name}`={now[name]} (begun with {old[name]})"
         for name in now
-        if now[name] != old[name] and name not in _FREE | _FILES
+        # Another task, which is refused, has other options.
+        if name in old and now[name] != old[name] and name not in _FREE | _FILES
     }
     refused = [text for name, text in changed.items() if name not in _FROM_NOW_ON]
-    if "steps" in changed and config.decay == "linear":
+    if "steps" in changed and options.decay == "linear":
         refused.append(f"{changed['steps']}, to which `decay`=linear lowers the learning rate")
     if refused:
         raise OptionError(

@@ -23,9 +23,9 @@ from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
-from dcse_tf.tasks.task import Scores, Setup
+from dcse_tf.tasks.options import RunOptions, TrainOptions
+from dcse_tf.tasks.spec import Scores, Setup
 from dcse_tf.training.dev_evaluation import DevEvaluation
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.summaries import Setting, SummaryWriter
 
 # What TensorBoard looks for in a run's folder.
@@ -107,14 +107,10 @@ def _flatten(text: str) -> str:
     return " ".join(text.split()) or _NONE
 
 
-# Columns of the table of hyperparameters: what a result may hang on.
-SETTINGS = (
-    *("task", "data_dir", "encoder", "token_vectors", "seed"),
-    *("steps", "global_batch_size", "learning_rate", "warmup_steps", "decay", "weight_decay"),
-    *("clip_norm", "dropout", "temperature", "freeze_layers", "freeze_embeddings"),
-    *("aggregation", "cosine_weight", "center_tokens", "batch_form", "session_turns", "negatives"),
-    *("context_turns", "context_side", "compute_dtype", "mask_rate"),
-)
+# Options on which no result depends, or which the table shows in another column: it has one of
+# every other option, also of a task's own.
+_UNTOLD = {field.name for field in dataclasses.fields(RunOptions)} - {"seed"}
+_UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_length"}
 # Scores by which runs are compared. The table of hyperparameters shows five figures, the first by
 # name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
 # task has more than five of them.
@@ -140,13 +136,13 @@ class TensorBoardShowcase:
         self._points = self._choose_points()
 
     def begin(self, summaries: SummaryWriter) -> None:
-        config = self._setup.config
+        options = self._setup.options
         # With its folders' names, for the last one may be "run" in all of them.
-        name = "/".join(pathlib.Path(config.run_dir).absolute().parts[-3:])
-        summaries.begin_session(list_settings(config), name)
+        name = "/".join(pathlib.Path(options.run_dir).absolute().parts[-3:])
+        summaries.begin_session(list_settings(options), name)
 
     def kept(self, summaries: SummaryWriter, scores: Scores, step: int) -> None:
-        names = {*HEADLINES, self._setup.config.best_metric}
+        names = {*HEADLINES, self._setup.options.best_metric}
         found = {name: value for name, value in scores.items() if name in names}
         summaries.scalars("best", found, step)
 
@@ -160,12 +156,12 @@ class TensorBoardShowcase:
     def end(self, summaries: SummaryWriter) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
-            encoder = load_encoder(self._setup.config.run_dir, "run_dir", 0, "mean")
+            encoder = load_encoder(self._setup.options.run_dir, "run_dir", 0, "mean")
             write_projector(summaries.folder, self._points, encoder.encode)
         summaries.end_session()
 
     def _choose_points(self) -> Points:
-        count, retrieval = self._setup.config.projector_sentences, self._evaluation.retrieval
+        count, retrieval = self._setup.options.projector_sentences, self._evaluation.retrieval
         if not count:
             return Points([], [])
         points = choose_sentences(count, retrieval, self._setup.data_dir / "dev.jsonl")
@@ -175,7 +171,7 @@ class TensorBoardShowcase:
 
     @functools.cached_property
     def _session(self) -> tuple[str, list[str]]:
-        turns = self._setup.config.context.slots + 1
+        turns = self._setup.options.context.slots + 1
         return choose_session(read_dialogues(self._setup.data_dir / "dev.jsonl"), turns)
 
     def _explain(self) -> Explanation | None:
@@ -183,7 +179,7 @@ class TensorBoardShowcase:
         scorer = self._evaluation.scorer
         if scorer is None:
             return None
-        context, turns = self._setup.config.context, len(self._session[1])
+        context, turns = self._setup.options.context, len(self._session[1])
         # Where the session is long enough its first response with all its context.
         response = min(context.turns, turns - 1)
         tokens = self._setup.vocabulary.tokens
@@ -192,11 +188,15 @@ class TensorBoardShowcase:
         )
 
 
-def list_settings(config: TrainOptions) -> dict[str, Setting]:
+def list_settings(options: TrainOptions) -> dict[str, Setting]:
     """The settings of the table of hyperparameters."""
-    values = config.to_dict()
-    values["encoder"] = config.encoder or f"random, {config.encoder_size}"
-    return {name: "none" if values[name] in (None, "") else values[name] for name in SETTINGS}
+    values = options.to_dict()
+    values["encoder"] = options.encoder or f"random, {options.encoder_size}"
+    return {
+        name: "none" if value == "" else value
+        for name, value in values.items()
+        if name not in _UNTOLD
+    }
 
 
 def choose_session(sessions: list[tuple[str, list[str]]], turns: int) -> tuple[str, list[str]]:

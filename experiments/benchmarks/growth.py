@@ -92,9 +92,7 @@ def make_step(sizes: Sizes) -> Callable[[], Any]:
         bert.freeze(backbone, 0, sizes.frozen_embeddings)
         model = build_dialogue_cse(backbone, PADDED, Objective(0.1))
         optimizer = build_optimizer(WarmupDecay(1e-5, 0, "constant", 1000), 0.01)
-    trainer = Trainer(
-        strategy, model, optimizer, task.compute_loss, task.metric_names, clip_norm=3.0
-    )
+    trainer = Trainer(strategy, model, optimizer, task.compute_loss, task.metrics, clip_norm=3.0)
     batch = draw_batch(sizes)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     return lambda: trainer.train(iterator, 2)

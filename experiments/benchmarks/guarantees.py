@@ -39,7 +39,7 @@ def make_bare_loop(step: Any) -> Any:
     """The same steps, and nothing looked at between them."""
     import tensorflow as tf
 
-    trainer = step.trainer
+    trainer = step.training.trainer
 
     @tf.function
     def loop(iterator: Any, steps: tf.Tensor) -> tf.Tensor:
@@ -61,7 +61,7 @@ def run_child(data_dir: pathlib.Path, encoder: str, deterministic: bool) -> dict
     step = make_step(data_dir, encoder, deterministic)
     loops = {
         "bare": make_bare_loop(step),
-        "checked": lambda: step.trainer.train(step.iterator, STEPS),
+        "checked": lambda: step.training.trainer.train(step.iterator, STEPS),
     }
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(1 + TURNS):  # the first traces
@@ -70,7 +70,7 @@ def run_child(data_dir: pathlib.Path, encoder: str, deterministic: bool) -> dict
             loop()
             if turn:
                 seconds[name].append((time.perf_counter() - started) / STEPS)
-    state = tf.train.Checkpoint(model=step.trainer.model, optimizer=step.trainer.optimizer)
+    state = tf.train.Checkpoint(model=step.training.trainer.model, optimizer=step.training.trainer.optimizer)
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(pathlib.Path(folder), state, keep=2)
         saves = []
@@ -120,7 +120,7 @@ def main() -> None:
     if args.child is not None:
         print(json.dumps(run_child(args.data_dir, args.encoder, bool(args.child))))
         return
-    from dcse_tf.training.options import TrainOptions
+    from dcse_tf.tasks.options import TrainOptions
 
     with dialogues.prepared(args.data_dir, args.encoder) as data_dir:
         rounds = [

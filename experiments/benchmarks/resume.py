@@ -62,11 +62,11 @@ def run_child(data_dir: pathlib.Path, samples: str, place: float) -> dict[str, f
     from train_step import Step
 
     step = Step(data_dir, ENCODER, {"task": TASKS[samples], "global_batch_size": BATCH})
-    size = getattr(step.setup.manifest.splits["train"], samples)
+    size = getattr(step.training.setup.manifest.splits["train"], samples)
     first = int(size // BATCH * place)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    next(iter(step.task.make_dataset(step.setup, first, 1)))
+    next(iter(step.training.dataset(first)))
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": seconds, "grown_mb": (peak - before) / 1024, "peak_mb": peak / 1024}

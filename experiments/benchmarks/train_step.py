@@ -26,15 +26,11 @@ import measure
 import numpy as np
 import peer_process
 
-from dcse_tf.data.manifest import read_manifest
 from dcse_tf.model.checkpoints import read_config, resolve_checkpoint
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.tasks import TASKS
-from dcse_tf.training import job
-from dcse_tf.training.options import TrainOptions
-from dcse_tf.training.trainer import Trainer, build_optimizer, make_strategy
+from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.training.build import build_training
 
-# Settings of TrainOptions; a setting more is a word more. 20 sessions are some 250 samples.
+# Options of `train`; a setting more is a word more. 20 sessions are some 250 samples.
 _DENSE = {"batch_form": "dense", "global_batch_size": 20}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"batch_form": "plain", "global_batch_size": 16},
@@ -71,62 +67,44 @@ class Step:
     Args:
         data_dir: the prepared dialogues.
         encoder: as --encoder of train.
-        settings: of TrainOptions.
+        settings: options of `train`.
     """
 
     def __init__(self, data_dir: pathlib.Path, encoder: str, settings: dict[str, Any]):
-        folder = resolve_checkpoint(encoder, "encoder")
-        self.vocabulary = read_vocabulary(folder)
-        manifest = read_manifest(data_dir, self.vocabulary.fingerprint())
-        config = TrainOptions(
-            data_dir=str(data_dir), encoder=encoder, run_dir="none", learning_rate=1e-5, **settings
-        )
-        self.task = TASKS[config.task]
-        self.config = job.fill_in(config, manifest)
-        strategy = make_strategy(self.config.logical_cpus, self.config.deterministic)
-        with strategy.scope():
-            self.setup = job._make_setup(self.config, data_dir, manifest, self.vocabulary, folder)
-            self.model = self.task.build_model(self.setup)
-            schedule = job._make_schedule(self.config)
-            optimizer = build_optimizer(schedule, self.config.weight_decay)
-        self.trainer = Trainer(
-            strategy,
-            self.model,
-            optimizer,
-            self.task.compute_loss,
-            self.task.metric_names,
-            self.config.clip_norm,
-            self.config.jit_compile,
-        )
-        self.iterator = iter(
-            strategy.distribute_datasets_from_function(
-                lambda _: self.task.make_dataset(self.setup, 0, 1)
-            )
-        )
+        values = {
+            "data_dir": str(data_dir),
+            "encoder": encoder,
+            "run_dir": "none",
+            "learning_rate": 1e-5,
+            **settings,
+        }
+        self.training = build_training(TrainOptions.from_dict(values))
+        self.config = self.training.options
+        self.iterator = self.training.batches()
 
     def run(self) -> measure.Round:
         """One step, its input included."""
         counts: dict[str, float] = {}
-        run = measure.timed(lambda: counts.update(self.trainer.train(self.iterator, 1)))
+        run = measure.timed(lambda: counts.update(self.training.trainer.train(self.iterator, 1)))
         seconds = run().seconds
         return measure.Round(seconds, {name: counts[name] for name in ("samples", "tokens")})
 
     def batches(self, count: int) -> list[Batch]:
         """The batches of the first steps."""
-        dataset = self.task.make_dataset(self.setup, 0, 1).take(count)
-        return list(dataset.as_numpy_iterator())
+        return list(self.training.dataset().take(count).as_numpy_iterator())
 
     def flops_per_sample(self, count: int) -> float:
         """What cannot be saved, over the first batches."""
         config = read_config(resolve_checkpoint(self.config.encoder, "encoder"))
-        layers = self.setup.backbone.num_layers
-        frozen = self.config.freeze_layers or 0
+        layers = self.training.setup.backbone.num_layers
+        frozen = self.config.freeze_layers
         trained = layers - (layers // 2 if frozen < 0 else frozen)
         batches = self.batches(count)
         flops = sum(
             measure.bert_flops(config, lengths, trained)
             for lengths in (
-                distinct_lengths(batch, self.vocabulary.index("[CLS]")) for batch in batches
+                distinct_lengths(batch, self.training.setup.vocabulary.index("[CLS]"))
+                for batch in batches
             )
         )
         return flops / sum(int(batch["candidate_mask"][:, 0].sum()) for batch in batches)
@@ -173,12 +151,12 @@ def start_peers(
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     batches = plain.batches(BATCHES)
     write_plain_batches(folder / "plain.npz", batches)
-    pairs = dialogues.make_pairs(plain.setup.data_dir, PAIR_TURNS, PAIRS * BATCHES)
+    pairs = dialogues.make_pairs(plain.training.setup.data_dir, PAIR_TURNS, PAIRS * BATCHES)
     text = json.dumps([pairs[i : i + PAIRS] for i in range(0, len(pairs), PAIRS)])
     (folder / "pairs.json").write_text(text, encoding="utf-8")
     common = {
         "model": str(resolve_checkpoint(plain.config.encoder, "encoder")),
-        "frozen_layers": plain.setup.backbone.num_layers // 2,
+        "frozen_layers": plain.training.setup.backbone.num_layers // 2,
     }
     settings = {
         "batches": str(folder / "plain.npz"),
@@ -186,11 +164,11 @@ def start_peers(
         "temperature": plain.config.temperature,
     }
     peer = stack.enter_context(peer_process.Peer(python, "plain", {**common, **settings}))
-    loss = float(np.mean(plain.model(batches[0], training=False)["loss"]))
+    loss = float(np.mean(plain.training.model(batches[0], training=False)["loss"]))
     print(f"loss of the first plain batch: here {loss:.4f}, in PyTorch {peer.found['loss']:.4f}")
     if abs(loss - peer.found["loss"]) > TOLERANCE:
         sys.exit("error: the peer does not compute what the form plain computes")
-    longest = plain.setup.manifest.max_sequence_length
+    longest = plain.training.setup.manifest.max_sequence_length
     settings = {
         "batches": str(folder / "pairs.json"),
         "longest": [PAIR_TURNS * longest, longest],
