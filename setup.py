@@ -26,6 +26,7 @@ setup(
     install_requires=[
         "absl-py>=2.0,<3",
         "gensim>=4.4,<5",
+        "filelock>=4.2,<5",
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
         "jieba>=0.42.1,<0.43",
@@ -45,6 +46,7 @@ setup(
     ],
     extras_require={
         "demo": ["chitchat-dataset==0.9.0"],
+        "docs": ["furo>=2025.9", "myst-parser>=5,<6", "sphinx>=9,<10"],
         "onnx": ONNX,
         "search": ["faiss-cpu>=1.15,<2"],
         "serving": ["tensorflow-serving-api>=2.21,<3"],

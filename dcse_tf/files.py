@@ -1,118 +1,36 @@
-"""Files that are written whole or not at all, folders that one process holds at a time.
+"""Files and folders on disk: written whole or not at all, locked, hashed, and resumable.
 
-What is not complete has a name beside the one to come, with the package's mark (see `marked`).
-What has appeared is on the disk: it is flushed before it is renamed, and its folder afterwards.
+Whatever is not complete lies beside the name it will take, under a name with the package's mark
+(see `marked`). It is flushed to the disk before it is renamed, and its folder is flushed after
+that, so that even after a power cut a name stands for complete content.
 """
 
 import contextlib
+import dataclasses
 import errno
-import fcntl
+import hashlib
+import json
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
-from dcse_tf.errors import LockedError, OutputError, name_output
+import filelock
 
-# In the names of what is not complete, so that no file or folder of the user's has them.
+from dcse_tf.errors import InputError, LockedError, OutputError, name_output
+from dcse_tf.input_files import read_json_object
+
+# Part of every name that the package gives to temporary files, so that none is a user's own.
 MARK = ".dcse_tf-"
-LOCK_FILE = f"{MARK}lock"  # of a folder
+_LOCK, _PARTIAL, _PREVIOUS = "lock", "partial", "previous"
+_NUMBER = re.compile("[0-9]+")
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
-    """A name beside a path, for what is not complete."""
+    """The name beside a path for something temporary, such as "a.npy.dcse_tf-lock"."""
     return path.with_name(f"{path.name}{MARK}{what}")
-
-
-@contextlib.contextmanager
-def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
-    """Holds the only lock of a folder, made if there is none; yields the locked descriptor.
-
-    A folder that was made and is empty at the end goes again, with its parents: a job that was
-    refused leaves nothing.
-
-    Args:
-        folder: the folder.
-        remedy: what the user can do, for the error.
-
-    Raises:
-        LockedError: another process holds it.
-        OutputError: the folder cannot be written to.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _lock(folder / LOCK_FILE, str(folder), remedy) as descriptor:
-            yield descriptor
-    finally:
-        with contextlib.suppress(OSError):  # of the first that is not empty
-            for path in made:
-                path.rmdir()
-
-
-@contextlib.contextmanager
-def lock_output(path: pathlib.Path) -> Iterator[None]:
-    """Holds the only lock of what is being written to a path, by a file beside it.
-
-    Args:
-        path: what will be there; its folder exists.
-
-    Raises:
-        LockedError: another process is writing it.
-        OutputError: its folder cannot be written to.
-    """
-    with _lock(marked(path, "lock"), str(path), "wait for it, or give another path"):
-        yield
-
-
-@contextlib.contextmanager
-def _lock(path: pathlib.Path, what: str, remedy: str) -> Iterator[int]:
-    """The lock is the kernel's (flock): a file that a killed process left behind locks nothing.
-
-    Processes that inherit the descriptor hold the lock too.
-    """
-    descriptor = _open_locked(path, what, remedy)
-    try:
-        with name_output(pathlib.Path(what)):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield descriptor
-    finally:
-        path.unlink(missing_ok=True)  # while it is held: nobody else's is deleted
-        os.close(descriptor)
-
-
-def _open_locked(path: pathlib.Path, what: str, remedy: str) -> int:
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_named(descriptor, path):
-                return descriptor
-        except BlockingIOError:
-            holder = os.read(descriptor, 64).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            who = f"process {holder}" if holder else "another process"
-            raise LockedError(f"{what}: {who} is at work in it; {remedy}") from None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its holder deleted it between opening and locking
-
-
-def _is_named(descriptor: int, path: pathlib.Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-_NUMBER = re.compile("[0-9]+")
-_PARTIAL, _PREVIOUS = "partial", "previous"
 
 
 def partial_path(path: pathlib.Path) -> pathlib.Path:
@@ -121,98 +39,122 @@ def partial_path(path: pathlib.Path) -> pathlib.Path:
 
 
 def complete_path(partial: pathlib.Path) -> pathlib.Path:
-    """The name that what is being written will take; the reverse of `partial_path`."""
+    """The name that what is being written will take; the inverse of `partial_path`."""
     return partial.with_name(partial.name.removesuffix(MARK + _PARTIAL))
 
 
-@contextlib.contextmanager
-def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Yields a folder to write into; it takes the name `path` when the block ends well.
+# Hashes
 
-    Args:
-        path: the folder to make; its parents are made too.
-        overwrite: whether an existing folder is replaced; it stays until the new one is complete.
-            Of a symbolic link the link is replaced, and what it points to is kept.
+
+def hash_bytes(content: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_file(path: pathlib.Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal.
 
     Raises:
-        FileExistsError: `path` exists and may not be replaced.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_number(text: str) -> int:
+    """A number below 2**64 that depends only on the text, unlike Python's own `hash`."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+# Locks
+
+
+@contextlib.contextmanager
+def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
+    """Lets one process at a time work in a folder, which is made if there is none.
+
+    A job that is refused later leaves nothing behind: folders that were made here are removed again
+    if they are empty at the end.
+
+    Args:
+        folder: the folder.
+        remedy: what the user can do, for the error.
+
+    Yields:
+        The locked descriptor. A child process to which it is passed holds the lock as well, even
+        when this process has been killed.
+
+    Raises:
+        LockedError: another process holds the lock.
+        OutputError: the folder cannot be written to.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _lock(folder / f"{MARK}{_LOCK}", folder, remedy) as descriptor:
+            yield descriptor
+    finally:
+        with contextlib.suppress(OSError):  # the first that is not empty ends it
+            for path in made:
+                path.rmdir()
+
+
+@contextlib.contextmanager
+def lock_output(path: pathlib.Path) -> Iterator[None]:
+    """Lets one process at a time write a file or folder, by means of a lock file beside it.
+
+    Args:
+        path: what is being written; its parent exists.
+
+    Raises:
         LockedError: another process is writing it.
-        OutputError: a write failed without saying of which file.
+        OutputError: its parent cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(path), name_output(path):
-        _restore(path)
-        if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another folder, or `overwrite`")
-        partial, previous = partial_path(path), marked(path, _PREVIOUS)
-        _remove(partial)  # of a run that was killed
-        try:
-            partial.mkdir()
-            yield partial
-            _flush_tree(partial)
-        except BaseException:
-            _remove(partial)
-            raise
-        if os.path.lexists(path):
-            _remove(previous)
-            path.rename(previous)
-        partial.rename(path)
-        flush(path.parent)
-        _remove(previous)
-
-
-def restore_replaced(path: pathlib.Path) -> None:
-    """Puts back a folder that a crash left under another name while it was being replaced.
-
-    `atomic_directory` has two renamings to do, after the first of which nothing has the name. For
-    whoever reads a folder that may have been left so; otherwise it does nothing.
-
-    Raises:
-        LockedError: another process is replacing it just now.
-    """
-    if _is_replaced(path):
-        with lock_output(path):
-            _restore(path)
-
-
-def _is_replaced(path: pathlib.Path) -> bool:
-    return os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path)
-
-
-def _restore(path: pathlib.Path) -> None:
-    if _is_replaced(path):
-        marked(path, _PREVIOUS).rename(path)
-        flush(path.parent)
+    with _lock(marked(path, _LOCK), path, "wait for it, or give another path"):
+        yield
 
 
 @contextlib.contextmanager
-def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder to write into; it becomes the next version of `parent` when the block ends.
+def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
+    descriptors: list[int] = []
+    # Only the kernel's own lock ends with its holder. Where a file system has none, filelock would
+    # take the lock file's existence for the lock, and a killed process would lock it for good.
+    lock = filelock.FileLock(
+        path, blocking=False, fallback_to_soft=False, on_acquired=descriptors.append
+    )
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise LockedError(f"{what}: {_name_holder(path)} is at work in it; {remedy}") from None
+    except OSError as error:
+        raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
+    try:
+        with contextlib.suppress(OSError):  # a full disk: what is written next will say so
+            path.write_text(f"{os.getpid()}\n")
+        yield descriptors[0]
+    finally:
+        path.unlink(missing_ok=True)  # before it is released, or it might be another's by then
+        lock.release()
 
-    Versions are folders whose names are numbers, as TensorFlow Serving has them; the next one is
-    the largest number and one. An older one is never changed.
 
-    Args:
-        parent: the folder of the versions; it is made if there is none.
+def _name_holder(path: pathlib.Path) -> str:
+    try:
+        return f"process {int(path.read_text())}"
+    except (OSError, ValueError):
+        return "another process"
 
-    Raises:
-        LockedError: another process writes a version.
-        OutputError: a write failed without saying of which file.
-    """
-    with lock_folder(parent, "wait for it, or give another folder"):
-        numbers = [int(path.name) for path in parent.iterdir() if _NUMBER.fullmatch(path.name)]
-        with atomic_directory(parent / str(max(numbers, default=0) + 1)) as folder:
-            yield folder
+
+# Whole or not at all
 
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.Path]:
-    """Yields a path to write to; the file takes the name `path` when the block ends well.
+    """Yields a path to write to; the file takes the name `path` when the block succeeds.
 
     Args:
-        path: the file to make; its folders are made too.
-        overwrite: whether an existing file is replaced. Of a symbolic link the link is replaced,
-            and what it points to is kept.
+        path: the file to make; its parents are made too.
+        overwrite: whether an existing file is replaced. If it is a symbolic link, the link is
+            replaced and the file it points to is kept.
 
     Raises:
         FileExistsError: `path` exists and may not be replaced.
@@ -224,7 +166,7 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} exists already; give another file, or `overwrite`")
         partial = partial_path(path)
-        partial.unlink(missing_ok=True)  # of a run that was killed
+        partial.unlink(missing_ok=True)  # left by a run that was killed
         try:
             yield partial
             flush(partial)
@@ -235,8 +177,73 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
         flush(path.parent)
 
 
+@contextlib.contextmanager
+def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pathlib.Path]:
+    """Yields a folder to write into; it takes the name `path` when the block succeeds.
+
+    Args:
+        path: the folder to make; its parents are made too.
+        overwrite: whether an existing folder is replaced; it stays until the new one is complete.
+            If it is a symbolic link, the link is replaced and what it points to is kept.
+
+    Raises:
+        FileExistsError: `path` exists and may not be replaced.
+        LockedError: another process is writing it.
+        OutputError: a write failed without saying of which file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock_output(path), name_output(path):
+        _restore(path)
+        if os.path.lexists(path) and not overwrite:
+            raise FileExistsError(f"{path} exists already; give another folder, or `overwrite`")
+        partial = partial_path(path)
+        _remove(partial)  # left by a run that was killed
+        try:
+            partial.mkdir()
+            yield partial
+            _flush_tree(partial)
+        except BaseException:
+            _remove(partial)
+            raise
+        _replace(partial, path)
+
+
+@contextlib.contextmanager
+def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a folder to write into; it becomes the next version in `parent`.
+
+    Versions are folders named by numbers, as TensorFlow Serving expects them; the next one is one
+    more than the largest. Existing versions are never changed.
+
+    Args:
+        parent: the folder of the versions; it is made if there is none.
+
+    Raises:
+        LockedError: another process is writing a version.
+        OutputError: a write failed without saying of which file.
+    """
+    with lock_folder(parent, "wait for it, or give another folder"):
+        numbers = [int(path.name) for path in parent.iterdir() if _NUMBER.fullmatch(path.name)]
+        with atomic_directory(parent / str(max(numbers, default=0) + 1)) as folder:
+            yield folder
+
+
+def restore_replaced(path: pathlib.Path) -> None:
+    """Puts back a folder that a crash left under another name while it was being replaced.
+
+    Replacing a folder takes two renames, and between them nothing has the name. Call this before
+    reading a folder that may have been left so; otherwise it does nothing.
+
+    Raises:
+        LockedError: another process is replacing it right now.
+    """
+    if _is_replaced(path):
+        with lock_output(path):
+            _restore(path)
+
+
 def flush(path: pathlib.Path) -> None:
-    """Hands a file, or the names in a folder, to the disk: a rename must not outrun what it names.
+    """Makes sure that a file's content, or the names in a folder, are on the disk.
 
     Raises:
         OSError: it cannot be written.
@@ -245,10 +252,30 @@ def flush(path: pathlib.Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot flush, as some over a network
+        if error.errno != errno.EINVAL:  # some network file systems cannot flush
             raise
     finally:
         os.close(descriptor)
+
+
+def _replace(partial: pathlib.Path, path: pathlib.Path) -> None:
+    previous = marked(path, _PREVIOUS)
+    if os.path.lexists(path):
+        _remove(previous)
+        path.rename(previous)
+    partial.rename(path)
+    flush(path.parent)
+    _remove(previous)
+
+
+def _is_replaced(path: pathlib.Path) -> bool:
+    return os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path)
+
+
+def _restore(path: pathlib.Path) -> None:
+    if _is_replaced(path):
+        marked(path, _PREVIOUS).rename(path)
+        flush(path.parent)
 
 
 def _flush_tree(folder: pathlib.Path) -> None:
@@ -263,3 +290,62 @@ def _remove(path: pathlib.Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# Made from these, compared when resumed
+
+
+@dataclasses.dataclass(frozen=True)
+class MadeFrom:
+    """What a result depends on, kept beside it and compared when it is resumed or used again.
+
+    Attributes:
+        values: name -> a value of JSON's, such as a setting or the SHA-256 of a file. Both are
+            shown to people.
+    """
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Self:
+        """Reads what `write` wrote.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        return cls(read_json_object(path, "a record of what a result was made from"))
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes a JSON object that people can read."""
+        content = json.dumps(self.values, indent=2, sort_keys=True, ensure_ascii=False)
+        with atomic_file(path) as partial:
+            partial.write_text(content + "\n", encoding="utf-8")
+
+    def compare(self, now: "MadeFrom") -> dict[str, str]:
+        """What has changed since: name -> "name: now (was before)"."""
+        return {
+            name: f"{name}: {_show(now.values.get(name))} (was {_show(self.values.get(name))})"
+            for name in {**self.values, **now.values}
+            if self.values.get(name) != now.values.get(name)
+        }
+
+    def require(self, now: "MadeFrom", problem: str, remedy: str) -> None:
+        """Refuses to go on with what was made from other things.
+
+        Args:
+            now: what it would be made from now.
+            problem: the path and what is wrong, for the message.
+            remedy: what the user can do, for the message.
+
+        Raises:
+            InputError: something has changed; the message says what.
+        """
+        if changes := self.compare(now):
+            raise InputError(f"{problem}: {'; '.join(changes.values())}; {remedy}")
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "none"
+    is_hash = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
+    return f"SHA-256 {value[:12]}..." if is_hash else str(value)

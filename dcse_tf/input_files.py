@@ -4,7 +4,6 @@ import contextlib
 import functools
 import glob
 import gzip
-import hashlib
 import importlib.util
 import io
 import json
@@ -222,16 +221,6 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def hash_file(path: pathlib.Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:

@@ -42,7 +42,8 @@ def option(
     Args:
         default: the value when the option is not given.
         help: what `--help` says, with the unit.
-        choices: the values allowed, if they are few; may be a registry that grows later.
+        choices: the values allowed, if they are few; may be a registry that grows later. Entries
+            of a mapping say in their `help` what they are.
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
         or_zero: whether 0 is allowed below the smallest, for a value that the job works out.

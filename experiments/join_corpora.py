@@ -13,7 +13,8 @@ import pathlib
 import sys
 
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
@@ -28,8 +29,9 @@ def join(corpora: list[str], output: pathlib.Path) -> None:
     with atomic_file(output) as partial, partial.open("w", encoding="utf-8") as file:
         for number, corpus in enumerate(corpora):
             name, _, path = corpus.partition(":")
-            if name not in CORPUS_FORMATS or not path:
-                raise InputError(f"{corpus}: expected FORMAT:FILE, FORMAT of {CORPUS_FORMATS}")
+            if name not in FORMATS or not path:
+                known = ", ".join(FORMATS)
+                raise InputError(f"{corpus}: expected FORMAT:FILE with a format of {known}")
             options = CorpusOptions(format=name, input=tuple(path.split(",")))
             count = 0
             for session in read_sessions(options, BadLines(0), collections.Counter()):

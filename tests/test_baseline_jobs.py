@@ -240,7 +240,7 @@ def test_fewer_sentences_than_dimensions_are_said_in_words(fit, monkeypatch):
 def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
     for settings, message in [
         ({"data_dir": str(tmp_path)}, "manifest.json: no such file"),
-        ({"encoder": "./nowhere"}, "--encoder=./nowhere: expected a checkpoint"),
+        ({"encoder": "./nowhere"}, "`encoder`=./nowhere: expected a checkpoint"),
         ({"max_sentences": 1}, "expected two distinct utterances or more"),
         ({"dimensions": 65}, "--dimensions=65"),
         ({"max_sequence_length": 999}, "512 positions"),
@@ -260,22 +260,22 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "magic"}, "--kind=magic: expected one of 'whitening', 'flow', 'word_vectors'"),
-        ({"kind": "whitening", "data_dir": "d"}, "--kind=whitening needs --encoder"),
-        ({"kind": "flow", "encoder": "bert"}, "--kind=flow needs --data_dir"),
-        ({"kind": "word_vectors"}, "--kind=word_vectors needs --word_vectors"),
+        ({"kind": "magic"}, "`kind`=magic: expected one of 'whitening', 'flow', 'word_vectors'"),
+        ({"kind": "whitening", "data_dir": "d"}, "`kind`=whitening needs `encoder`"),
+        ({"kind": "flow", "encoder": "bert"}, "`kind`=flow needs `data_dir`"),
+        ({"kind": "word_vectors"}, "`kind`=word_vectors needs `word_vectors`"),
         (
             {"kind": "flow", "encoder": "a", "data_dir": "d", "dimensions": 3},
-            "--dimensions=3 has no meaning with --kind=flow, only with whitening",
+            "`dimensions`=3 has no meaning with `kind`=flow, only with whitening",
         ),
         (
             {"kind": "word_vectors", "word_vectors": "a.txt", "pooling": "cls"},
-            "--pooling=cls has no meaning with --kind=word_vectors",
+            "`pooling`=cls has no meaning with `kind`=word_vectors",
         ),
-        ({"kind": "word_vectors", "word_vectors": "a.npz"}, "--word_index goes with"),
+        ({"kind": "word_vectors", "word_vectors": "a.npz"}, "`word_index` goes with"),
         (
             {"kind": "word_vectors", "word_vectors": "a.txt", "word_index": "b.json"},
-            "--word_index goes with",
+            "`word_index` goes with",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from test_layouts import LAYOUTS
 from tiny_bert import build_backbone
 from train_options import make_options, resolve
 
-from dcse_tf.data.batch import make_view_batches
+from dcse_tf.data.batch import make_simcse_batches
 from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.load import load_sentence_encoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
@@ -131,7 +131,7 @@ def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
 def test_views_are_the_same_without_dropout_and_differ_with_it(layout):
     texts = [[2, 10, 11, 3], [2, 20, 3], [2, 30, 31, 32, 33, 3], [2, 40, 3], [2, 20, 3]]
     token_ids = tf.ragged.constant(texts, tf.int32).to_tensor()
-    (batch,) = make_view_batches(token_ids, 1, layout)
+    (batch,) = make_simcse_batches(token_ids, 1, layout)
     found = {}
     for dropout in (0.0, 0.1):
         backbone = build_backbone(dropout=dropout)

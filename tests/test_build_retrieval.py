@@ -165,7 +165,7 @@ def test_an_existing_output_is_replaced_where_asked(table):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("yes please", ""), ("no", " ")], r"--input=.*table\.csv: no sentence with one intent"),
+        ([("yes please", ""), ("no", " ")], r"`input`=.*table\.csv: no sentence with one intent"),
         ([("yes please", "a"), ("no thanks", "a")], "none of 2 sentences has both"),
         ([("?", "a"), ("!", "b")], "no sentence with one intent"),
     ],
@@ -205,5 +205,5 @@ def test_the_command_line(table):
     again = run()
     assert again.returncode == 1
     assert again.stdout == ""
-    expected = f"error: {output} exists already; give another file, or --overwrite"
+    expected = f"error: {output} exists already; give another file, or `overwrite`"
     assert again.stderr.splitlines() == [expected]

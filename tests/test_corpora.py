@@ -1,13 +1,19 @@
+import collections
 import gzip
 import json
 
 import pytest
+from absl import flags
 
+from dcse_tf.cli.flags import define_flags
+from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats import READERS, chitchat, jsonl, session_tsv
-from dcse_tf.data.options import CORPUS_FORMATS
+from dcse_tf.data.formats import FORMATS, chitchat, jsonl, register_format, session_tsv
+from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines, find_package
+from dcse_tf.input_files import BadLines, find_package, read_lines
+from dcse_tf.options import OptionError
+from dcse_tf.tools.options import BuildRetrievalOptions
 
 TURNS = [{"role": "a", "text": "您好"}, {"role": "b", "text": "hi\tthere"}]
 
@@ -26,9 +32,55 @@ def write(path, *lines):
     return path
 
 
-def test_every_format_has_its_reader():
-    assert tuple(READERS) == CORPUS_FORMATS
-    assert len(set(READERS.values())) == len(READERS)
+def test_every_format_has_its_reader_and_its_line_of_help():
+    assert len({entry.read for entry in FORMATS.values()}) == len(FORMATS)
+    helps = [entry.help for entry in FORMATS.values()]
+    assert all(helps)
+    assert len(set(helps)) == len(helps)
+
+
+@pytest.fixture
+def pairs():
+    """A format from outside: a question and its answer a line."""
+
+    def read_pairs(path, bad_lines):
+        for number, line in read_lines(path, bad_lines):
+            question, tab, answer = line.partition("\t")
+            if tab:
+                yield str(number), [Utterance("a", question), Utterance("b", answer, ("answer",))]
+            else:
+                bad_lines.report(path, number, "expected question<TAB>answer")
+
+    register_format("pairs", read_pairs, help="a question and its answer a line", has_intents=True)
+    yield
+    del FORMATS["pairs"]
+
+
+def test_a_format_from_outside_is_read_and_in_the_help(pairs, tmp_path):
+    path = write(tmp_path / "a.txt", "hi\tho", "alone", "在吗\t在的")
+    options = CorpusOptions(format="pairs", input=(str(path),), max_bad_lines=1)
+    bad_lines = BadLines(options.max_bad_lines)
+    sessions = list(read_sessions(options, bad_lines, collections.Counter()))
+    assert [[turn.text for turn in s.turns] for s in sessions] == [["hi", "ho"], ["在吗", "在的"]]
+    assert bad_lines.count == 1
+
+    for options, others in ((CorpusOptions, ()), (BuildRetrievalOptions, ("csv", "tsv"))):
+        holder = flags.FlagValues()
+        define_flags(options, "job", holder)
+        assert "pairs (a question and its answer a line)" in holder["format"].help
+        holder["format"].parse("pairs")
+        assert all(f"{name} (" in holder["format"].help for name in (*FORMATS, *others))
+    BuildRetrievalOptions(format="pairs", input=(str(path),), output="select.txt")
+
+
+def test_a_format_that_is_registered_nowhere_is_refused():
+    with pytest.raises(OptionError, match=r"`format`=pairs: expected one of .*'session_tsv'"):
+        CorpusOptions(format="pairs", input=("a",))
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="'mdc'"):
+        register_format("mdc", session_tsv.read_sessions, help="another")
 
 
 def test_lines_of_one_id_are_a_session(tmp_path):

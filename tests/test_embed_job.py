@@ -164,10 +164,10 @@ def test_several_processes_write_the_same_bytes(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_tokens": 17}, "--batch_tokens: 17 (begun with 16)"),
-        ({"block_size": 6}, "--block_size: 6 (begun with 5)"),
-        ({"pooling": "cls"}, "--pooling: cls (begun with mean)"),
-        ({"compute_dtype": "bfloat16"}, "--compute_dtype: bfloat16 (begun with float32)"),
+        ({"batch_tokens": 17}, "`batch_tokens`: 17 (begun with 16)"),
+        ({"block_size": 6}, "`block_size`: 6 (begun with 5)"),
+        ({"pooling": "cls"}, "`pooling`: cls (begun with mean)"),
+        ({"compute_dtype": "bfloat16"}, "`compute_dtype`: bfloat16 (begun with float32)"),
     ],
     ids=str,
 )

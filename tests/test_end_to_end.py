@@ -143,7 +143,7 @@ def test_a_run_that_has_ended_stays_as_it_is(trained):
     assert "resumed from" in run("train", *flags)
     assert weights.read_bytes() == before
     refused = run("train", *flags, "--temperature=0.2", fails=True)
-    assert "--temperature=0.2 (begun with 0.1)" in refused
+    assert "--temperature: 0.2 (was 0.1)" in refused
 
 
 def test_an_adapted_encoder_is_an_encoder_like_any_other(trained):

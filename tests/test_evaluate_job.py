@@ -47,7 +47,7 @@ def test_results_say_what_they_were_computed_with(checkpoint, data_dir, tmp_path
     assert {found["pooling"] for found in settings} == {"mean"}
     assert describe_differences(*settings[:2]) == []
     (difference,) = describe_differences(*settings[1:])
-    assert difference == f"--max_sequence_length is not the same: first {LENGTH}, second 4"
+    assert difference == f"`max_sequence_length` is not the same: first {LENGTH}, second 4"
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_importing_the_package_starts_no_tensorflow():
 
 def test_every_command_line_is_tested_here():
     found = {path.stem for path in (ROOT / "dcse_tf/cli").glob("*.py")}
-    assert found == {*JOBS, "__init__", "flag_options"}
+    assert found == {*JOBS, "__init__", "flags"}
 
 
 @pytest.mark.parametrize(

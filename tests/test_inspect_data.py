@@ -193,10 +193,10 @@ def test_tokens_are_counted_with_the_vocabulary_alone(tmp_path):
     [
         ({"sts": ("bad.txt",)}, r"bad\.txt:1: expected a degree"),
         ({"retrieval": ("bad.txt",)}, r"bad\.txt:1: expected index 0"),
-        ({"retrieval": ("none.txt",)}, r"--retrieval=none\.txt: no such file"),
-        ({"sts": ("none.txt",)}, r"--sts=none\.txt: no such file"),
-        ({"vocab": "./none"}, r"--vocab=\./none"),
-        ({}, r"--input=missing\.jsonl: no such file"),
+        ({"retrieval": ("none.txt",)}, r"`retrieval`=none\.txt: no such file"),
+        ({"sts": ("none.txt",)}, r"`sts`=none\.txt: no such file"),
+        ({"vocab": "./none"}, r"`vocab`=\./none"),
+        ({}, r"`input`=missing\.jsonl: no such file"),
     ],
 )
 def test_sets_and_vocabulary_are_read_before_the_corpus(tmp_path, monkeypatch, settings, message):

@@ -5,13 +5,21 @@ import pytest
 from lettered_corpus import FIRST_TURN, MASK, PAD, SPECIAL, TOKENS, prepare_sessions, read_turn
 
 from dcse_tf.data.dialogue import Context
+from dcse_tf.data.manifest import Corpus
 from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.stream import make_contrastive_dataset, make_masked_lm_dataset, make_view_dataset
+from dcse_tf.data.stream import (
+    BatchForm,
+    Stream,
+    make_contrastive_dataset,
+    make_masked_lm_dataset,
+    make_simcse_dataset,
+)
 
 # 22 sessions of 2 to 6 turns, 4 x (2 + 3 + 4 + 5 + 6) + 2 + 3 = 85 utterances of 10 tokens.
 TURNS = [2 + number % 5 for number in range(22)]
 BATCH = 5  # 4 steps an epoch, 2 sessions left out
 MLM_BATCH = 20  # 4 steps an epoch, 5 utterances left out
+CONTEXT = Context(2, "both")
 RULE = MaskingRule(0.3, 10, MASK, SPECIAL, len(TOKENS))
 
 
@@ -19,25 +27,32 @@ RULE = MaskingRule(0.3, 10, MASK, SPECIAL, len(TOKENS))
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     manifest = prepare_sessions(folder, TURNS, words=6)
-    return folder / "data", manifest
+    return Corpus(folder / "data", manifest)
 
 
-def contrastive(corpus, steps, **settings):
-    values = {
-        "batch_form": "unique",
-        "session_turns": 4,
-        "batch_size": BATCH,
-        "negatives": 3,
-        "context": Context(2, "both"),
-    }
-    dataset = make_contrastive_dataset(*corpus, **{**values, "seed": 0, **settings})
-    return list(dataset.take(steps * settings.get("replicas", 1)).as_numpy_iterator())
+def take(dataset, steps, replicas=1):
+    return list(dataset.take(steps * replicas).as_numpy_iterator())
 
 
-def masked_lm(corpus, steps, **settings):
-    values = {"split": "train", "batch_size": MLM_BATCH, "rule": RULE, "seed": 0}
-    dataset = make_masked_lm_dataset(*corpus, **{**values, **settings})
-    return list(dataset.take(steps * settings.get("replicas", 1)).as_numpy_iterator())
+def contrastive(
+    corpus,
+    steps,
+    batch_form="unique",
+    negatives=3,
+    context_tokens=0,
+    context=CONTEXT,
+    batch_size=BATCH,
+    seed=0,
+    **stream,
+):
+    form = BatchForm(batch_form, negatives, session_turns=4, context_tokens=context_tokens)
+    stream = Stream(batch_size, seed, **stream)
+    return take(make_contrastive_dataset(corpus, form, context, stream), steps, stream.replicas)
+
+
+def masked_lm(corpus, steps, batch_size=MLM_BATCH, seed=0, **stream):
+    stream = Stream(batch_size, seed, **stream)
+    return take(make_masked_lm_dataset(corpus, RULE, stream), steps, stream.replicas)
 
 
 def responses(batches):
@@ -92,12 +107,12 @@ def flat(corpus, steps, **settings):
     return contrastive(corpus, steps, **{"context_tokens": 12, **settings})
 
 
-def views(corpus, steps, **settings):
-    dataset = make_view_dataset(*corpus, **{"batch_size": MLM_BATCH, "seed": 0, **settings})
-    return list(dataset.take(steps * settings.get("replicas", 1)).as_numpy_iterator())
+def simcse(corpus, steps, seed=0, **stream):
+    stream = Stream(MLM_BATCH, seed, **stream)
+    return take(make_simcse_dataset(corpus, stream), steps, stream.replicas)
 
 
-makers = pytest.mark.parametrize("make", [contrastive, dense, masked_lm, flat, views])
+makers = pytest.mark.parametrize("make", [contrastive, dense, masked_lm, flat, simcse])
 
 
 @makers
@@ -183,7 +198,7 @@ def test_every_step_draws_other_negatives(corpus):
 def test_every_place_of_every_epoch_draws_another_response(tmp_path):
     """In sessions of one length a draw that forgot the epoch would give the same turns again."""
     manifest = prepare_sessions(tmp_path, [6] * 12)
-    steps = contrastive((tmp_path / "data", manifest), 4, batch_size=12)
+    steps = contrastive(Corpus(tmp_path / "data", manifest), 4, batch_size=12)
     turns = [tuple(turn for _, turn in responses([batch])) for batch in steps]
     assert len(set(turns)) == 4
     assert all(len(set(row)) > 2 for row in turns)
@@ -225,7 +240,7 @@ def test_masks_are_drawn_anew_in_every_epoch(corpus):
 
 def test_utterances_are_padded_to_the_longest_of_the_batch(tmp_path):
     manifest = prepare_sessions(tmp_path, [2, 3, 4])
-    (batch,) = masked_lm((tmp_path / "data", manifest), 1, batch_size=9)
+    (batch,) = masked_lm(Corpus(tmp_path / "data", manifest), 1, batch_size=9)
     assert batch["token_ids"].shape == (9, 4)  # [CLS], two letters, [SEP]
     assert batch["padding_mask"].all()
     assert (batch["token_ids"] != PAD).all()
@@ -305,8 +320,8 @@ def test_fixed_shapes_have_room_for_contexts_in_one_sequence(corpus, batch_form,
             assert found == filled
 
 
-def test_fixed_shapes_have_room_for_all_views(corpus):
-    loose, fixed = (views(corpus, 3, replicas=2, fixed_shapes=f) for f in (False, True))
+def test_fixed_shapes_have_room_for_every_utterance_twice(corpus):
+    loose, fixed = (simcse(corpus, 3, replicas=2, fixed_shapes=f) for f in (False, True))
     assert len({batch["token_ids"].shape for batch in fixed}) == 1
     for one, two in zip(loose, fixed, strict=True):
         np.testing.assert_array_equal(one["candidate_mask"], two["candidate_mask"])

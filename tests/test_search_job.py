@@ -189,10 +189,10 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
     before = read_files(tmp_path / "index")
     other = save_checkpoint(tmp_path / "other", build_backbone(seed=4))
     changes = [
-        ({"model": str(other)}, r"contents of --model \w{16} \(the index: \w{16}\)"),
-        ({"pooling": "cls"}, r"--pooling cls \(the index: mean\)"),
-        ({"max_sequence_length": 9}, r"--max_sequence_length 9 \(the index: 0\)"),
-        ({"index_type": "hnsw"}, r"--index_type hnsw \(the index: exact\)"),
+        ({"model": str(other)}, r"contents of `model` \w{16} \(the index: \w{16}\)"),
+        ({"pooling": "cls"}, r"`pooling` cls \(the index: mean\)"),
+        ({"max_sequence_length": 9}, r"`max_sequence_length` 9 \(the index: 0\)"),
+        ({"index_type": "hnsw"}, r"`index_type` hnsw \(the index: exact\)"),
     ]
     for change, message in changes:
         with pytest.raises(InputError, match=message):
@@ -223,8 +223,8 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"corpus": ""}, r"--index=.*index: no such index; give --corpus"),
-        ({"corpus": "nothing.txt"}, r"--corpus=nothing\.txt: cannot be read"),
+        ({"corpus": ""}, r"`index`=.*index: no such index; give `corpus`"),
+        ({"corpus": "nothing.txt"}, r"`corpus`=nothing\.txt: cannot be read"),
     ],
     ids=str,
 )
@@ -281,10 +281,10 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give --corpus, or --index"),
-        ({"index": "i", "overwrite": True}, "--overwrite builds the index anew: give --corpus"),
-        ({"corpus": "c", "query": "a", "queries": "b"}, "either --query or --queries"),
-        ({"corpus": "c", "top": 0}, "--top=0: expected at least 1"),
+        ({}, "give `corpus`, or `index`"),
+        ({"index": "i", "overwrite": True}, "`overwrite` builds the index anew: give `corpus`"),
+        ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
+        ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
     ],
     ids=str,
 )

@@ -192,9 +192,13 @@ def test_a_best_metric_that_is_no_headline_is_shown_too(tmp_path):
     setup = types.SimpleNamespace(
         options=dataclasses.replace(config, projector_sentences=0), data_dir=tmp_path
     )
-    showcase = TensorBoardShowcase(setup, types.SimpleNamespace(retrieval=None))
-    showcase.kept(Summaries(), {"dev/cosine_r5": 9.0, "dev/cosine_r2": 8.0, "dev/map": 7.0}, 3)
-    assert written == [("best", {"dev/cosine_r5": 9.0, "dev/map": 7.0}, 3)]
+    evaluation = types.SimpleNamespace(retrieval=None, scorer=None, geometry={})
+    showcase = TensorBoardShowcase(setup, evaluation, Summaries())
+    scores = {"dev/cosine_r5": 9.0, "dev/cosine_r2": 8.0, "dev/map": 7.0}
+    showcase.after_evaluation(3, scores, kept=False)
+    showcase.after_evaluation(4, scores, kept=True)
+    best = [call for call in written if call[0] == "best"]
+    assert best == [("best", {"dev/cosine_r5": 9.0, "dev/map": 7.0}, 4)]
 
 
 def test_the_projector_shows_the_sentences_of_the_set_with_their_intents(shown):

@@ -1,5 +1,6 @@
-"""What the README and the tutorial say to type can be typed: jobs, flags, values, files, Python."""
+"""What the documents say to type can be typed: jobs, flags, values, files, Python."""
 
+import ast
 import contextlib
 import importlib
 import json
@@ -13,13 +14,17 @@ import pytest
 from absl import flags
 
 from dcse_tf.cli.flags import define_flags, parse_flags, read_flags
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.input_files import BadLines
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/tutorial.md")
+# What is typed today. Decisions and measurements also have commands of earlier commits.
+PAGES = ("README.md", "docs/tutorial.md", "docs/jobs.md", "docs/operating.md")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+)
 JOBS = sorted(path.stem for path in (ROOT / "dcse_tf/cli").glob("[a-z]*.py"))
-JOBS.remove("flag_options")
+JOBS.remove("flags")
 # Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
 OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
 
@@ -28,21 +33,21 @@ def read_page(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def find_code(text):
-    """The lines of code blocks, which are indented by four."""
-    return [line[4:] for line in text.splitlines() if line.startswith("    ")]
+def find_code(text, language):
+    """The code blocks of a language, fenced."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def find_commands(text):
     """(job, arguments) of every command line, lines that go on joined, comments left out."""
-    code = "\n".join(find_code(text)).replace("\\\n", " ")
-    found = re.findall(r"^(?:\w+=\S+ )?python -m dcse_tf\.cli\.(\w+)(.*)$", code, re.MULTILINE)
+    code = "\n".join(find_code(text, "bash")).replace("\\\n", " ")
+    found = re.findall(r"^dcse (\w+)(.*)$", code, re.MULTILINE)
     return [(job, shlex.split(arguments, comments=True)) for job, arguments in found]
 
 
 def find_script(text, marker):
     """The Python of the here-document in which the marker stands."""
-    code = "\n".join(find_code(text))
+    code = "\n".join(find_code(text, "bash"))
     scripts = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
     (script,) = [script for script in scripts if marker in script]
     return script
@@ -80,25 +85,26 @@ def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
 def test_the_commands_are_found():
     """The jobs that each page is about; else the test above might have nothing to do."""
     jobs = {page: {c[1] for c in COMMANDS if c[0] == page} for page in PAGES}
-    assert jobs["README.md"] == set(JOBS)
+    assert jobs["docs/jobs.md"] == set(JOBS)
+    assert jobs["README.md"] >= {"prepare_data", "train", "evaluate", "embed", "search", "export"}
     assert jobs["docs/tutorial.md"] >= {
         *("inspect_data", "prepare_data", "train", "evaluate", "compare", "explain", "search"),
         "export",
     }
     for page in PAGES:
-        named = len(re.findall(r"python -m dcse_tf\.cli\.", read_page(page)))
+        named = len(re.findall(r"^dcse ", read_page(page), re.MULTILINE))
         assert named == len([c for c in COMMANDS if c[0] == page]), page
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_flag_named_in_the_text_is_some_jobs(page):
     holders = [define(config_of(job)) for job in JOBS]
-    prose = "\n".join(line for line in read_page(page).splitlines() if not line.startswith("    "))
+    prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
-    assert len(named) > 3
+    assert len(named) > 1
     for name, value in named:
         takers = [holder for holder in holders if name in holder]
-        assert takers or name in OTHER_FLAGS | {"flagfile"}, name
+        assert takers or name in OTHER_FLAGS | {"flagfile", "preset"}, name
         if takers and value and value[0].isalnum():
             assert any(_takes(holder, name, value) for holder in takers), f"--{name}={value}"
 
@@ -110,19 +116,36 @@ def _takes(holder, name, value):
     return False
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/extending.md"])
 def test_the_files_named_are_there(page):
-    text = read_page(page)
-    names = re.findall(r"\b((?:flags|experiments|tests)/[\w./-]*\w)", text)
-    assert names
-    for name in names:
+    for name in re.findall(r"\b((?:flags|experiments|tests|dcse_tf)/[\w./-]*\w)", read_page(page)):
         assert (ROOT / name).exists(), name
 
 
-def test_the_links_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", read_page(page)):
-            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_the_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[^)\s]+)?\)", read_page(page)):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor[1:] in _anchors(path.read_text(encoding="utf-8")), target + anchor
+
+
+def _anchors(text):
+    """Of the headings, as they are made on the site and where the files are browsed."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", name).strip().lower().replace(" ", "-") for name in headings}
+
+
+def test_readme_is_short():
+    assert len(read_page("README.md").splitlines()) <= 120
+
+
+def test_python_in_the_documents_is_python():
+    blocks = [code for page in DOCUMENTS for code in find_code(read_page(page), "python")]
+    assert blocks
+    for code in blocks:
+        ast.parse(code)
 
 
 def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_path, monkeypatch):
@@ -146,8 +169,8 @@ def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_pa
     monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
     exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
     monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
-    written = list(READERS["jsonl"](tmp_path / "runs/dialogues.jsonl", BadLines(0)))
-    assert written == list(READERS["chitchat"](package / "dataset.json", BadLines(0)))
+    written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
+    assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
     assert [len(turns) for _, turns in written] == [3, 1, 0]
 
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from lettered_corpus import prepare_sessions
 
 from dcse_tf.data import manifest as blocks
-from dcse_tf.data import stream
+from dcse_tf.data.manifest import Corpus
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances
-from dcse_tf.data.stream import draw_windows, list_sessions, repeat_epochs
+from dcse_tf.data.stream import Stream, draw_windows, list_sessions, repeat_epochs
 
 TURNS = [2 + number % 5 for number in range(60)]  # 240 utterances
 BATCH = {"sessions": 7, "utterances": 9}  # 8 and 26 steps an epoch
+WINDOW = {"sessions": 10, "utterances": 50}  # so that an epoch has several
 STEPS = {"sessions": 8, "utterances": 26}
 
 
@@ -27,24 +28,19 @@ def corpus(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_SESSIONS", 4)
         manifest = prepare_sessions(folder, TURNS, words=6)
-    return folder / "data", manifest.splits["train"]
+    return Corpus(folder / "data", manifest)
 
 
-@pytest.fixture
-def small_windows(monkeypatch):
-    """So that an epoch has several."""
-    monkeypatch.setattr(stream, "WINDOW", {"sessions": 10, "utterances": 50})
-
-
-def read(corpus, samples, first_step, count, seed=1):
+def read(corpus, samples, first_step, count, seed=1, window=0):
     """(step, epoch, index, element) of the first elements."""
 
     def elements(records):
         ids, turns = parse_session_ids(records)
         return ids if samples == "sessions" else tf.repeat(ids, turns)
 
-    settings = {"samples": samples, "batch_size": BATCH[samples], "seed": seed}
-    dataset = repeat_epochs(*corpus, elements, **settings, first_step=first_step).take(count)
+    stream = Stream(BATCH[samples], seed, first_step, window=window or WINDOW[samples])
+    split = corpus.manifest.splits["train"]
+    dataset = repeat_epochs(corpus.folder, split, samples, elements, stream).take(count)
     return [tuple(part.numpy() for part in element) for element in dataset]
 
 
@@ -75,7 +71,7 @@ def test_another_seed_draws_other_windows():
 
 
 @pytest.mark.parametrize("samples", ["sessions", "utterances"])
-def test_an_epoch_has_every_element_once_whatever_the_windows(corpus, samples, small_windows):
+def test_an_epoch_has_every_element_once_whatever_the_windows(corpus, samples):
     """But for those that fill no batch, others in every epoch."""
     per_epoch = STEPS[samples] * BATCH[samples]
     found = read(corpus, samples, 0, 3 * per_epoch)
@@ -95,7 +91,7 @@ def test_an_epoch_has_every_element_once_whatever_the_windows(corpus, samples, s
 
 
 @pytest.mark.parametrize("samples", ["sessions", "utterances"])
-def test_any_first_step_goes_on_where_it_would_have_been(corpus, samples, small_windows):
+def test_any_first_step_goes_on_where_it_would_have_been(corpus, samples):
     """Before, at and behind the ends of windows and epochs."""
     batch, steps = BATCH[samples], STEPS[samples]
     whole = read(corpus, samples, 0, batch * 2 * steps)
@@ -104,7 +100,7 @@ def test_any_first_step_goes_on_where_it_would_have_been(corpus, samples, small_
     assert [step for step, *_ in whole] == np.repeat(np.arange(2 * steps), batch).tolist()
 
 
-def test_the_elements_of_a_window_are_from_all_over_the_corpus(corpus, small_windows):
+def test_the_elements_of_a_window_are_from_all_over_the_corpus(corpus):
     """10 sessions or a few more of 60, which were dealt to three shards in turn."""
     spans = []
     for seed in range(10):
@@ -113,9 +109,9 @@ def test_the_elements_of_a_window_are_from_all_over_the_corpus(corpus, small_win
     assert np.mean(spans) > 30
 
 
-def test_what_lies_before_the_first_step_is_not_read(corpus, small_windows, tmp_path):
+def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
     """Blocks of sessions that came before are damaged, and nobody notices."""
-    folder, split = corpus
+    folder, split = corpus.folder, corpus.manifest.splits["train"]
     late = STEPS["sessions"] - 1
     whole = read(corpus, "sessions", 0, late * 7)
     expected = read(corpus, "sessions", late, 7)
@@ -134,30 +130,29 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, small_windows, tmp_
     (copy / split.index.name).write_bytes((folder / split.index.name).read_bytes())
     for shard, content in zip(split.shards, shards, strict=True):
         (copy / shard.name).write_bytes(content)
-    assert read((copy, split), "sessions", late, 7) == expected
+    assert read(Corpus(copy, corpus.manifest), "sessions", late, 7) == expected
     with pytest.raises(tf.errors.DataLossError):
-        read((copy, split), "sessions", 0, 7)
+        read(Corpus(copy, corpus.manifest), "sessions", 0, 7)
 
 
-def test_the_sessions_of_a_step_are_those_of_its_elements(corpus, small_windows):
+def test_the_sessions_of_a_step_are_those_of_its_elements(corpus):
     for samples in ("sessions", "utterances"):
-        order = {"samples": samples, "batch_size": BATCH[samples], "seed": 1}
         whole = read(corpus, samples, 5, BATCH[samples])
         names = [element.decode() for *_, element in whole]
-        assert list_sessions(*corpus, **order, step=5) == names
+        stream = Stream(BATCH[samples], seed=1, first_step=5, window=WINDOW[samples])
+        assert list_sessions(corpus, samples, stream) == names
 
 
 def test_the_utterances_of_records_are_their_turns_in_order(corpus):
-    folder, split = corpus
+    folder, split = corpus.folder, corpus.manifest.splits["train"]
     records = list(tf.data.TFRecordDataset(str(folder / split.shards[1].name)).take(5))
     one_by_one = [row for record in records for row in parse_session(record)["token_ids"].to_list()]
     assert parse_utterances(tf.stack(records)).to_list() == one_by_one
 
 
-def test_every_window_is_shuffled_in_its_own_way(corpus, monkeypatch):
+def test_every_window_is_shuffled_in_its_own_way(corpus):
     """A window is one block here, 4 sessions; theirs are numbers 3 apart, as they were dealt."""
-    monkeypatch.setattr(stream, "WINDOW", {"sessions": 1})
-    ids = [int(element[3:]) for *_, element in read(corpus, "sessions", 0, 56)]
+    ids = [int(element[3:]) for *_, element in read(corpus, "sessions", 0, 56, window=1)]
     windows = [ids[start : start + 4] for start in range(0, 56, 4)]
     assert all(max(own) - min(own) == 9 for own in windows)
     assert len({tuple(np.argsort(own)) for own in windows}) > 3

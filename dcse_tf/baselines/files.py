@@ -13,8 +13,8 @@ from dcse_tf.baselines.flow import Flow
 from dcse_tf.baselines.whitening import Whitening, WhiteningMap
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json, read_json_object
+from dcse_tf.model.checkpoints import write_tensor_file
 from dcse_tf.model.vectors import WordVectors
-from dcse_tf.model.weights import write_tensor_file
 
 KINDS = ("whitening", "flow", "word_vectors")
 

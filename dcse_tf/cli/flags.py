@@ -14,6 +14,7 @@ from absl import app, flags, logging
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import OptionError, Options
+from dcse_tf.plugins import load_plugins
 
 T = TypeVar("T", bound=Options)
 
@@ -55,6 +56,9 @@ def define_flags(
     for field in config.all_fields():
         rules, default = field.metadata, field.default
         help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
+        if isinstance(rules["choices"], Mapping):
+            entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+            help_text += f" One of: {'; '.join(entries)}."
         if isinstance(default, tuple):
             default = list(default)
         kind: Any = typing.get_origin(field.type) or field.type
@@ -180,6 +184,10 @@ def run(config: type[T], job: Callable[[T], None]) -> None:
     TensorFlow is imported by the job alone, so that --help and a wrong flag answer at once.
     """
     module = sys.argv[0]
+    try:
+        load_plugins()
+    except InputError as error:
+        sys.exit(f"error: {one_line(error)}")
     define_flags(config, module)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.set_verbosity(logging.INFO)

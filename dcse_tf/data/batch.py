@@ -380,7 +380,7 @@ def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tens
     return real & (distance <= nearest[:, -1:])
 
 
-def make_view_batches(
+def make_simcse_batches(
     token_ids: tf.Tensor, replicas: int, layout: Layout, shapes: Shapes | None = None
 ) -> list[Tensors]:
     """Batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dcse_tf.data.dialogue import Session, Turn, drop_silent, join_turns
-from dcse_tf.data.formats import READERS, RawSession
+from dcse_tf.data.formats import FORMATS, RawSession
 from dcse_tf.data.options import CorpusOptions
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
@@ -31,9 +31,9 @@ def read_sessions(
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
     """All sessions of the input as the format's reader gives them; raises as `read_sessions`."""
-    reader = READERS[config.format]
+    read = FORMATS[config.format].read
     paths = resolve_inputs(config.input)
-    raw = itertools.chain.from_iterable(reader(path, bad_lines) for path in paths)
+    raw = itertools.chain.from_iterable(read(path, bad_lines) for path in paths)
     progress = Progress("sessions read")
     limited = itertools.islice(raw, config.max_sessions or None)
     for number, session in enumerate(limited, start=1):

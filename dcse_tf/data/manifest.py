@@ -5,7 +5,6 @@ knows what is in which block without reading it, so it goes on at any step witho
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import pathlib
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import hash_bytes
 from dcse_tf.input_files import UNREADABLE_ARRAY, plain_name, read_json_object
 
 FORMAT_VERSION = 3
@@ -66,6 +66,14 @@ class Manifest:
     splits: dict[str, Split]
     dropped: dict[str, int]
     settings: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus: its folder and what lies in it."""
+
+    folder: pathlib.Path
+    manifest: Manifest
 
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
@@ -174,7 +182,7 @@ class BlockCounter:
         table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
         np.save(content, table, allow_pickle=False)
         path.write_bytes(content.getvalue())
-        return Index(path.name, hashlib.sha256(content.getvalue()).hexdigest())
+        return Index(path.name, hash_bytes(content.getvalue()))
 
 
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
@@ -188,7 +196,7 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; run prepare_data again") from error
-    if hashlib.sha256(content).hexdigest() != split.index.sha256:
+    if hash_bytes(content) != split.index.sha256:
         raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
     try:
         # Mapped: a header that claims more than the file has takes no memory.

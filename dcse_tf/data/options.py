@@ -2,19 +2,8 @@
 
 import dataclasses
 
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.options import OptionError, Options, option
-
-CORPUS_FORMATS = (
-    "session_tsv",
-    "jsonl",
-    "chitchat",
-    "mdc",
-    "jddc",
-    "ecd",
-    "dialoguecse",
-    "sgd",
-    "crosswoz",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +12,8 @@ class CorpusOptions(Options):
 
     format: str = option(
         "session_tsv",
-        "Format of the input: session_tsv ({session_id}\\t{role}\\t{text} a line, the lines of a "
-        'session together), jsonl ({"session_id", "turns": [{"role", "text"}]} a line, a turn '
-        'may have "intents"), chitchat (dataset.json of the PyPI package chitchat-dataset), mdc '
-        "({movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus), jddc (chat.txt of "
-        "the JD corpus, 7 fields), ecd (train.txt of the response-selection release of the "
-        "E-commerce corpus), dialoguecse (train_data.txt of the paper's authors), sgd "
-        "(dialogues_*.json of Schema-Guided Dialogue), crosswoz (train.json[.zip]).",
-        choices=CORPUS_FORMATS,
+        "Format of the input.",
+        choices=FORMATS,
     )
     input: tuple[str, ...] = option(
         (),

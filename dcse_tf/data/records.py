@@ -19,6 +19,7 @@ from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, OutputError
+from dcse_tf.files import hash_number
 from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
 
 _SESSION_ID = "session_id"
@@ -217,8 +218,7 @@ def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
 
 def assign_split(session_id: str, config: PrepareOptions) -> str:
     """The split of a session: by its id and the seed alone, whatever else is in the corpus."""
-    digest = hashlib.blake2b(f"{config.seed}:{session_id}".encode(), digest_size=8).digest()
-    position = int.from_bytes(digest, "big") / 2**64
+    position = hash_number(f"{config.seed}:{session_id}") / 2**64
     if position < config.dev_fraction:
         return "dev"
     if position < config.dev_fraction + config.test_fraction:

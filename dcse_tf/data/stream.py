@@ -5,6 +5,7 @@ Everything random comes from (seed, epoch) for the order, (seed, epoch, index) f
 it is not read.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,17 +18,19 @@ from dcse_tf.data.batch import (
     flatten_contexts,
     make_batches,
     make_sample,
-    make_view_batches,
+    make_simcse_batches,
     turns_of_samples,
     turns_of_sessions,
 )
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.manifest import Blocks, Manifest, Split, read_blocks
+from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances, shard_paths
 from dcse_tf.model.layout import Layout, lay_out
 
 _READ_BLOCKS = 8
+
+PADDED = Layout("padded")
 
 Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
@@ -133,15 +136,32 @@ def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
     return seed
 
 
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """How a corpus becomes batches, step after step.
+
+    Attributes:
+        batch_size: elements of a step, sessions or utterances, of all replicas together.
+        seed: of the run; with epoch, index and step it decides every draw.
+        first_step: the step that comes first, counted from 0 at the start of the training.
+        replicas: into how many batches each step is divided; it divides `batch_size`.
+        layout: of the utterance tables.
+        fixed_shapes: whether every batch is filled up to the largest there can be, so that a
+            compiled step has one shape.
+        window: elements that are shuffled together; 0 for `WINDOW`.
+    """
+
+    batch_size: int
+    seed: int
+    first_step: int = 0
+    replicas: int = 1
+    layout: Layout = PADDED
+    fixed_shapes: bool = False
+    window: int = 0
+
+
 def repeat_epochs(
-    folder: pathlib.Path,
-    split: Split,
-    elements: Elements,
-    *,
-    samples: str,
-    batch_size: int,
-    seed: int,
-    first_step: int,
+    folder: pathlib.Path, split: Split, samples: str, elements: Elements, stream: Stream
 ) -> tf.data.Dataset:
     """Shuffled epochs of whole batches, one after another, without end.
 
@@ -150,12 +170,10 @@ def repeat_epochs(
 
     Args:
         folder: the prepared corpus.
-        split: the split.
+        split: which of its splits.
+        samples: what the elements are, "sessions" or "utterances".
         elements: from the records of a window, strings `[sessions]`, its elements.
-        samples: what these are, and so how many: "sessions" or "utterances".
-        batch_size: elements a step.
-        seed: the run's seed.
-        first_step: the step, from 0 at the start of the training, whose elements come first.
+        stream: how they are read.
 
     Returns:
         A dataset of (step, epoch, index in the epoch, element).
@@ -165,14 +183,15 @@ def repeat_epochs(
     """
     blocks = Blocks(*map(tf.constant, read_blocks(folder, split)))
     paths = tf.constant(shard_paths(folder, split))
+    window, batch_size = stream.window or WINDOW[samples], stream.batch_size
     steps_per_epoch = getattr(split, samples) // batch_size
-    first_epoch, steps_done = divmod(first_step, steps_per_epoch)
+    first_epoch, steps_done = divmod(stream.first_step, steps_per_epoch)
 
     def make_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        drawn = fold_seed(seed, epoch, _BLOCKS)
-        windows = draw_windows(getattr(blocks, samples), WINDOW[samples], drawn)
+        drawn = fold_seed(stream.seed, epoch, _BLOCKS)
+        windows = draw_windows(getattr(blocks, samples), window, drawn)
         done = tf.where(epoch == first_epoch, tf.constant(steps_done * batch_size, tf.int64), 0)
-        order = fold_seed(seed, epoch, _ORDER)
+        order = fold_seed(stream.seed, epoch, _ORDER)
         return (
             read_windows(windows, blocks, paths, elements, order, done)
             .take(steps_per_epoch * batch_size - done)
@@ -190,199 +209,166 @@ def repeat_epochs(
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(make_epoch)
 
 
-def list_sessions(
-    folder: pathlib.Path, split: Split, *, samples: str, batch_size: int, seed: int, step: int
-) -> list[str]:
-    """The ids of the sessions that the samples of a step's batch are from, in their order.
+def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
+    """The ids of the sessions that the samples of the stream's first step are from, in order.
 
     Args:
-        folder: the prepared corpus.
-        split: the split.
-        samples: what the batches are of: "sessions" or "utterances".
-        batch_size, seed: the run's.
-        step: the step, from 0.
+        corpus: the corpus, of which the train split is read.
+        samples: what the batches are of, "sessions" or "utterances".
+        stream: how they are read.
     """
 
     def elements(records: tf.Tensor) -> tf.Tensor:
         ids, turns = parse_session_ids(records)
         return ids if samples == "sessions" else tf.repeat(ids, turns)
 
-    epochs = repeat_epochs(
-        folder,
-        split,
-        elements,
-        samples=samples,
-        batch_size=batch_size,
-        seed=seed,
-        first_step=step,
-    )
-    ids = [session.numpy() for *_, session in epochs.take(batch_size)]
+    split = corpus.manifest.splits["train"]
+    epochs = repeat_epochs(corpus.folder, split, samples, elements, stream)
+    ids = [session.numpy() for *_, session in epochs.take(stream.batch_size)]
     return [session.decode("utf-8", "replace") for session in ids]
 
 
 # With fixed shapes the predictions of a batch are filled up to a multiple of this.
 _PREDICTIONS = 64
-PADDED = Layout("padded")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchForm:
+    """What the contrastive objectives make of a session, and what a batch holds.
+
+    Attributes:
+        name: "plain" and "unique" take one turn of a session as a response, "dense" every turn of
+            a run of turns. In "plain" each use of an utterance is encoded on its own, as in the
+            paper's procedure; in the others each distinct utterance once.
+        negatives: for each response; 0 for all that the batch has.
+        session_turns: "dense": most turns of a run.
+        context_tokens: if given, the turns of a context become one sequence of at most so many
+            tokens, see `flatten_contexts`.
+    """
+
+    name: str
+    negatives: int
+    session_turns: int = 0
+    context_tokens: int = 0
 
 
 def make_contrastive_dataset(
-    folder: pathlib.Path,
-    manifest: Manifest,
-    *,
-    batch_form: str,
-    batch_size: int,
-    session_turns: int,
-    negatives: int,
-    context: Context,
-    seed: int,
-    context_tokens: int = 0,
-    layout: Layout = PADDED,
-    fixed_shapes: bool = False,
-    first_step: int = 0,
-    replicas: int = 1,
+    corpus: Corpus, form: BatchForm, context: Context, stream: Stream
 ) -> tf.data.Dataset:
     """Batches for the contrastive objectives, see `make_batches`; `replicas` of them a step.
 
-    An element is a session, of which the forms "plain" and "unique" take one turn as a response
-    and "dense" every turn of a run of `session_turns`. With `context_tokens` the turns of a
-    context become one sequence of at most so many, see `flatten_contexts`. With `fixed_shapes`
-    the batches are filled up to what they can be at most.
+    Args:
+        corpus: the corpus, of whose train split an element is a session.
+        form: what becomes of a session.
+        context: which turns surround a response.
+        stream: how the corpus is read.
     """
-    split = manifest.splits["train"]
-    longest = manifest.max_sequence_length
-    rows = batch_size * (session_turns if batch_form == "dense" else 1)
-    shapes = _largest_batch(
-        batch_form, rows, replicas, negatives, context.slots, longest, context_tokens
-    )
-    dataset = repeat_epochs(
-        folder,
-        split,
-        lambda records: records,
-        samples="sessions",
-        batch_size=batch_size,
-        seed=seed,
-        first_step=first_step,
-    )
+    split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
+    is_dense = form.name == "dense"
+    shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        session, draw = parse_session(record), fold_seed(seed, epoch, index, SAMPLES)
-        if batch_form == "dense":
-            return step, cut_session(session, draw, session_turns)
+        session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
+        if is_dense:
+            return step, cut_session(session, draw, form.session_turns)
         return step, make_sample(session, draw, context, longest)
 
     def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
-        if batch_form == "dense":
-            turns = turns_of_sessions(elements, context, replicas)
+        if is_dense:
+            turns = turns_of_sessions(elements, context, stream.replicas)
         else:
-            turns = turns_of_samples(elements, replicas)
-        if context_tokens:
-            turns = flatten_contexts(turns, context.turns, context_tokens)
-        draw = fold_seed(seed, steps[0], BATCHES)
-        distinct, sizes = batch_form != "plain", shapes if fixed_shapes else None
-        return tuple(make_batches(turns, negatives, draw, replicas, layout, distinct, sizes))
+            turns = turns_of_samples(elements, stream.replicas)
+        if form.context_tokens:
+            turns = flatten_contexts(turns, context.turns, form.context_tokens)
+        batches = make_batches(
+            turns,
+            form.negatives,
+            fold_seed(stream.seed, steps[0], BATCHES),
+            stream.replicas,
+            stream.layout,
+            distinct=form.name != "plain",
+            shapes=shapes,
+        )
+        return tuple(batches)
 
+    dataset = repeat_epochs(corpus.folder, split, "sessions", lambda records: records, stream)
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
-    collect = dataset.ragged_batch if batch_form == "dense" else dataset.batch
-    dataset = collect(batch_size, drop_remainder=True)
+    collect = dataset.ragged_batch if is_dense else dataset.batch
+    dataset = collect(stream.batch_size, drop_remainder=True)
     return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
 
 
-def _largest_batch(
-    batch_form: str,
-    rows: int,
-    replicas: int,
-    negatives: int,
-    slots: int,
-    longest: int,
-    context_tokens: int,
-) -> Shapes:
-    """The sizes that no replica's batch exceeds, of a step of at most so many rows."""
-    own = rows // replicas
-    candidates = 1 + (min(negatives, rows) or rows)
-    # What the rows use, and what there is: with "dense" a turn of theirs each, with "unique"
-    # context and response; contexts in one sequence are entries beside the responses.
-    used = own * ((1 if context_tokens else slots) + candidates)
-    distinct = {"dense": rows, "unique": rows * (1 + slots)}
-    if context_tokens:
+def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: int) -> Shapes:
+    """The sizes that no replica's batch exceeds, of utterances of at most `longest` tokens."""
+    rows = stream.batch_size * (form.session_turns if form.name == "dense" else 1)
+    own = rows // stream.replicas
+    candidates = 1 + (min(form.negatives, rows) or rows)
+
+    # A table holds no more than what its rows use...
+    used = own * ((1 if form.context_tokens else context.slots) + candidates)
+    # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
+    # each row, with "unique" context and response. Contexts in one sequence are entries beside
+    # the responses.
+    distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
+    if form.context_tokens:
         distinct = dict.fromkeys(distinct, rows + own)
-    utterances = min(used, distinct.get(batch_form, used))
-    return Shapes(own, candidates, utterances, max(longest, context_tokens))
+    utterances = min(used, distinct.get(form.name, used))
+
+    return Shapes(own, candidates, utterances, max(longest, form.context_tokens))
 
 
 def make_masked_lm_dataset(
-    folder: pathlib.Path,
-    manifest: Manifest,
-    *,
-    split: str,
-    batch_size: int,
-    rule: MaskingRule,
-    seed: int,
-    layout: Layout = PADDED,
-    fixed_shapes: bool = False,
-    first_step: int = 0,
-    replicas: int = 1,
+    corpus: Corpus, rule: MaskingRule, stream: Stream, split: str = "train"
 ) -> tf.data.Dataset:
     """Batches for masked language modelling, see `mask_tokens`; `replicas` of them a step.
 
-    An element is an utterance; its mask is drawn anew in every epoch.
+    Args:
+        corpus: the corpus, of which an element is an utterance.
+        rule: how its tokens are masked, drawn anew in every epoch.
+        stream: how the corpus is read.
+        split: which of its splits.
     """
-    dataset = _utterances(folder, manifest.splits[split], batch_size, seed, first_step)
 
     def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        batch = mask_tokens(token_ids, rule, fold_seed(seed, step[0], BATCHES))
-        if fixed_shapes:  # only now, since the draw depends on the width
-            missing = manifest.max_sequence_length - tf.shape(token_ids)[1]
+        batch = mask_tokens(token_ids, rule, fold_seed(stream.seed, step[0], BATCHES))
+        if stream.fixed_shapes:  # only now, since the draw depends on the width
+            missing = corpus.manifest.max_sequence_length - tf.shape(token_ids)[1]
             for name in ("token_ids", "padding_mask"):
                 batch[name] = tf.pad(batch[name], [[0, 0], [0, missing]])
-        parts = {name: tf.split(value, replicas) for name, value in batch.items()}
-        batches = [{name: part[i] for name, part in parts.items()} for i in range(replicas)]
-        multiple = _PREDICTIONS if fixed_shapes else 1
-        return tuple(
-            {**lay_out(batch.pop("token_ids"), layout), **list_predictions(batch, multiple)}
-            for batch in batches
-        )
 
+        parts = {name: tf.split(value, stream.replicas) for name, value in batch.items()}
+        multiple = _PREDICTIONS if stream.fixed_shapes else 1
+        batches = []
+        for replica in range(stream.replicas):
+            own = {name: part[replica] for name, part in parts.items()}
+            table = lay_out(own.pop("token_ids"), stream.layout)
+            batches.append({**table, **list_predictions(own, multiple)})
+        return tuple(batches)
+
+    dataset = _utterances(corpus, split, stream)
     return _in_turn(dataset.map(mask, tf.data.AUTOTUNE))
 
 
-def make_view_dataset(
-    folder: pathlib.Path,
-    manifest: Manifest,
-    *,
-    batch_size: int,
-    seed: int,
-    layout: Layout = PADDED,
-    fixed_shapes: bool = False,
-    first_step: int = 0,
-    replicas: int = 1,
-) -> tf.data.Dataset:
-    """Batches of utterances and themselves again, see `make_view_batches`; `replicas` a step."""
-    own = batch_size // replicas
-    largest = Shapes(own, 1 + batch_size, own + batch_size, manifest.max_sequence_length)
-    shapes = largest if fixed_shapes else None
+def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
+    """Batches of utterances and themselves again, see `make_simcse_batches`; `replicas` a step."""
+    rows = stream.batch_size // stream.replicas
+    longest = corpus.manifest.max_sequence_length
+    largest = Shapes(rows, 1 + stream.batch_size, rows + stream.batch_size, longest)
+    shapes = largest if stream.fixed_shapes else None
 
     def assemble(steps: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        return tuple(make_view_batches(token_ids, replicas, layout, shapes))
+        return tuple(make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes))
 
-    dataset = _utterances(folder, manifest.splits["train"], batch_size, seed, first_step)
-    return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
+    return _in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
 
 
-def _utterances(
-    folder: pathlib.Path, split: Split, batch_size: int, seed: int, first_step: int
-) -> tf.data.Dataset:
+def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
     """Steps `[batch]` and token ids `[batch, tokens]` of utterances, padded to the longest."""
     dataset = repeat_epochs(
-        folder,
-        split,
-        parse_utterances,
-        samples="utterances",
-        batch_size=batch_size,
-        seed=seed,
-        first_step=first_step,
+        corpus.folder, corpus.manifest.splits[split], "utterances", parse_utterances, stream
     )
     dataset = dataset.map(lambda step, epoch, index, token_ids: (step, token_ids))
-    return dataset.padded_batch(batch_size, ([], [None]), drop_remainder=True)
+    return dataset.padded_batch(stream.batch_size, ([], [None]), drop_remainder=True)
 
 
 def _in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:

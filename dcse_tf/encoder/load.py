@@ -21,7 +21,8 @@ from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
 from dcse_tf.encoder.scorers import ExportScorer, ResponseScorer
 from dcse_tf.errors import InputError
 from dcse_tf.export.saved_model import MATCH, SETTINGS_FILE, SIGNATURE, is_saved_model
-from dcse_tf.input_files import hash_file, read_json_object
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import read_json_object
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
     AffineMap,

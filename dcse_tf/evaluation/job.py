@@ -5,7 +5,6 @@ On queries or pairs that had no say in the choice it is not.
 """
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Callable
 
@@ -20,7 +19,8 @@ from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
-from dcse_tf.input_files import hash_file, resolve_inputs
+from dcse_tf.files import hash_bytes, hash_file
+from dcse_tf.input_files import resolve_inputs
 
 ALL = "all"
 CHOOSE = "choose"
@@ -32,8 +32,8 @@ def find_half(*texts: str) -> str:
 
     So the same texts are in the same half of every set, whatever else stands in it.
     """
-    digest = hashlib.sha256("\n".join(sorted(texts)).encode()).digest()
-    return REPORT if digest[0] % 2 else CHOOSE
+    first_byte = hash_bytes("\n".join(sorted(texts)).encode())[:2]
+    return REPORT if int(first_byte, 16) % 2 else CHOOSE
 
 
 def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
@@ -164,7 +164,7 @@ def _select_responses(
     source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
 ) -> list[Result]:
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
-    drawn = hashlib.sha256(repr(samples).encode()).hexdigest()
+    drawn = hash_bytes(repr(samples).encode())
     results = []
     if encoder.match:
         found = response_selection.evaluate_response_selection(samples, encoder.match)

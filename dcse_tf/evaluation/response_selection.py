@@ -1,7 +1,6 @@
 """Response selection on held-out sessions: the true response among others, given its context."""
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ from dcse_tf.data.dialogue import Context, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
 # (contexts, candidates) -> float [samples, candidates], higher is better.
@@ -88,8 +88,7 @@ def make_samples(
 
 
 def _draw(seed: int, purpose: str, session_id: str) -> int:
-    digest = hashlib.blake2b(f"{seed}:{purpose}:{session_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+    return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
 def _draw_response(

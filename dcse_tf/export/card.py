@@ -16,7 +16,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.export.options import ExportOptions
-from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import parse_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept

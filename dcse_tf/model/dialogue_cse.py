@@ -10,6 +10,7 @@ from keras import ops
 
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import TokenCentering, initialize_weights
+from dcse_tf.model.checkpoints import write_tensor_file
 from dcse_tf.model.layout import Layout, build_table_encoder, index_inputs, table_inputs
 from dcse_tf.model.losses import NTXent
 from dcse_tf.model.matching import (
@@ -23,7 +24,6 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
-from dcse_tf.model.weights import write_tensor_file
 
 _FILE = "turn_attention.safetensors"
 

@@ -9,7 +9,6 @@ BERT's removes. The tests compare the result with the HuggingFace tokenizer toke
 
 import collections
 import dataclasses
-import hashlib
 import json
 import pathlib
 import re
@@ -27,6 +26,7 @@ import tokenizers.processors
 import tokenizers.trainers
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import hash_bytes
 from dcse_tf.input_files import parse_json, read_json_object
 
 _LONGEST_WORD = 100
@@ -137,7 +137,7 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 over the entries and the casing: equal fingerprints tokenise equally."""
         content = "\n".join((*self.tokens, f"lowercase={self.lowercase}"))
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hash_bytes(content.encode())
 
     def index(self, token: str) -> int:
         return self.tokens.index(token)

@@ -16,8 +16,8 @@ from absl import logging
 
 from dcse_tf.encoder.load import LoadedEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import LOCK_FILE, atomic_directory, atomic_file, lock_folder, marked
-from dcse_tf.input_files import hash_file, parse_json
+from dcse_tf.files import MARK, atomic_directory, atomic_file, hash_file, lock_folder, marked
+from dcse_tf.input_files import parse_json
 from dcse_tf.search import index as folders
 from dcse_tf.search.index import TEXTS_FILE, write_corpus_texts
 from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
@@ -108,7 +108,7 @@ def _prepare_texts(config: SearchOptions, work: pathlib.Path, job: dict[str, str
     for old in work.iterdir():
         if old.is_dir():
             shutil.rmtree(old)
-        elif old.name != LOCK_FILE:
+        elif not old.name.startswith(MARK):
             old.unlink()
     lines = write_corpus_texts(pathlib.Path(config.corpus), work)
     with atomic_file(path) as partial:

@@ -50,20 +50,10 @@ def _make_dataset(
     setup: Setup[MaskedLmOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
     from dcse_tf.data.stream import make_masked_lm_dataset
-    from dcse_tf.tasks.shared import make_layout
+    from dcse_tf.tasks.shared import make_stream
 
-    return make_masked_lm_dataset(
-        setup.data_dir,
-        setup.manifest,
-        split="train",
-        batch_size=setup.options.global_batch_size,
-        rule=_masking_rule(setup),
-        seed=setup.options.seed,
-        layout=make_layout(setup.options),
-        fixed_shapes=setup.options.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
-    )
+    stream = make_stream(setup, first_step, replicas)
+    return make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream)
 
 
 def _masking_rule(setup: Setup[MaskedLmOptions]) -> "MaskingRule":
@@ -107,7 +97,7 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     """Loss and accuracy on dev utterances under masks that are the same every time."""
     import tensorflow as tf
 
-    from dcse_tf.data.stream import make_masked_lm_dataset
+    from dcse_tf.data.stream import Stream, make_masked_lm_dataset
     from dcse_tf.tasks.shared import make_layout
 
     split = setup.manifest.splits["dev"]
@@ -115,15 +105,10 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     if not utterances:
         return lambda: {}
     batch_size = min(64, utterances)
-    dataset = make_masked_lm_dataset(
-        setup.data_dir,
-        setup.manifest,
-        split="dev",
-        batch_size=batch_size,
-        rule=_masking_rule(setup),
-        seed=setup.options.seed,
-        layout=make_layout(setup.options),
-    ).take(utterances // batch_size)
+    stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
+    dataset = make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream, "dev").take(
+        utterances // batch_size
+    )
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )

@@ -67,8 +67,6 @@ def _merge(name: str, fields: dict[str, dataclasses.Field]) -> dataclasses.Field
     first = next(iter(fields.values()))
     metadata, default = dict(first.metadata), first.default
     if name == "task":
-        tasks = "; ".join(f"{task}: {spec.help}" for task, spec in TASKS.items())
-        metadata["help"] += f" {tasks}."
         default = next(iter(TASKS))
     else:
         if len(fields) < len(TASKS):

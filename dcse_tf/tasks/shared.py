@@ -5,7 +5,7 @@ Unlike the tasks' own files, which command lines read for the options, this one 
 
 import tensorflow as tf
 
-from dcse_tf.data.stream import make_contrastive_dataset
+from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.tasks.options import BatchOptions, ContrastOptions, TrainOptions
@@ -19,6 +19,19 @@ def make_layout(options: TrainOptions) -> Layout:
     """The layout of the tables; compiled steps want few different shapes."""
     rows = _COMPILED_ROWS if options.jit_compile else 1
     return Layout(options.layout, row_length=options.row_length, row_multiple=rows)
+
+
+def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> Stream:
+    """How a training reads its corpus."""
+    options = setup.options
+    return Stream(
+        options.global_batch_size,
+        options.seed,
+        first_step,
+        replicas,
+        make_layout(options),
+        fixed_shapes=options.jit_compile,
+    )
 
 
 def build_centering(options: ContrastOptions, dim: int) -> EncoderParts:
@@ -39,21 +52,9 @@ def make_dialogue_dataset(
         context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
     """
     options = setup.options
-    return make_contrastive_dataset(
-        setup.data_dir,
-        setup.manifest,
-        batch_form=options.batch_form,
-        batch_size=options.global_batch_size,
-        session_turns=options.session_turns,
-        negatives=options.negatives,
-        context=options.context,
-        context_tokens=context_tokens,
-        seed=options.seed,
-        layout=make_layout(options),
-        fixed_shapes=options.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
-    )
+    form = BatchForm(options.batch_form, options.negatives, options.session_turns, context_tokens)
+    stream = make_stream(setup, first_step, replicas)
+    return make_contrastive_dataset(setup.corpus, form, options.context, stream)
 
 
 def count_batch(

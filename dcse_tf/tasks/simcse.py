@@ -46,19 +46,10 @@ def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
 
 
 def _make_dataset(setup: Setup[SimcseOptions], first_step: int, replicas: int) -> "tf.data.Dataset":
-    from dcse_tf.data.stream import make_view_dataset
-    from dcse_tf.tasks.shared import make_layout
+    from dcse_tf.data.stream import make_simcse_dataset
+    from dcse_tf.tasks.shared import make_stream
 
-    return make_view_dataset(
-        setup.data_dir,
-        setup.manifest,
-        batch_size=setup.options.global_batch_size,
-        seed=setup.options.seed,
-        layout=make_layout(setup.options),
-        fixed_shapes=setup.options.jit_compile,
-        first_step=first_step,
-        replicas=replicas,
-    )
+    return make_simcse_dataset(setup.corpus, make_stream(setup, first_step, replicas))
 
 
 register_task(

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dcse_tf.data.manifest import Corpus
 from dcse_tf.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Setup(Generic[O_co]):
     backbone: "keras_hub.models.BertBackbone"
     encoder: "keras.Model"
     parts: EncoderParts
+
+    @property
+    def corpus(self) -> Corpus:
+        return Corpus(self.data_dir, self.manifest)
 
 
 def no_parts(options: TrainOptions, dim: int) -> EncoderParts:

@@ -1,16 +1,37 @@
 """Options of the tools around a trained encoder and a corpus."""
 
+import collections
 import dataclasses
+from typing import Any
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.options import CORPUS_FORMATS, CorpusOptions
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.options import CorpusOptions
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option, show
 
-TABLE_FORMATS = ("csv", "tsv")
-_WITH_INTENTS = (*TABLE_FORMATS, "mdc", "sgd", "crosswoz", "jsonl")
 STRATEGIES = ("unigram", "word2vec", "intent")
 WORD_KINDS = ("auto", "words", "jieba", "characters")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableFormat:
+    """A format of sentences with labels, one a row. `help` says in one line what it is."""
+
+    help: str
+    has_intents: bool = True
+
+
+TABLE_FORMATS = {
+    "csv": TableFormat("sentences with a header line, comma-separated"),
+    "tsv": TableFormat("sentences with a header line, tab-separated"),
+}
+# Later mappings come first in the help. A format that is registered later is in it too.
+_FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
+
+
+def _list_formats_with_intents() -> str:
+    return ", ".join(name for name, entry in _FORMATS.items() if entry.has_intents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +40,8 @@ class LabelledOptions(CorpusOptions):
 
     format: str = option(
         "csv",
-        "Format of the input: csv or tsv, tables of sentences with a header line, or a format of "
-        "dialogues that has intents: mdc, sgd, crosswoz, or jsonl with "
-        '{"role", "text", "intents"} a turn (prepare_data explains them).',
-        choices=(*TABLE_FORMATS, *CORPUS_FORMATS),
+        "Format of the input: a table of sentences, or dialogues.",
+        choices=_FORMATS,
     )
     text_column: str = option("text", "csv and tsv: the column of the sentences.")
     intent_column: str = option("intent", "csv and tsv: the column of the intents.")
@@ -86,8 +105,8 @@ class BuildRetrievalOptions(LabelledOptions):
         super().__post_init__()
         if self.selection == "hard" and self.candidates != 100:
             raise OptionError("`candidates` has no meaning with `selection`=hard")
-        if self.format not in _WITH_INTENTS:
-            self.refuse("format", f"has no intents; expected one of {', '.join(_WITH_INTENTS)}")
+        if not _FORMATS[self.format].has_intents:
+            self.refuse("format", f"has no intents; expected one of {_list_formats_with_intents()}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +145,7 @@ class BuildStsOptions(LabelledOptions):
             )
         if len(set(self.strategies)) < len(self.strategies):
             self.refuse("strategies", "one of them is there twice")
-        if "intent" in self.strategies and self.format not in _WITH_INTENTS:
+        if "intent" in self.strategies and not _FORMATS[self.format].has_intents:
             self.refuse("format", "has no intents; give `strategies`=unigram,word2vec")
         if self.word_vectors and "word2vec" not in self.strategies:
             self.refuse("word_vectors", "has no meaning without word2vec in `strategies`")

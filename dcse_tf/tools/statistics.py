@@ -8,7 +8,6 @@ product over the trigrams that the evaluation set has.
 import array
 import collections
 import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 
@@ -16,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from dcse_tf.data.dialogue import Session
+from dcse_tf.files import hash_number
 
 _CHUNK = 4096  # utterances counted at a time
 _FREQUENT = 20  # utterances named
@@ -111,8 +111,8 @@ class StatisticsCollector:
     def add(self, session: Session) -> None:
         texts = [turn.text.casefold() for turn in session.turns]
         self._turns[len(texts)] += 1
-        self._sessions.append(_fingerprint("\n".join(texts)))
-        self._texts.extend(map(_fingerprint, texts))
+        self._sessions.append(hash_number("\n".join(texts)))
+        self._texts.extend(map(hash_number, texts))
         self._candidates.update(texts)
         if len(self._candidates) > _CANDIDATES:
             self._candidates = collections.Counter(
@@ -141,7 +141,7 @@ class StatisticsCollector:
         texts, counts = np.unique(np.frombuffer(self._texts, np.uint64), return_counts=True)
         # The candidates' own counts begin where they were last forgotten; these are exact.
         exact = {
-            text: int(counts[np.searchsorted(texts, np.uint64(_fingerprint(text)))])
+            text: int(counts[np.searchsorted(texts, np.uint64(hash_number(text)))])
             for text, _ in self._candidates.most_common(10 * _FREQUENT)
         }
         frequent = sorted(exact.items(), key=lambda item: (-item[1], item[0]))[:_FREQUENT]
@@ -160,10 +160,6 @@ class StatisticsCollector:
             repeated_sessions=_repeated_share(self._sessions),
             frequent_utterances=[(text, count) for text, count in frequent if count > 1],
         )
-
-
-def _fingerprint(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _repeated_share(fingerprints: Sequence[int]) -> float:

@@ -12,8 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.files import atomic_directory, atomic_file, restore_replaced
-from dcse_tf.input_files import hash_file, parse_json, read_json_object
+from dcse_tf.files import atomic_directory, atomic_file, hash_file, restore_replaced
+from dcse_tf.input_files import parse_json, read_json_object
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -100,6 +100,11 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
             return path
         logging.warning("%s is not whole and is passed over: %s", path, damage)
     return None
+
+
+def step_of(path: pathlib.Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(path.name.removeprefix("step-"))
 
 
 def describe_damage(path: pathlib.Path) -> str | None:

@@ -1,7 +1,6 @@
 """The training job."""
 
 import functools
-import json
 import pathlib
 
 import keras
@@ -9,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.data.records import raise_damage
-from dcse_tf.data.stream import list_sessions
+from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.dialogue_cse import write_turn_attention
@@ -17,17 +16,12 @@ from dcse_tf.model.tokenizer import write_vocabulary
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
-from dcse_tf.training.checkpoint_store import BestEncoder
-from dcse_tf.training.controller import (
-    Controller,
-    Divergence,
-    Outcome,
-    Schedule,
-    SkippedBatches,
-    StopSignals,
-)
+from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore
+from dcse_tf.training.controller import Checkpoints, Controller, Divergence, StopSignals
 from dcse_tf.training.dev_evaluation import DevEvaluation, describe_trouble
+from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
 from dcse_tf.training.run_directory import begin_run, describe_inputs
+from dcse_tf.training.summaries import SummaryWriter
 from dcse_tf.training.tensorboard import TensorBoardShowcase
 from dcse_tf.training.trainer import make_strategy
 
@@ -64,60 +58,75 @@ def _train(options: TrainOptions) -> Outcome:
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)
     _log_model(training.model, strategy.num_replicas_in_sync)
-    controller = _make_controller(training, signals)
-    settings = json.dumps(resolved.to_dict(), indent=2, sort_keys=True)
+    summaries = SummaryWriter(pathlib.Path(options.run_dir) / "tensorboard")
+    dev = DevEvaluation(training.setup, training.model)
+    showcase = TensorBoardShowcase(training.setup, dev, summaries)
+    evaluation = Evaluate(
+        dev.evaluate, _make_best(training), options.eval_every, summaries, [showcase]
+    )
+    controller = _make_controller(training, evaluation, showcase, summaries, signals)
     try:
-        return controller.run(f"```\n{settings}\n```")
+        controller.run()
     except (
         *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
         UnicodeDecodeError,
     ):
         raise_damage(training.setup.data_dir, inputs.manifest)
         raise  # the data are whole
+    assert evaluation.outcome
+    return evaluation.outcome
 
 
-def _make_controller(training: Training, signals: StopSignals) -> Controller:
-    options, setup = training.options, training.setup
+def _make_best(training: Training) -> BestEncoder:
+    options = training.options
+    return BestEncoder(
+        pathlib.Path(options.run_dir) / checkpoints.ENCODER_FOLDER,
+        options.best_metric,
+        options.best_metric.removeprefix("dev/") in training.spec.lower_is_better,
+        functools.partial(_write_encoder, training.setup),
+    )
+
+
+def _make_controller(
+    training: Training,
+    evaluation: Evaluate,
+    showcase: TensorBoardShowcase,
+    summaries: SummaryWriter,
+    signals: StopSignals,
+) -> Controller:
+    options, trainer = training.options, training.trainer
     run_dir = pathlib.Path(options.run_dir)
 
     def list_batch(step: int) -> list[str]:
-        return list_sessions(
-            setup.data_dir,
-            setup.manifest.splits["train"],
-            samples=training.spec.samples,
-            batch_size=options.global_batch_size,
-            seed=options.seed,
-            step=step,
-        )
+        stream = Stream(options.global_batch_size, options.seed, first_step=step)
+        return list_sessions(training.setup.corpus, training.spec.samples, stream)
 
-    evaluation = DevEvaluation(setup, training.model)
-    best = BestEncoder(
-        run_dir / checkpoints.ENCODER_FOLDER,
-        options.best_metric,
-        options.best_metric.removeprefix("dev/") in training.spec.lower_is_better,
-        functools.partial(_write_encoder, setup),
+    divergence = Divergence(
+        run_dir,
+        list_batch,
+        loss_limit=options.loss_limit,
+        skip=options.on_divergence == "skip",
+        most=options.max_skipped,
+    )
+    state = tf.train.Checkpoint(
+        model=training.model, optimizer=trainer.optimizer, scored=evaluation.scored
+    )
+    store = CheckpointStore(run_dir, state, options.keep_checkpoints)
+    report = Report(
+        summaries,
+        options.log_every,
+        options.steps,
+        lambda: float(trainer.optimizer.learning_rate),
+        describe_trouble,
     )
     return Controller(
-        training.trainer,
+        trainer,
         training.batches,
-        evaluate=evaluation.evaluate,
-        best=best,
-        advise=describe_trouble,
-        schedule=Schedule(
-            steps=options.steps,
-            log_every=options.log_every,
-            save_every=options.save_every,
-            eval_every=options.eval_every,
-            keep_checkpoints=options.keep_checkpoints,
-            profile_steps=options.profile_steps,
-        ),
-        divergence=Divergence(
-            options.loss_limit, options.on_divergence == "skip", options.max_skipped
-        ),
-        skipped=SkippedBatches(run_dir, list_batch),
+        Checkpoints(store, options.save_every, keep_start=divergence.skip),
+        [evaluation, showcase, report, Profile(summaries.folder, options.profile_steps)],
+        steps=options.steps,
+        divergence=divergence,
         signals=signals,
-        run_dir=run_dir,
-        showcase=TensorBoardShowcase(setup, evaluation),
     )
 
 

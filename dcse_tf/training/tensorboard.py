@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import json
 import pathlib
 
 import numpy as np
@@ -25,6 +26,7 @@ from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
 from dcse_tf.tasks.options import RunOptions, TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup
+from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import DevEvaluation
 from dcse_tf.training.summaries import Setting, SummaryWriter
 
@@ -120,45 +122,48 @@ HEADLINES = (
 _LONGEST = 80  # characters of a turn that is drawn, where there is such a session
 
 
-class TensorBoardShowcase:
+class TensorBoardShowcase(Hook):
     """Hyperparameters, the scores of the encoder that is kept, the geometry of dev embeddings,
     heatmaps of a dev session, the projector.
 
     Args:
         setup: of the run.
         evaluation: gives what is drawn, and the geometry.
+        summaries: where it goes.
     """
 
-    def __init__(self, setup: Setup, evaluation: DevEvaluation):
+    def __init__(self, setup: Setup, evaluation: DevEvaluation, summaries: SummaryWriter):
         self._setup = setup
         self._evaluation = evaluation
+        self._summaries = summaries
         # Chosen now, so that a fault in a file does not wait for the end of the training.
         self._points = self._choose_points()
 
-    def begin(self, summaries: SummaryWriter) -> None:
+    def begin(self, step: int, resumed: bool) -> None:
         options = self._setup.options
+        text = json.dumps(options.to_dict(), indent=2, sort_keys=True)
+        self._summaries.text("configuration", f"```\n{text}\n```", step)
         # With its folders' names, for the last one may be "run" in all of them.
         name = "/".join(pathlib.Path(options.run_dir).absolute().parts[-3:])
-        summaries.begin_session(list_settings(options), name)
+        self._summaries.begin_session(list_settings(options), name)
 
-    def kept(self, summaries: SummaryWriter, scores: Scores, step: int) -> None:
-        names = {*HEADLINES, self._setup.options.best_metric}
-        found = {name: value for name, value in scores.items() if name in names}
-        summaries.scalars("best", found, step)
-
-    def evaluated(self, summaries: SummaryWriter, step: int) -> None:
-        summaries.scalars("eval/geometry", self._evaluation.geometry, step)
-        explanation = self._explain()
-        if explanation:
+    def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
+        """Shows what an evaluation found; `kept` if the encoder is the best so far."""
+        if kept:
+            names = {*HEADLINES, self._setup.options.best_metric}
+            found = {name: value for name, value in scores.items() if name in names}
+            self._summaries.scalars("best", found, step)
+        self._summaries.scalars("eval/geometry", self._evaluation.geometry, step)
+        if explanation := self._explain():
             for name in MAPS:
-                summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
+                self._summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
 
-    def end(self, summaries: SummaryWriter) -> None:
+    def end(self, step: int) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
             encoder = load_encoder(self._setup.options.run_dir, "run_dir", 0, "mean")
-            write_projector(summaries.folder, self._points, encoder.encode)
-        summaries.end_session()
+            write_projector(self._summaries.folder, self._points, encoder.encode)
+        self._summaries.end_session()
 
     def _choose_points(self) -> Points:
         count, retrieval = self._setup.options.projector_sentences, self._evaluation.retrieval

@@ -29,10 +29,10 @@ import tensorflow as tf
 
 from dcse_tf.data.batch import make_batches, turns_of_samples
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.manifest import Corpus, read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
-from dcse_tf.data.stream import PADDED, make_contrastive_dataset
+from dcse_tf.data.stream import PADDED, BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.model import bert
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.tasks import TASKS
@@ -131,15 +131,10 @@ def first_batch_case(name: str, data: pathlib.Path, part: float) -> measure.Case
 
     def run() -> None:
         dataset = make_contrastive_dataset(
-            data,
-            manifest,
-            batch_form="unique",
-            batch_size=batch_size,
-            session_turns=16,
-            negatives=9,
-            context=Context(3, "both"),
-            seed=0,
-            first_step=first_step,
+            Corpus(data, manifest),
+            BatchForm("unique", negatives=9),
+            Context(3, "both"),
+            Stream(batch_size, seed=0, first_step=first_step),
         )
         next(iter(dataset))
 

@@ -70,7 +70,9 @@ def run_child(data_dir: pathlib.Path, encoder: str, deterministic: bool) -> dict
             loop()
             if turn:
                 seconds[name].append((time.perf_counter() - started) / STEPS)
-    state = tf.train.Checkpoint(model=step.training.trainer.model, optimizer=step.training.trainer.optimizer)
+    state = tf.train.Checkpoint(
+        model=step.training.trainer.model, optimizer=step.training.trainer.optimizer
+    )
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(pathlib.Path(folder), state, keep=2)
         saves = []

@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from transformers import AutoTokenizer
 
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
@@ -28,7 +28,7 @@ def main() -> None:
     encoder, form, file = sys.argv[1:]
     folder = resolve_checkpoint(encoder, "vocab", weights=False)
     ours, theirs = Tokenizer(read_vocabulary(folder)), AutoTokenizer.from_pretrained(folder)
-    sessions = (s for p in resolve_inputs([file]) for s in READERS[form](p, BadLines(0)))
+    sessions = (s for p in resolve_inputs([file]) for s in FORMATS[form].read(p, BadLines(0)))
     texts = [turn.text for _, turns in sessions for turn in turns]
 
     def tokenize_ours() -> list[list[int]]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from dcse_tf.baselines import files as baseline_files
 from dcse_tf.data import records
 from dcse_tf.data.dialogue import make_session, session_to_dict
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.manifest import FORMAT_VERSION, Index, Shard, Split, read_blocks, read_manifest
 from dcse_tf.data.records import count_records
 from dcse_tf.errors import InputError
@@ -82,7 +82,7 @@ def try_content(target: Target, folder: pathlib.Path, content: bytes) -> str:
 
 def _read_corpus(name: str) -> Callable[[pathlib.Path], object]:
     def read(path: pathlib.Path) -> None:
-        for session_id, turns in READERS[name](path, BadLines(3)):
+        for session_id, turns in FORMATS[name].read(path, BadLines(3)):
             session = session_to_dict(make_session(session_id, turns))
             json.dumps(session, ensure_ascii=False).encode()  # as prepare_data writes it
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dcse_tf.data.formats import READERS
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.retrieval import read_retrieval_set
@@ -56,7 +56,7 @@ def _takes_or_names(read, path: pathlib.Path, content: bytes) -> None:
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_corpus_of_any_bytes(name, tmp_path):
     suffix = ".json" if name in ("chitchat", "sgd", "crosswoz") else ".txt"
 
@@ -65,7 +65,7 @@ def test_a_corpus_of_any_bytes(name, tmp_path):
     @example(b"")
     @example(b'{"a": null, "b": null, "c": null, "\\n": null}')
     def check(content):
-        read = lambda path: list(READERS[name](path, BadLines(3)))  # noqa: E731
+        read = lambda path: list(FORMATS[name].read(path, BadLines(3)))  # noqa: E731
         _takes_or_names(read, tmp_path / f"corpus{suffix}", content)
 
     check()

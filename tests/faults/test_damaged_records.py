@@ -6,9 +6,9 @@ import shutil
 import pytest
 from train_options import make_options
 
-from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.manifest import Corpus, read_manifest
 from dcse_tf.data.records import raise_damage
-from dcse_tf.data.stream import list_sessions
+from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.training import job as train_job
 from dcse_tf.training.job import train
@@ -95,19 +95,18 @@ def test_a_manifest_of_another_count_is_noticed(corpus):
 @pytest.mark.parametrize("samples", ["sessions", "utterances"])
 def test_the_sessions_of_a_step_are_those_of_the_epoch_in_turn(samples, data_dir):
     """Over an epoch every session comes once, or once for each of its turns."""
-    split = read_manifest(data_dir).splits["train"]
-    size = getattr(split, samples)
-    settings = {"samples": samples, "batch_size": 12, "seed": 3}
+    corpus = Corpus(data_dir, read_manifest(data_dir))
+    size = getattr(corpus.manifest.splits["train"], samples)
     found = [
         session
         for step in range(size // 12)
-        for session in list_sessions(data_dir, split, **settings, step=step)
+        for session in list_sessions(corpus, samples, Stream(12, seed=3, first_step=step))
     ]
     assert len(found) == size // 12 * 12
     turns = {f"d{i}": 2 + i % 5 for i in range(120)}
     for session in set(found):
         assert found.count(session) <= (1 if samples == "sessions" else turns[session])
-    other = list_sessions(data_dir, split, **{**settings, "seed": 4}, step=0)
+    other = list_sessions(corpus, samples, Stream(12, seed=4))
     assert other != found[:12]
 
 

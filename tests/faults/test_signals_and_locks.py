@@ -1,5 +1,6 @@
 """Signals and locks, by processes of their own."""
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -29,6 +30,17 @@ import pathlib, sys, time
 from dcse_tf.files import lock_folder
 with lock_folder(pathlib.Path(sys.argv[1]), ""):
     print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+WITH_A_CHILD = """
+import pathlib, subprocess, sys, time
+from dcse_tf.files import lock_folder
+with lock_folder(pathlib.Path(sys.argv[1]), "") as lock:
+    passed = [lock] if sys.argv[2] == "passed" else []
+    child = subprocess.Popen(["sleep", "60"], pass_fds=passed, stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
     time.sleep(60)
 """
 
@@ -72,3 +84,22 @@ def test_a_lock_is_held_by_one_and_dies_with_it(end, tmp_path):
         holder.wait()
     with lock_folder(tmp_path, ""):
         pass
+
+
+@pytest.mark.parametrize("lock", ["passed", "kept"])
+def test_a_child_holds_the_lock_only_if_it_was_passed_to_it(lock, tmp_path):
+    command = [sys.executable, "-c", WITH_A_CHILD, str(tmp_path), lock]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        holder.kill()
+        holder.wait()
+    try:
+        if lock == "passed":
+            with pytest.raises(LockedError), lock_folder(tmp_path, ""):
+                pass
+        else:
+            with lock_folder(tmp_path, ""):
+                pass
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -1,9 +1,23 @@
-"""The corpus readers by the name of their format.
+"""The corpus formats: how files of dialogues are read, by the name that `format` takes.
 
-A reader is `read_sessions(path, bad_lines) -> Iterator[(session_id, turns)]` with turns as
-utterances in order. It reports lines that it cannot use to `bad_lines` and goes on.
+A format is a module with a reader, and a line here. Code outside the package registers its own:
+
+    from dcse_tf.data.dialogue import Utterance
+    from dcse_tf.data.formats import register_format
+    from dcse_tf.input_files import read_lines
+
+    def read_pairs(path, bad_lines):
+        for number, line in read_lines(path, bad_lines):
+            question, tab, answer = line.partition("\\t")
+            if tab:
+                yield str(number), [Utterance("a", question), Utterance("b", answer)]
+            else:
+                bad_lines.report(path, number, "expected question<TAB>answer")
+
+    register_format("pairs", read_pairs, help="a question and its answer a line")
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
 
@@ -24,14 +38,82 @@ from dcse_tf.input_files import BadLines
 RawSession = tuple[str, list[Utterance]]
 Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
-READERS: dict[str, Reader] = {
-    "session_tsv": session_tsv.read_sessions,
-    "jsonl": jsonl.read_sessions,
-    "chitchat": chitchat.read_sessions,
-    "mdc": mdc.read_sessions,
-    "jddc": jddc.read_sessions,
-    "ecd": ecd.read_sessions,
-    "dialoguecse": dialoguecse.read_sessions,
-    "sgd": sgd.read_sessions,
-    "crosswoz": crosswoz.read_sessions,
-}
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How a kind of file is read.
+
+    Attributes:
+        read: from a path to (session id, utterances in order). It reports lines that it cannot use
+            to the `BadLines` and goes on.
+        help: what the files are, in one line.
+        has_intents: whether utterances come with intents.
+    """
+
+    read: Reader
+    help: str
+    has_intents: bool = False
+
+
+FORMATS: dict[str, Format] = {}
+
+
+def register_format(name: str, reader: Reader, *, help: str, has_intents: bool = False) -> None:
+    """Adds a corpus format, which every option called `format` then accepts.
+
+    Args:
+        name: the value of the option.
+        reader: see `Format`.
+        help: what the files are, in one line for `--help`.
+        has_intents: whether utterances come with intents, as retrieval sets need them.
+
+    Raises:
+        ValueError: another format has the name.
+    """
+    if name in FORMATS:
+        raise ValueError(f"there is a corpus format {name!r} already")
+    FORMATS[name] = Format(reader, help, has_intents)
+
+
+register_format(
+    "session_tsv",
+    session_tsv.read_sessions,
+    help="{session_id}\\t{role}\\t{text} a line, the lines of a session together",
+)
+register_format(
+    "jsonl",
+    jsonl.read_sessions,
+    help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents"',
+    has_intents=True,
+)
+register_format(
+    "chitchat",
+    chitchat.read_sessions,
+    help="dataset.json of the PyPI package chitchat-dataset",
+)
+register_format(
+    "mdc",
+    mdc.read_sessions,
+    help="{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
+    has_intents=True,
+)
+register_format("jddc", jddc.read_sessions, help="chat.txt of the JD corpus, 7 fields")
+register_format(
+    "ecd",
+    ecd.read_sessions,
+    help="train.txt of the response-selection release of the E-commerce corpus",
+)
+register_format(
+    "dialoguecse",
+    dialoguecse.read_sessions,
+    help="train_data.txt of the paper's authors",
+)
+register_format(
+    "sgd",
+    sgd.read_sessions,
+    help="dialogues_*.json of Schema-Guided Dialogue",
+    has_intents=True,
+)
+register_format(
+    "crosswoz", crosswoz.read_sessions, help="train.json[.zip] of CrossWOZ", has_intents=True
+)

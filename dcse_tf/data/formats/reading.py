@@ -1,6 +1,5 @@
 """What the readers of several formats share: sessions from rows, from JSON, and their ids."""
 
-import hashlib
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import InputError
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import UNREADABLE, BadLines, open_input
 
 _RECENT = 1 << 16
@@ -27,22 +27,18 @@ class SeenIds:
         self._sorted = np.zeros(0, np.uint64)
 
     def add(self, text: str) -> None:
-        self._recent.add(_fingerprint(text))
+        self._recent.add(hash_number(text))
         if len(self._recent) >= _RECENT:
             recent = np.fromiter(self._recent, np.uint64, len(self._recent))
             self._sorted = np.union1d(self._sorted, recent)
             self._recent = set()
 
     def __contains__(self, text: str) -> bool:
-        key = _fingerprint(text)
+        key = hash_number(text)
         if key in self._recent:
             return True
         place = int(np.searchsorted(self._sorted, np.uint64(key)))
         return place < len(self._sorted) and int(self._sorted[place]) == key
-
-
-def _fingerprint(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def group_rows(

@@ -6,12 +6,12 @@ negatives of each other.
 """
 
 import array
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
 Window = tuple[int, list[Utterance]]
@@ -90,8 +90,7 @@ class _Fingerprints:
 
 
 def _fingerprint(turn: Utterance) -> int:
-    content = f"{turn.role}\t{turn.text}".encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+    return hash_number(f"{turn.role}\t{turn.text}")
 
 
 def _find_contained(prints: _Fingerprints) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.batch import make_view_batches
+from dcse_tf.data.batch import make_simcse_batches
 from dcse_tf.model.layout import Layout
 
 PADDED = Layout("padded")
@@ -15,7 +15,7 @@ FIRST = [True, True, True, True, False, False]
 
 def make(texts=TEXTS, replicas=1):
     token_ids = tf.ragged.constant(texts, tf.int32, inner_shape=()).to_tensor()
-    batches = make_view_batches(token_ids, replicas, PADDED)
+    batches = make_simcse_batches(token_ids, replicas, PADDED)
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
 
