@@ -26,6 +26,7 @@ from dcse_tf.input_files import read_json_object
 MARK = ".dcse_tf-"
 _LOCK, _PARTIAL, _PREVIOUS = "lock", "partial", "previous"
 _NUMBER = re.compile("[0-9]+")
+MADE_FROM_FILE = "made_from.json"
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
@@ -59,6 +60,25 @@ def hash_file(path: pathlib.Path) -> str:
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_folder(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of the files in a folder, by name."""
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+
+
+def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
+    """What has happened to files since `hash_folder`; None if all are as they were.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for name, expected in hashes.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if hash_file(folder / name) != expected:
+            return f"{name} has another content than was written"
+    return None
 
 
 def hash_number(text: str) -> int:
@@ -228,6 +248,38 @@ def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
             yield folder
 
 
+@contextlib.contextmanager
+def resumable(path: pathlib.Path, made_from: "MadeFrom", overwrite: bool) -> Iterator[pathlib.Path]:
+    """Yields a folder where a long job keeps its finished steps until `path` is complete.
+
+    A step is finished if its file is there, so each has to appear whole: see `atomic_file`. If the
+    job is stopped the folder stays, and the next job made from the same things gets it again. It
+    goes if no step was finished, and at the end, when the job has moved out what it wants to keep.
+
+    Args:
+        path: the file or folder to make; the caller holds its lock, see `lock_output`.
+        made_from: what the steps depend on; it is the first file in the folder, MADE_FROM_FILE.
+        overwrite: whether to start anew.
+
+    Raises:
+        InputError: the folder is of a job that was made from other things.
+    """
+    work = partial_path(path)
+    try:
+        if _has_steps(work) and not overwrite:
+            _require_same(work, made_from)
+        else:
+            _remove(work)
+            work.mkdir(parents=True)
+            made_from.write(work / MADE_FROM_FILE)
+        yield work
+    except BaseException:
+        if not _has_steps(work):
+            _remove(work)
+        raise
+    _remove(work)
+
+
 def restore_replaced(path: pathlib.Path) -> None:
     """Puts back a folder that a crash left under another name while it was being replaced.
 
@@ -240,6 +292,15 @@ def restore_replaced(path: pathlib.Path) -> None:
     if _is_replaced(path):
         with lock_output(path):
             _restore(path)
+
+
+def replace_folder(partial: pathlib.Path, path: pathlib.Path) -> None:
+    """Gives a folder that is complete its name; one that has the name already stays until then.
+
+    The caller holds the lock of `path`, see `lock_output`.
+    """
+    _flush_tree(partial)
+    _replace(partial, path)
 
 
 def flush(path: pathlib.Path) -> None:
@@ -266,6 +327,21 @@ def _replace(partial: pathlib.Path, path: pathlib.Path) -> None:
     partial.rename(path)
     flush(path.parent)
     _remove(previous)
+
+
+def _has_steps(work: pathlib.Path) -> bool:
+    """Whether anything is finished in the folder of a resumable job."""
+    names = {path.name for path in work.iterdir()} if work.is_dir() else set()
+    return any(name != MADE_FROM_FILE and MARK not in name for name in names)
+
+
+def _require_same(work: pathlib.Path, made_from: "MadeFrom") -> None:
+    remedy = "give the same, or `overwrite` to start anew"
+    try:
+        before = MadeFrom.read(work / MADE_FROM_FILE)
+    except InputError as error:
+        raise InputError(f"{error}; {remedy}") from error
+    before.require(made_from, f"{work}: begun with other settings or files", remedy)
 
 
 def _is_replaced(path: pathlib.Path) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -37,28 +38,36 @@ def check_encoder() -> None:
 
 def run(job: str, *flags: str) -> None:
     """Runs a job, its output passed on; stops the demo if it fails."""
-    print(f"\n$ python -m dcse_tf.cli.{job} {' '.join(flags)}", flush=True)
+    print(f"\n$ python -m dcse_tf.cli.{job} {shlex.join(flags)}", flush=True)
     done = subprocess.run([sys.executable, "-m", f"dcse_tf.cli.{job}", *flags], check=False)
     if done.returncode:
         sys.exit(done.returncode)
 
 
+def write_search_files(sessions: pathlib.Path, corpus: pathlib.Path, queries: pathlib.Path) -> None:
+    """The shortest utterances of more than three words, and the queries; a text a line."""
+    lines = sessions.read_text(encoding="utf-8").splitlines()
+    texts = {" ".join(turn["text"].split()) for line in lines for turn in json.loads(line)["turns"]}
+    kept = sorted((text for text in texts if text.count(" ") > 2), key=lambda t: (len(t), t))[:2000]
+    corpus.write_text("".join(f"{text}\n" for text in kept), encoding="utf-8")
+    queries.write_text("".join(f"{query}\n" for query in QUERIES), encoding="utf-8")
+
+
 def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
     """Scores of both evaluations beside each other."""
-    rows = [
+    old, new = (
         {
             (result["task"], name): (value, result["scores"].get(f"chance_{name}"))
-            for result in json.loads(path.read_text())["results"]
+            for result in json.loads(path.read_text(encoding="utf-8"))["results"]
             for name, value in result["scores"].items()
         }
         for path in (before, after)
-    ]
+    )
     print(f"\n{'held-out conversations':<32}{'chance':>8}{'before':>8}{'after':>8}{'change':>8}")
-    for key, (old, chance) in rows[0].items():
+    for key, (was, chance) in old.items():
         if chance is not None:
-            new = rows[1][key][0]
-            name = f"{key[0]} {key[1]}"
-            print(f"{name:<32}{chance:8.2f}{old:8.2f}{new:8.2f}{new - old:+8.2f}")
+            now = new[key][0]
+            print(f"{' '.join(key):<32}{chance:8.2f}{was:8.2f}{now:8.2f}{now - was:+8.2f}")
 
 
 def main() -> None:
@@ -76,11 +85,14 @@ def main() -> None:
     train = ("--flagfile=flags/chitchat/recommended.flags", f"--encoder={ENCODER}")
     run("train", *train, f"--data_dir={data}", f"--run_dir={trained}")
     run("evaluate", *sets, f"--model={trained}", f"--output={out}/after.json")
+
     shutil.rmtree(export, ignore_errors=True)
     run("export", f"--run_dir={trained}", f"--output_dir={export}")
-    neighbours = ["experiments/neighbours.py", str(export), str(data / "test.jsonl"), *QUERIES]
-    print(f"\n$ python {' '.join(neighbours[:3])} ...", flush=True)
-    subprocess.run([sys.executable, *neighbours], check=True)
+    corpus, queries = out / "utterances.txt", out / "queries.txt"
+    write_search_files(data / "test.jsonl", corpus, queries)
+    places = (f"--model={export}", f"--corpus={corpus}", f"--queries={queries}")
+    run("search", *places, "--top=3")
+
     print_comparison(out / "before.json", out / "after.json")
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; everything is in {out}")
     print(f"watch the training with: .venv/bin/tensorboard --logdir {trained}")

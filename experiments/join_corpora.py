@@ -1,9 +1,9 @@
 """Writes dialogues of several corpora as one file of sessions in the jsonl form.
 
-    PYTHONPATH=. python experiments/join_corpora.py --output=all.jsonl FORMAT:FILE FORMAT:FILE ...
+    python experiments/join_corpora.py --output=all.jsonl FORMAT:FILE,FILE FORMAT:FILE ...
 
-Vocabulary and adapted encoder of the small experiments are made from it; turns are joined as
-prepare_data does by default.
+Vocabulary and adapted encoder of the small experiments are made from it. The turns of one speaker
+are joined, as prepare_data does by default.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import pathlib
 import sys
 
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file
@@ -21,25 +20,19 @@ from dcse_tf.input_files import BadLines
 
 
 def join(corpora: list[str], output: pathlib.Path) -> None:
-    """Reads FORMAT:FILE each; a session's name begins with the corpus' number.
+    """Reads FORMAT:FILE,... each; a session's name begins with the corpus' number.
 
     Raises:
         InputError: a file cannot be read, or its format is not known.
     """
     with atomic_file(output) as partial, partial.open("w", encoding="utf-8") as file:
         for number, corpus in enumerate(corpora):
-            name, _, path = corpus.partition(":")
-            if name not in FORMATS or not path:
-                known = ", ".join(FORMATS)
-                raise InputError(f"{corpus}: expected FORMAT:FILE with a format of {known}")
-            options = CorpusOptions(format=name, input=tuple(path.split(",")))
-            count = 0
+            form, _, paths = corpus.partition(":")
+            options = CorpusOptions(format=form, input=tuple(paths.split(",")))
             for session in read_sessions(options, BadLines(0), collections.Counter()):
                 turns = [{"role": turn.role, "text": turn.text} for turn in session.turns]
                 content = {"session_id": f"{number}-{session.session_id}", "turns": turns}
                 file.write(json.dumps(content, ensure_ascii=False) + "\n")
-                count += 1
-            print(f"{corpus}: {count} sessions")
 
 
 def main() -> None:

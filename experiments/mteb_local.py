@@ -10,21 +10,22 @@ own, in which the script starts itself again.
 """
 
 import argparse
-import dataclasses
 import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "benchmarks"))
 
-ROOT = pathlib.Path(__file__).parents[1]
+import numpy as np
+import peers
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONSTRAINTS = (
     ROOT / "constraints.txt",
-    ROOT / "experiments/benchmarks/peers/constraints.txt",
+    peers.CONSTRAINTS,
     ROOT / "experiments/mteb_constraints.txt",
 )
 SUBSET, SPLIT = "default", "test"
@@ -58,26 +59,6 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def build_environment(folder: pathlib.Path) -> pathlib.Path:
-    """The Python of MTEB's environment, installed anew where the constraints have changed."""
-    python, record = folder / "bin" / "python", folder / "mteb-constraints.txt"
-    constraints = b"".join(path.read_bytes() for path in CONSTRAINTS)
-    if record.is_file() and record.read_bytes() == constraints:
-        return python
-    # Only an environment is replaced, never another folder that someone has named.
-    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
-        sys.exit(f"error: --env={folder}: expected a virtual environment or no folder")
-    print(f"installing MTEB, PyTorch and dcse_tf into {folder}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    # -I: what PYTHONPATH names is not in the environment, and pip would take it for installed.
-    install = [str(python), "-I", "-m", "pip", "install", "--quiet"]
-    for path in CONSTRAINTS:
-        install += ["-c", str(path)]
-    subprocess.run([*install, "-e", str(ROOT), "mteb", "torch"], check=True)
-    record.write_bytes(constraints)
-    return python
-
-
 def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
     """An STS task of MTEB over a sts.txt."""
     import datasets
@@ -90,7 +71,7 @@ def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
     }
 
     class LocalSts(AbsTaskSTS):
-        metadata = _describe(path, "STS", "cosine_spearman")
+        metadata = describe(path, "STS", "cosine_spearman")
         min_score, max_score = 1, 5
 
         def load_data(self, **kwargs: Any) -> None:
@@ -100,46 +81,21 @@ def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
     return LocalSts()
 
 
-def take_queries(whole: Any, count: int) -> Any:
-    """The first queries of a retrieval set (0: all) and the sentences that they need."""
-    from dcse_tf.evaluation.retrieval import Query
-
-    queries = whole.queries[: count or None]
-    used = {q.sentence for q in queries}
-    used |= {int(row) for q in queries for row in (*q.positives, *q.negatives)}
-    rows = sorted(used)
-    place = np.full(len(whole.sentences), -1)
-    place[rows] = range(len(rows))
-    return dataclasses.replace(
-        whole,
-        sentences=[whole.sentences[row] for row in rows],
-        intents=[whole.intents[row] for row in rows],
-        queries=[
-            Query(int(place[q.sentence]), place[q.positives], place[q.negatives]) for q in queries
-        ],
-    )
-
-
-def make_retrieval_task(path: pathlib.Path, retrieval_set: Any) -> Any:
+def make_retrieval_task(path: pathlib.Path, sentences: list[str], queries: list[Any]) -> Any:
     """A retrieval task of MTEB in which each query ranks its own candidates of a select.txt."""
     import datasets
     from mteb.abstasks import AbsTaskRetrieval
 
-    sentences, queries = retrieval_set.sentences, retrieval_set.queries
     relevant, ranked = {}, {}
     for query in queries:
         name = f"q{query.sentence}"
         relevant[name] = {f"d{row}": 1 for row in query.positives.tolist()}
-        rivals = [f"d{row}" for row in query.negatives.tolist()]
-        ranked[name] = [*relevant[name], *rivals]
+        ranked[name] = [*relevant[name], *(f"d{row}" for row in query.negatives.tolist())]
     corpus = {"id": [f"d{row}" for row in range(len(sentences))], "text": sentences}
-    asked = {
-        "id": list(ranked),
-        "text": [sentences[query.sentence] for query in queries],
-    }
+    asked = {"id": list(ranked), "text": [sentences[query.sentence] for query in queries]}
 
     class LocalRetrieval(AbsTaskRetrieval):
-        metadata = _describe(path, "Reranking", "map_at_1000")
+        metadata = describe(path, "Reranking", "map_at_1000")
 
         def load_data(self, **kwargs: Any) -> None:
             split = {
@@ -154,7 +110,8 @@ def make_retrieval_task(path: pathlib.Path, retrieval_set: Any) -> Any:
     return LocalRetrieval()
 
 
-def _describe(path: pathlib.Path, kind: str, score: str) -> Any:
+def describe(path: pathlib.Path, kind: str, score: str) -> Any:
+    """What MTEB must know of a task."""
     import mteb
 
     return mteb.TaskMetadata(
@@ -179,7 +136,8 @@ def _describe(path: pathlib.Path, kind: str, score: str) -> Any:
 def main() -> None:
     arguments = parse_arguments()
     if importlib.util.find_spec("mteb") is None:
-        python = str(build_environment(arguments.env))
+        installed = ("-e", str(ROOT), "mteb", "torch")
+        python = str(peers.build_environment(arguments.env, installed, CONSTRAINTS))
         os.execv(python, [python, *sys.argv])
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -188,17 +146,19 @@ def main() -> None:
     from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 
     encoder = dcse_tf.SentenceEncoder.load(arguments.model, pooling=arguments.pooling)
+    # The task, MTEB's name of each score, and our own scores.
     tasks: list[tuple[pathlib.Path, Any, dict[str, str], dict[str, float]]] = []
     for path in arguments.sts:
         sts_set = read_sts_set(path)
         own = evaluate_sts(sts_set, encoder.encode).scores
-        names = {"spearman": "cosine_spearman"}
-        tasks.append((path, make_sts_task(path, sts_set), names, own))
+        tasks.append((path, make_sts_task(path, sts_set), {"spearman": "cosine_spearman"}, own))
     for path in arguments.retrieval:
-        retrieval_set = take_queries(read_retrieval_set(path), arguments.max_queries)
-        own = evaluate_retrieval(retrieval_set, encoder.encode).scores
-        names = {"map": "map_at_1000", "mrr": "mrr_at_1000"}
-        tasks.append((path, make_retrieval_task(path, retrieval_set), names, own))
+        whole = read_retrieval_set(path)
+        count = arguments.max_queries or len(whole.queries)
+        items = evaluate_retrieval(whole, encoder.encode).items
+        own = {name: float(np.mean(items[name][:count])) for name in ("map", "mrr")}
+        task = make_retrieval_task(path, whole.sentences, whole.queries[:count])
+        tasks.append((path, task, {"map": "map_at_1000", "mrr": "mrr_at_1000"}, own))
     models = {"mteb": encoder.as_mteb()}
     if arguments.peer:
         from sentence_transformers import SentenceTransformer

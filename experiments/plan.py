@@ -1,12 +1,13 @@
-"""From settings and rows to runs: preparation, adaptation, one run a row, corpus and seed, and its
-evaluation on a half of the sets, a run of its own: on the other half nothing is trained anew.
+"""From settings and rows to runs: preparation, adaptation, a model for each row, corpus and seed,
+and its evaluation on a half of the sets: a run of its own, so that nothing is trained anew for the
+other half.
 """
 
 import dataclasses
 import pathlib
 
-from rows import Row, Variant
-from runs import WORK, Run
+from rows import RECIPE, Row, Variant
+from runner import WORK, Run
 from settings import Corpus, Settings
 
 # Small: the formats of the samples, and the paper's longest utterances (section 5.3).
@@ -16,30 +17,29 @@ _MIN_TURNS = {"mdc": 2, "jddc": 4, "ecd": 4}
 _VOCABULARY = 6000
 _WARMUP = 500
 _SESSIONS = 20  # a batch, the paper's (section 5.3)
-_NEVER = 10**9
 _ENCODER = "model/encoder/config.json"  # what train leaves
-_VECTOR_FLAGS = ("token_vectors", "token_index")
 # Without dev data the encoder that train keeps is the last: the sets are the test here.
-_LAST = ("--dev_samples=0", f"--eval_every={_NEVER}")
+_LAST = ("--dev_samples=0", "--eval_every=1000000000")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Runs in their order, and where results will lie.
+    """The runs of an experiment, and where results will lie.
 
     Attributes:
+        runs: by name.
         results: (variant, corpus) -> file of each seed; one file where nothing is random.
         skipped: what cannot be had with these settings, and why.
     """
 
-    runs: list[Run]
+    runs: dict[str, Run]
     results: dict[tuple[Variant, str], list[pathlib.Path]]
     skipped: list[str]
 
 
 def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
     """The runs that variants need, each once, measured on a half: --half of `evaluate`."""
-    runs: dict[str, Run] = {}
+    planner = _Planner(settings)
     results: dict[tuple[Variant, str], list[pathlib.Path]] = {}
     skipped = []
     for variant in variants:
@@ -47,173 +47,151 @@ def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
             if variant.row.fit == "word_vectors" and not corpus.word_vectors:
                 skipped.append(f"{variant.row.title} on {corpus.title}: no file of word vectors")
                 continue
-            seeds = settings.seeds if variant.row.seeded else (None,)
-            for seed in seeds:
-                run = _add_scores(runs, settings, corpus, variant, seed, half)
-                path = settings.work_dir / run.name / "results.json"
-                results.setdefault((variant, corpus.name), []).append(path)
-    return Plan(list(runs.values()), results, skipped)
+            results[variant, corpus.name] = [
+                settings.work_dir / planner.add_scores(corpus, variant, seed, half) / "results.json"
+                for seed in (settings.seeds if variant.row.seeded else (None,))
+            ]
+    return Plan(planner.runs, results, skipped)
 
 
-def _add(runs: dict[str, Run], run: Run) -> Run:
-    return runs.setdefault(run.name, run)
+class _Planner:
+    """Collects runs. Methods that add one return its name, or where what it makes lies."""
 
+    def __init__(self, settings: Settings):
+        self.runs: dict[str, Run] = {}
+        self._settings = settings
 
-def _add_scores(
-    runs: dict[str, Run],
-    settings: Settings,
-    corpus: Corpus,
-    variant: Variant,
-    seed: int | None,
-    half: str,
-) -> Run:
-    """A row's evaluation on a half of the corpus' sets."""
-    row = variant.row
-    name = f"{corpus.name}/{variant.name}" + ("" if seed is None else f"-seed{seed}")
-    model, maker = _add_model(runs, settings, corpus, variant, seed, f"rows/{name}")
-    name = f"scores/{half}/{name}"
-    sts = ",".join(measured.sts for measured in corpus.sets if measured.sts)
-    command = (
-        "-m",
-        "dcse_tf.cli.evaluate",
-        f"--model={model}",
-        f"--pooling={'mean' if row.fit else row.pooling}",
-        f"--retrieval={','.join(s.retrieval for s in corpus.sets)}",
-        *([f"--sts={sts}"] if sts else []),
-        f"--half={half}",
-        f"--output={WORK}/{name}/results.json",
-    )
-    needs = (maker.name,) if maker else ()
-    return _add(runs, Run(name, (command,), ("results.json",), needs))
+    def _add(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
+        command = ("-m", f"dcse_tf.cli.{job}", *flags)
+        self.runs.setdefault(name, Run(name, command, output, tuple(needs)))
+        return name
 
-
-def _add_model(
-    runs: dict[str, Run],
-    settings: Settings,
-    corpus: Corpus,
-    variant: Variant,
-    seed: int | None,
-    name: str,
-) -> tuple[str, Run | None]:
-    """Where a row's model is, and the run that makes it: its own, or its encoder's, if any."""
-    row, needs, places = variant.row, [], []
-    if row.encoder:
-        encoder, encoder_run = _add_encoder(runs, settings, corpus, row.encoder)
-        if not (row.train or row.fit):
-            return encoder, encoder_run
-        data = _add_data(runs, settings, corpus, variant.share)
-        needs = [run.name for run in (encoder_run, data) if run]
-        places = [f"--encoder={encoder}", f"--data_dir={WORK}/{data.name}/data"]
-    model = f"{WORK}/{name}/model"
-    if row.train:
-        job, output = ("train", *_train_flags(settings, variant), f"--run_dir={model}"), _ENCODER
-    else:
-        fit = _fit_flags(settings, corpus, row)
-        job, output = ("fit_baseline", *fit, f"--output_dir={model}"), "model/baseline.json"
-    random = [] if seed is None else [f"--seed={seed}"]
-    command = ("-m", f"dcse_tf.cli.{job[0]}", *job[1:], *places, *random)
-    return model, _add(runs, Run(name, (command,), (output,), tuple(needs)))
-
-
-def _train_flags(settings: Settings, variant: Variant) -> list[str]:
-    flags = list(variant.row.train)
-    if settings.size == "small":
-        flags += ["--learning_rate=1e-4", "--freeze_layers=0", "--nofreeze_embeddings"]
-    if settings.size != "paper" and variant.row.sessions:
-        flags += [f"--batch_form={settings.batch_form}", f"--global_batch_size={_SESSIONS}"]
-    steps = [f"--steps={settings.steps}"] if settings.steps else []
-    recipe = dict(variant.row.recipe).get(settings.size, ())
-    return [*flags, *steps, *recipe, *_LAST, *settings.train_flags, *variant.flags]
-
-
-def _fit_flags(settings: Settings, corpus: Corpus, row: Row) -> tuple[str, ...]:
-    if row.fit == "word_vectors":
-        return ("--kind=word_vectors", *corpus.word_vectors)
-    flow = row.fit == "flow" and settings.steps
-    steps = (f"--steps={settings.steps}",) if flow else ()
-    return (f"--kind={row.fit}", f"--pooling={row.pooling}", *steps)
-
-
-def _add_encoder(
-    runs: dict[str, Run], settings: Settings, corpus: Corpus, which: str
-) -> tuple[str, Run | None]:
-    """Where an encoder is, and the run that makes it, if any.
-
-    Small: one for all corpora, and the original is what the adaptation starts from: a step of
-    rate 0 writes it. Others: the checkpoint, adapted to each corpus.
-    """
-    if settings.size != "small" and which == "original":
-        return corpus.encoder, None
-    if settings.size != "small":
-        name, data = f"adapted/{corpus.name}", _add_data(runs, settings, corpus, 1.0)
-        flags = (f"--flagfile=flags/{corpus.name}/mlm.flags", f"--encoder={corpus.encoder}")
-    else:
-        name, data = which, _add_joint(runs, settings)
-        steps = settings.mlm_steps if which == "adapted" else 1
-        vectors = settings.token_vectors
-        flags = (
-            "--task=mlm",
-            f"--encoder_size={settings.encoder_size}",
-            *(f"--{name}={file}" for name, file in zip(_VECTOR_FLAGS, vectors)),
-            f"--steps={steps}",
-            "--global_batch_size=128",
-            f"--learning_rate={'5e-4' if which == 'adapted' else '0'}",
-            f"--warmup_steps={min(_WARMUP, steps // 6)}",
-            "--decay=linear",
-        )
-    name = f"encoders/{name}"
-    places = (f"--data_dir={WORK}/{data.name}/data", f"--run_dir={WORK}/{name}/model")
-    command = ("-m", "dcse_tf.cli.train", *flags, *_LAST, *places)
-    return f"{WORK}/{name}/model", _add(runs, Run(name, (command,), (_ENCODER,), (data.name,)))
-
-
-def _add_joint(runs: dict[str, Run], settings: Settings) -> Run:
-    """Small: the training text of all corpora as one, with the vocabulary that is made from it."""
-    name = "data/joint"
-    texts = [f"{_FORMATS[c.name]}:{','.join(c.train)}" for c in settings.joint]
-    join = ("experiments/join_corpora.py", f"--output={WORK}/{name}/joint.jsonl", *texts)
-    longest = max(_LONGEST[corpus.name] for corpus in settings.joint)
-    prepare = (
-        "-m",
-        "dcse_tf.cli.prepare_data",
-        "--format=jsonl",
-        f"--input={WORK}/{name}/joint.jsonl",
-        f"--vocab_size={_VOCABULARY}",
-        f"--max_sequence_length={longest}",
-        f"--min_turns={min(_MIN_TURNS[corpus.name] for corpus in settings.joint)}",
-        *_held_out(1.0),
-        f"--output_dir={WORK}/{name}/data",
-    )
-    return _add(runs, Run(name, (join, prepare), ("data/manifest.json",)))
-
-
-def _add_data(runs: dict[str, Run], settings: Settings, corpus: Corpus, share: float) -> Run:
-    """A corpus, prepared; with a share below 1 the other sessions are held out."""
-    name = f"data/{corpus.name}" + ("" if share == 1.0 else f"-share={share:g}")
-    if settings.size != "small":
-        needs: tuple[str, ...] = ()
-        flags = [f"--flagfile=flags/{corpus.name}/prepare.flags", f"--vocab={corpus.encoder}"]
-    else:
-        joint = _add_joint(runs, settings)
-        needs = (joint.name,)
+    def add_scores(self, corpus: Corpus, variant: Variant, seed: int | None, half: str) -> str:
+        """A row's evaluation on a half of the corpus' sets."""
+        row = variant.row
+        place = f"{corpus.name}/{variant.name}" + ("" if seed is None else f"-seed{seed}")
+        model, needs = self._add_model(corpus, variant, seed, f"rows/{place}")
+        name = f"scores/{half}/{place}"
+        sts = ",".join(measured.sts for measured in corpus.sets if measured.sts)
         flags = [
-            f"--format={_FORMATS[corpus.name]}",
-            f"--vocab={WORK}/{joint.name}/data/vocabulary",
-            f"--max_sequence_length={_LONGEST[corpus.name]}",
-            f"--min_turns={_MIN_TURNS[corpus.name]}",
+            f"--model={model}",
+            f"--pooling={'mean' if row.fit else row.pooling}",
+            f"--retrieval={','.join(measured.retrieval for measured in corpus.sets)}",
+            *([f"--sts={sts}"] if sts else []),
+            f"--half={half}",
+            f"--output={WORK}/{name}/results.json",
         ]
-    command = (
-        "-m",
-        "dcse_tf.cli.prepare_data",
-        *flags,
-        *_held_out(share),
-        *([f"--input={','.join(corpus.train)}"] if corpus.train else []),
-        f"--output_dir={WORK}/{name}/data",
-    )
-    return _add(runs, Run(name, (command,), ("data/manifest.json",), needs))
+        return self._add(name, "evaluate", flags, "results.json", needs)
+
+    def _add_model(
+        self, corpus: Corpus, variant: Variant, seed: int | None, name: str
+    ) -> tuple[str, list[str]]:
+        """Where a row's model lies, and the run that makes it: its own or its encoder's, if any."""
+        row, needs, flags = variant.row, [], []
+        if row.encoder:
+            encoder, needs = self._add_encoder(corpus, row.encoder)
+            if not (row.train or row.fit):
+                return encoder, needs
+            data = self._add_data(corpus, variant.share)
+            needs = [*needs, data]
+            flags = [f"--encoder={encoder}", f"--data_dir={WORK}/{data}/data"]
+        model = f"{WORK}/{name}/model"
+        if seed is not None:
+            flags.append(f"--seed={seed}")
+        if row.train:
+            flags = [*self._train_flags(variant), f"--run_dir={model}", *flags]
+            return model, [self._add(name, "train", flags, _ENCODER, needs)]
+        flags = [*self._fit_flags(corpus, row), f"--output_dir={model}", *flags]
+        return model, [self._add(name, "fit_baseline", flags, "model/baseline.json", needs)]
+
+    def _train_flags(self, variant: Variant) -> list[str]:
+        settings, flags = self._settings, list(variant.row.train)
+        if settings.size == "small":
+            flags += ["--learning_rate=1e-4", "--freeze_layers=0", "--nofreeze_embeddings"]
+        if settings.size != "paper" and variant.row.sessions:
+            flags += [f"--batch_form={settings.batch_form}", f"--global_batch_size={_SESSIONS}"]
+        steps = [f"--steps={settings.steps}"] if settings.steps else []
+        recipe = RECIPE[settings.size] if variant.row.recipe else ()
+        return [*flags, *steps, *recipe, *_LAST, *settings.train_flags, *variant.flags]
+
+    def _fit_flags(self, corpus: Corpus, row: Row) -> list[str]:
+        if row.fit == "word_vectors":
+            return ["--kind=word_vectors", *corpus.word_vectors]
+        steps = self._settings.steps if row.fit == "flow" else None
+        kind = [f"--kind={row.fit}", f"--pooling={row.pooling}"]
+        return [*kind, f"--steps={steps}"] if steps else kind
+
+    def _add_encoder(self, corpus: Corpus, which: str) -> tuple[str, list[str]]:
+        """Where an encoder lies, and the run that makes it, if any.
+
+        Small: one for all corpora, and the original is what the adaptation starts from: a step of
+        rate 0 writes it. Others: the checkpoint, adapted to each corpus.
+        """
+        settings = self._settings
+        if settings.size == "small":
+            name, data = which, self._add_joint()
+            steps = settings.mlm_steps if which == "adapted" else 1
+            vectors = zip(("token_vectors", "token_index"), settings.token_vectors)
+            flags = [
+                "--task=mlm",
+                f"--encoder_size={settings.encoder_size}",
+                *(f"--{flag}={file}" for flag, file in vectors),
+                f"--steps={steps}",
+                "--global_batch_size=128",
+                f"--learning_rate={'5e-4' if which == 'adapted' else '0'}",
+                f"--warmup_steps={min(_WARMUP, steps // 6)}",
+                "--decay=linear",
+            ]
+        elif which == "original":
+            return corpus.encoder, []
+        else:
+            name, data = f"adapted/{corpus.name}", self._add_data(corpus, 1.0)
+            flags = [f"--flagfile=flags/{corpus.name}/mlm.flags", f"--encoder={corpus.encoder}"]
+        model = f"{WORK}/encoders/{name}/model"
+        places = [f"--data_dir={WORK}/{data}/data", f"--run_dir={model}"]
+        run = self._add(f"encoders/{name}", "train", [*flags, *_LAST, *places], _ENCODER, [data])
+        return model, [run]
+
+    def _add_joint(self) -> str:
+        """Small: the training text of all corpora as one, and the vocabulary made from it."""
+        corpora = self._settings.joint
+        texts = [f"{_FORMATS[c.name]}:{','.join(c.train)}" for c in corpora]
+        joined, file = "data/joined", f"{WORK}/data/joined/sessions.jsonl"
+        command = ("experiments/join_corpora.py", f"--output={file}", *texts)
+        self.runs.setdefault(joined, Run(joined, command, "sessions.jsonl"))
+        name = "data/joint"
+        flags = [
+            "--format=jsonl",
+            f"--input={file}",
+            f"--vocab_size={_VOCABULARY}",
+            f"--max_sequence_length={max(_LONGEST[corpus.name] for corpus in corpora)}",
+            f"--min_turns={min(_MIN_TURNS[corpus.name] for corpus in corpora)}",
+            *_hold_out(1.0),
+            f"--output_dir={WORK}/{name}/data",
+        ]
+        return self._add(name, "prepare_data", flags, "data/manifest.json", [joined])
+
+    def _add_data(self, corpus: Corpus, share: float) -> str:
+        """A corpus, prepared; with a share below 1 the other sessions are held out."""
+        name = f"data/{corpus.name}" + ("" if share == 1.0 else f"-share={share:g}")
+        if self._settings.size != "small":
+            needs = []
+            flags = [f"--flagfile=flags/{corpus.name}/prepare.flags", f"--vocab={corpus.encoder}"]
+        else:
+            needs = [self._add_joint()]
+            flags = [
+                f"--format={_FORMATS[corpus.name]}",
+                f"--vocab={WORK}/{needs[0]}/data/vocabulary",
+                f"--max_sequence_length={_LONGEST[corpus.name]}",
+                f"--min_turns={_MIN_TURNS[corpus.name]}",
+            ]
+        if corpus.train:
+            flags.append(f"--input={','.join(corpus.train)}")
+        flags += [*_hold_out(share), f"--output_dir={WORK}/{name}/data"]
+        return self._add(name, "prepare_data", flags, "data/manifest.json", needs)
 
 
-def _held_out(share: float) -> tuple[str, ...]:
+def _hold_out(share: float) -> list[str]:
     """Splits are by a hash of the session's name: a smaller share is part of a larger one."""
     half = f"{(1.0 - share) / 2:g}"
-    return (f"--dev_fraction={half}", f"--test_fraction={half}")
+    return [f"--dev_fraction={half}", f"--test_fraction={half}"]

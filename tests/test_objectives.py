@@ -49,7 +49,7 @@ def _variables(run_dir):
 @pytest.fixture(scope="module")
 def attentive(data_dir, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "attentive"
-    scores = _train(data_dir, run_dir, aggregation="attention", dev_samples=0, best_metric="")
+    scores = _train(data_dir, run_dir, aggregation="attention", dev_samples=0)
     assert scores == {}  # so the encoder kept is the last
     return run_dir
 
@@ -101,7 +101,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
     norms = {}
     for center in (False, True):
         run_dir = tmp_path / str(center)
-        changes = {"center_tokens": center, "dev_samples": 0, "best_metric": ""}
+        changes = {"center_tokens": center, "dev_samples": 0}
         changes["learning_rate"] = 1e-5  # the running average follows
         _train(data_dir, run_dir, batch_form=batch_form, **changes)
         encoder = load_sentence_encoder(str(run_dir), "model", 0, "mean")

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import MADE_FROM_FILE
 from dcse_tf.search import nearest
 from dcse_tf.search.index import (
-    DESCRIPTION_FILE,
     EMBEDDINGS_FILE,
     FAISS_FILE,
+    TEXTS_FOLDER,
     CorpusTexts,
-    Description,
     Hit,
     SearchIndex,
+    describe,
+    is_index,
+    scale_to_unit_length,
     write_corpus_texts,
-    write_description,
-    write_embeddings,
 )
 from dcse_tf.search.nearest import ApproximateIndex, Settings, find_nearest
 
@@ -123,7 +124,7 @@ def corpus(tmp_path):
 def test_texts_come_once_with_their_first_line_and_count(corpus, tmp_path):
     folder = tmp_path / "index"
     folder.mkdir()
-    assert write_corpus_texts(corpus, folder) == 8
+    write_corpus_texts(corpus, folder)
     texts = CorpusTexts(folder)
     assert [texts[row] for row in range(len(texts))] == ["好的 ok", "a", "b\u2028c"]
     assert texts.lines.tolist() == [1, 2, 5]
@@ -133,7 +134,7 @@ def test_texts_come_once_with_their_first_line_and_count(corpus, tmp_path):
 def test_a_compressed_corpus(corpus, tmp_path):
     packed = tmp_path / "corpus.txt.gz"
     packed.write_bytes(gzip.compress(corpus.read_bytes().replace(b"\n", b"\r\n")))
-    assert write_corpus_texts(packed, tmp_path) == 8
+    write_corpus_texts(packed, tmp_path)
     assert CorpusTexts(tmp_path).counts.tolist() == [2, 3, 1]
 
 
@@ -150,15 +151,19 @@ def test_a_corpus_without_text_is_refused(tmp_path, lines, message):
         write_corpus_texts(write_lines(tmp_path / "corpus.txt", lines), tmp_path)
 
 
+def write_index(folder, corpus, rows):
+    """An exact index over the texts of a file and their embeddings."""
+    (folder / TEXTS_FOLDER).mkdir(parents=True)
+    write_corpus_texts(corpus, folder / TEXTS_FOLDER)
+    np.save(folder / EMBEDDINGS_FILE, scale_to_unit_length(rows).astype(np.float32))
+    describe("exact", {"model": "m"}).write(folder / MADE_FROM_FILE)
+
+
 @pytest.fixture
 def folder(corpus, tmp_path):
     """An exact index over three texts: two alike and one at a right angle."""
     folder = tmp_path / "index"
-    folder.mkdir()
-    write_corpus_texts(corpus, folder)
-    rows = np.array([[3.0, 4.0], [0.3, 0.4], [-8.0, 6.0]])
-    write_embeddings(rows, folder / EMBEDDINGS_FILE)
-    write_description(folder, Description("exact", 3, 2, 8, "c", {"model": "m"}))
+    write_index(folder, corpus, np.array([[3.0, 4.0], [0.3, 0.4], [-8.0, 6.0]]))
     return folder
 
 
@@ -180,12 +185,10 @@ def spellings(tmp_path):
 
     def make(directions):
         write_lines(tmp_path / "spelt.txt", [text.encode() for text in directions])
-        folder = tmp_path / "spelt"
-        folder.mkdir()
-        write_corpus_texts(tmp_path / "spelt.txt", folder)
         angles = np.radians(list(directions.values()))
-        write_embeddings(np.stack([np.cos(angles), np.sin(angles)], 1), folder / EMBEDDINGS_FILE)
-        write_description(folder, Description("exact", len(angles), 2, len(angles), "c", {}))
+        rows = np.stack([np.cos(angles), np.sin(angles)], 1)
+        folder = tmp_path / "spelt"
+        write_index(folder, tmp_path / "spelt.txt", rows)
         return SearchIndex(folder)
 
     return make
@@ -212,42 +215,41 @@ def test_spellings_that_the_encoder_tells_apart_are_different_texts(spellings):
     assert found_texts(index, 3) == [["US", "other", "us"]]
 
 
-def test_embeddings_are_stored_at_length_one(folder):
-    stored = np.load(folder / EMBEDDINGS_FILE)
-    assert stored.dtype == np.float32
-    np.testing.assert_allclose(stored, [[0.6, 0.8], [0.6, 0.8], [-0.8, 0.6]], atol=1e-7)
+def test_embeddings_are_scaled_to_length_one_and_zeros_stay_zeros():
+    scaled = scale_to_unit_length(np.array([[3.0, 4.0], [-8.0, 6.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(scaled, [[0.6, 0.8], [-0.8, 0.6], [0.0, 0.0]], atol=1e-7)
 
 
-def test_embeddings_that_are_not_finite_are_not_written(tmp_path):
+def test_embeddings_that_are_not_finite_are_refused():
     with pytest.raises(InputError, match="diverged"):
-        write_embeddings(np.array([[1.0, np.inf]]), tmp_path / "e.npy")
-    assert list(tmp_path.iterdir()) == []
+        scale_to_unit_length(np.array([[1.0, np.inf]]))
 
 
 def test_no_file_of_an_index_may_be_cut_short_or_missing(folder):
-    names = sorted(path.name for path in folder.iterdir())
-    assert len(names) == 6
-    for name in names:
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(InputError, match="index"):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == 6
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(InputError, match=path.name):
             SearchIndex(folder)
-        (folder / name).unlink()
-        with pytest.raises(InputError, match="index"):
+        path.unlink()
+        with pytest.raises(InputError, match=path.name):
             SearchIndex(folder)
-        (folder / name).write_bytes(whole)
+        path.write_bytes(whole)
     SearchIndex(folder)
 
 
 def test_an_index_of_another_format_is_refused(folder):
-    path = folder / DESCRIPTION_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-    with pytest.raises(InputError, match=r"index\.json: format 2, expected 1"):
+    path = folder / MADE_FROM_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
+    assert is_index(folder)
+    with pytest.raises(InputError, match=r"made_from\.json: .* format 1"):
         SearchIndex(folder)
 
 
 def test_files_of_two_indexes_do_not_go_together(folder):
-    write_embeddings(np.eye(2), folder / EMBEDDINGS_FILE)
+    np.save(folder / EMBEDDINGS_FILE, np.eye(2, dtype=np.float32))
     with pytest.raises(InputError, match=r"embeddings\.npy"):
         SearchIndex(folder)
 

@@ -1,5 +1,6 @@
 """Searching a corpus: an index built, stopped, used again, refused; queries and answers."""
 
+import hashlib
 import io
 import json
 import sys
@@ -8,13 +9,13 @@ import numpy as np
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
-from dcse_tf.cli import search as cli
+from dcse_tf.cli.queries import search
 from dcse_tf.encoder.load import load_encoder
 from dcse_tf.errors import InputError, LockedError
-from dcse_tf.files import lock_folder
+from dcse_tf.files import lock_output
 from dcse_tf.options import OptionError
-from dcse_tf.search import building, job
-from dcse_tf.search import index as index_folder
+from dcse_tf.search import index as layout
+from dcse_tf.search import job
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools import embed
 
@@ -117,11 +118,16 @@ def test_an_index_is_used_again_without_its_corpus(config, tmp_path, monkeypatch
 def test_what_is_built_is_complete_and_alone(config, tmp_path):
     ask(config, [])
     assert names(tmp_path) == ["corpus.txt", "index"]
-    files = ["counts.npy", "embeddings.npy", "index.json", "lines.npy", "offsets.npy", "texts.txt"]
-    assert names(tmp_path / "index") == files
-    description = json.loads((tmp_path / "index/index.json").read_text())
-    assert description["texts"] == len(DISTINCT)
-    assert description["lines"] == len(LINES)
+    assert names(tmp_path / "index") == ["embeddings.npy", "made_from.json", "texts"]
+    assert names(tmp_path / "index/texts") == [
+        "counts.npy",
+        "lines.npy",
+        "offsets.npy",
+        "texts.txt",
+    ]
+    made_from = json.loads((tmp_path / "index/made_from.json").read_text())
+    corpus = hashlib.sha256((tmp_path / "corpus.txt").read_bytes()).hexdigest()
+    assert made_from["contents of `corpus`"] == corpus
 
 
 def test_without_an_index_nothing_is_left(config, tmp_path):
@@ -132,53 +138,48 @@ def test_without_an_index_nothing_is_left(config, tmp_path):
 
 
 def read_files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("place", ["embedding", "scaling", "describing", "moving"])
-def test_a_build_that_was_stopped_goes_on_to_the_same_bytes(config, tmp_path, monkeypatch, place):
-    whole = config.replace(index=str(tmp_path / "whole"))
-    ask(whole, [])
+def stop(*_):
+    raise Stopped
 
-    def stop(*_):
-        raise Stopped
 
+def stop_build(config, monkeypatch, place="moving"):
     owner, name = {
-        "embedding": (embed.ResumableRows, "finish"),
-        "scaling": (index_folder, "write_embeddings"),
-        "describing": (index_folder, "write_description"),
-        "moving": (building, "atomic_directory"),
+        "embedding": (embed.Rows, "write"),
+        "moving": (job, "replace_folder"),
     }[place]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, stop)
         with pytest.raises(Stopped):
             ask(config, [])
-    assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-building", "whole"]
-    # The texts are not read anew, and what is embedded is not embedded again.
-    monkeypatch.setattr(building, "write_corpus_texts", stop)
-    if place in ("scaling", "describing", "moving"):
-        monkeypatch.setattr(building, "embed", stop)
+
+
+@pytest.mark.parametrize("place", ["embedding", "moving"])
+def test_a_build_that_was_stopped_is_resumed_to_the_same_bytes(
+    config, tmp_path, monkeypatch, place
+):
+    whole = config.replace(index=str(tmp_path / "whole"))
+    ask(whole, [])
+    stop_build(config, monkeypatch, place)
+    assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-partial", "whole"]
+    # The texts are not read again, and what is embedded is not embedded again.
+    monkeypatch.setattr(layout, "write_corpus_texts", stop)
+    if place == "moving":
+        monkeypatch.setattr(job, "embed", stop)
     assert len(ask(config, QUERIES)) == 3
     assert names(tmp_path) == ["corpus.txt", "index", "whole"]
     assert read_files(tmp_path / "index") == read_files(tmp_path / "whole")
 
 
-def stop_build(config, monkeypatch):
-    def stop(*_):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(index_folder, "write_embeddings", stop)
-        with pytest.raises(Stopped):
-            ask(config, [])
-
-
-def test_a_build_is_not_gone_on_with_for_another_corpus(config, tmp_path, monkeypatch):
+def test_a_build_is_not_resumed_for_another_corpus(config, tmp_path, monkeypatch):
     stop_build(config, monkeypatch)
     with (tmp_path / "corpus.txt").open("a") as file:
         file.write("my refund\n")
     with pytest.raises(
-        InputError, match=r"index\.dcse_tf-building.*contents of `corpus`.*`overwrite`"
+        InputError, match=r"index\.dcse_tf-partial.*contents of `corpus`.*`overwrite`"
     ):
         ask(config, [])
     assert "my refund" in [hit.text for hit in ask(config.replace(overwrite=True), ["refund"])[0]]
@@ -189,10 +190,10 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
     before = read_files(tmp_path / "index")
     other = save_checkpoint(tmp_path / "other", build_backbone(seed=4))
     changes = [
-        ({"model": str(other)}, r"contents of `model` \w{16} \(the index: \w{16}\)"),
-        ({"pooling": "cls"}, r"`pooling` cls \(the index: mean\)"),
-        ({"max_sequence_length": 9}, r"`max_sequence_length` 9 \(the index: 0\)"),
-        ({"index_type": "hnsw"}, r"`index_type` hnsw \(the index: exact\)"),
+        ({"model": str(other)}, r"contents of `model`: "),
+        ({"pooling": "cls"}, r"`pooling`: cls \(was mean\)"),
+        ({"max_sequence_length": 9}, r"`max_sequence_length`: 9 \(was 0\)"),
+        ({"index_type": "hnsw"}, r"`index_type`: hnsw \(was exact\)"),
     ]
     for change, message in changes:
         with pytest.raises(InputError, match=message):
@@ -253,8 +254,8 @@ def test_a_users_own_files_and_folders_beside_the_index_stay(config, tmp_path, k
 
 def test_two_builds_at_once_are_refused(config, tmp_path):
     with (
-        lock_folder(tmp_path / "index.dcse_tf-building", ""),
-        pytest.raises(LockedError, match="another `index`"),
+        lock_output(tmp_path / "index"),
+        pytest.raises(LockedError, match=str(tmp_path / "index")),
     ):
         ask(config, [])
 
@@ -270,7 +271,7 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     pytest.importorskip("faiss")
     exact = ask(config, QUERIES)
     said = []
-    monkeypatch.setattr(building.logging, "info", lambda form, *v: said.append(form % v))
+    monkeypatch.setattr(job.logging, "info", lambda form, *v: said.append(form % v))
     for kind in ("hnsw", "ivf"):
         found = config.replace(index=config.index + kind, index_type=kind)
         assert ask(found, QUERIES) == exact
@@ -311,7 +312,7 @@ class Terminal(io.TextIOWrapper):
 
 def run_cli(config, capsys, monkeypatch, content=b"", typed=False):
     monkeypatch.setattr(sys, "stdin", Terminal(content, typed))
-    cli.search(config)
+    search(config)
     return capsys.readouterr().out
 
 
@@ -342,7 +343,7 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
 
     output = str(tmp_path / "answers.jsonl")
     printed = run_cli(config.replace(queries=queries, output=output), capsys, monkeypatch)
-    assert printed == ""
+    assert printed == f"the answers are in {output}\n"
     assert (tmp_path / "answers.jsonl").read_text(encoding="utf-8") == expected
 
 

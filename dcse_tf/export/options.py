@@ -44,8 +44,8 @@ class ExportOptions(EncoderOptions):
     )
     quantize: str = option(
         "none",
-        "Of `format`=onnx. int8: weights in eight bits, a quarter of the size; measure what is "
-        "lost by experiments/onnx_quality.py.",
+        "Of `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
+        "embeddings with those of float32 before you use it.",
         choices=("none", "int8"),
     )
     results: tuple[str, ...] = option(

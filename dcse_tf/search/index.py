@@ -1,30 +1,70 @@
-"""A search index on disk: its texts, its embeddings, and search in it."""
+"""A search index on disk and search in it.
+
+The folder of an index holds, in the order in which it is built:
+
+    made_from.json    what it was made from: model, corpus, settings
+    texts/            the distinct texts, one a line, and where and how often each stands
+    embeddings.npy    float32 [texts, dim], of length 1 each
+    faiss.index       for approximate search only
+"""
 
 import array
 import dataclasses
 import hashlib
-import json
 import math
 import mmap
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
-from dcse_tf.files import atomic_file
-from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
+from dcse_tf.files import MADE_FROM_FILE, MadeFrom
+from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
 from dcse_tf.progress import Progress
 from dcse_tf.search.nearest import ApproximateIndex, Nearest, Settings, find_nearest
 
+TEXTS_FOLDER = "texts"
+EMBEDDINGS_FILE = "embeddings.npy"
+FAISS_FILE = "faiss.index"
+INDEX_TYPE = "`index_type`"  # in made_from.json
+_FORMAT, _FORMAT_VERSION = "format", 2
+
+
+def describe(index_type: str, sources: dict[str, Any]) -> MadeFrom:
+    """What an index is made from.
+
+    Args:
+        index_type: "exact", "hnsw" or "ivf".
+        sources: the model and the corpus, name -> value.
+    """
+    return MadeFrom({_FORMAT: _FORMAT_VERSION, INDEX_TYPE: index_type, **sources})
+
+
+def is_index(folder: pathlib.Path) -> bool:
+    return (folder / MADE_FROM_FILE).is_file() and (folder / TEXTS_FOLDER).is_dir()
+
+
+def _read_description(folder: pathlib.Path) -> MadeFrom:
+    made_from = MadeFrom.read(folder / MADE_FROM_FILE)
+    version = made_from.values.get(_FORMAT)
+    if version != _FORMAT_VERSION:
+        raise InputError(
+            f"{folder / MADE_FROM_FILE}: an index of format {version!r}, expected "
+            f"{_FORMAT_VERSION}; build it anew"
+        )
+    return made_from
+
+
+# The texts
+
 TEXTS_FILE = "texts.txt"
 _ARRAYS = ("offsets", "lines", "counts")
-TEXT_FILES = (TEXTS_FILE, *(f"{name}.npy" for name in _ARRAYS))
 
 
-def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> int:
+def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
     """Writes the distinct texts of a file, blank lines left out, in the order of the lines.
 
     Memory: about 200 bytes a distinct text, however long it is.
@@ -32,9 +72,6 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> int:
     Args:
         source: text file, a text a line; see `iterate_bare_lines`.
         folder: where to; it exists.
-
-    Returns:
-        The number of lines read, blank ones too.
 
     Raises:
         InputError: the file cannot be read or has no text.
@@ -48,7 +85,7 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> int:
             if not text.strip():
                 continue
             content = text.encode()
-            # Of 128 bits: two texts in 10^12 share one with a chance of 10^-15.
+            # 128 bits: among 10^12 texts the chance that any two share a key is below 10^-14.
             key = hashlib.blake2b(content, digest_size=16).digest()
             place = row.setdefault(key, len(lines))
             if place < len(lines):
@@ -65,22 +102,22 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> int:
     offsets.append(offset)
     for name, values in zip(_ARRAYS, (offsets, lines, counts), strict=True):
         np.save(folder / f"{name}.npy", np.frombuffer(values, np.int64))
-    return number
+    logging.info("%d lines, %d distinct texts", number, len(lines))
 
 
 class CorpusTexts:
     """What `write_corpus_texts` wrote.
 
     Attributes:
-        lines: int64 `[texts]`: line of the corpus, from 1, at which a text stands first.
-        counts: int64 `[texts]`: on how many lines it stands.
+        lines: int64 `[texts]`: the first line of the corpus with the text, counted from 1.
+        counts: int64 `[texts]`: how many lines have the text.
     """
 
     def __init__(self, folder: pathlib.Path):
         """Raises InputError if a file is missing, damaged, or does not fit the others."""
         path = folder / TEXTS_FILE
         self._offsets, self.lines, self.counts = (
-            map_array(folder / f"{name}.npy") for name in _ARRAYS
+            _map_array(folder / f"{name}.npy") for name in _ARRAYS
         )
         try:
             with path.open("rb") as file:
@@ -104,7 +141,7 @@ class CorpusTexts:
         )
 
 
-def map_array(path: pathlib.Path) -> np.ndarray:
+def _map_array(path: pathlib.Path) -> np.ndarray:
     """An array of an index, left on disk; raises InputError if it cannot be read."""
     try:
         return np.load(path, mmap_mode="r")
@@ -112,34 +149,21 @@ def map_array(path: pathlib.Path) -> np.ndarray:
         raise InputError(f"{path}: not of a whole index: {error}") from error
 
 
-DESCRIPTION_FILE = "index.json"
-EMBEDDINGS_FILE = "embeddings.npy"
-FAISS_FILE = "faiss.index"
-INDEX_FILES = (*TEXT_FILES, EMBEDDINGS_FILE, FAISS_FILE, DESCRIPTION_FILE)
-_FORMAT = 1
-_ROWS_AT_A_TIME = 8192
-# The same embedding, computed in two batches.
+# The embeddings, and the search
+
+# Cosines of the same embedding computed in two batches differ by no more than this.
 _ALIKE = 2 * metrics.TIE_RESOLUTION
 
 
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """What an index was made of.
+def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
+    """Scales rows `[n, dim]` to length 1; a zero row stays zero.
 
-    Attributes:
-        index_type: "exact", "hnsw" or "ivf".
-        texts, dim: shape of the embeddings.
-        lines: of the corpus, blank and repeated ones too.
-        corpus: SHA-256 of the corpus' file.
-        model: what decides the embeddings, name -> value, both for people to read.
+    Raises:
+        InputError: a row is not finite: the encoder has diverged.
     """
-
-    index_type: str
-    texts: int
-    dim: int
-    lines: int
-    corpus: str
-    model: dict[str, str]
+    if not np.isfinite(rows).all():
+        raise InputError("an embedding is not finite: the encoder has diverged")
+    return metrics.normalize(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +173,8 @@ class Hit:
     Attributes:
         rank: from 1.
         cosine: with the query.
-        line: of the corpus, from 1, on which the text stands first.
-        count: on how many lines it stands, so spelt.
+        line: the first line of the corpus with the text, counted from 1.
+        count: how many lines have it in this spelling.
         text: the text.
     """
 
@@ -161,53 +185,11 @@ class Hit:
     text: str
 
 
-def write_embeddings(rows: np.ndarray, path: pathlib.Path) -> None:
-    """Writes rows `[texts, dim]`, on disk perhaps, scaled to length 1; a zero row stays zero.
-
-    Raises:
-        InputError: a row is not finite: the encoder has diverged.
-    """
-    header = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
-    # Not through a map of the file: where the disk is full, writing to one kills the process.
-    with atomic_file(path) as partial, partial.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            part = rows[start : start + _ROWS_AT_A_TIME]
-            if not np.isfinite(part).all():
-                raise InputError("an embedding is not finite: the encoder has diverged")
-            file.write(np.ascontiguousarray(metrics.normalize(part), "<f4").data)
-
-
-def write_description(folder: pathlib.Path, description: Description) -> None:
-    content = {"format": _FORMAT, **dataclasses.asdict(description)}
-    text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
-    with atomic_file(folder / DESCRIPTION_FILE) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
-
-
-def is_index(folder: pathlib.Path) -> bool:
-    return (folder / DESCRIPTION_FILE).is_file()
-
-
-def _read_description(folder: pathlib.Path) -> Description:
-    path = folder / DESCRIPTION_FILE
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-        form = content.pop("format")
-        if form != _FORMAT:
-            raise InputError(f"{path}: format {form!r}, expected {_FORMAT}; build the index anew")
-        return Description(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: not the description of an index: {error!r}") from error
-
-
 class SearchIndex:
     """An index folder, opened; its embeddings and texts stay on disk.
 
     Attributes:
-        description: see `Description`.
+        made_from: see `describe`.
     """
 
     def __init__(self, folder: pathlib.Path, settings: Settings | None = None):
@@ -216,24 +198,23 @@ class SearchIndex:
         Raises:
             InputError: it is no index, a file is damaged, or FAISS is needed and not installed.
         """
-        self.description = _read_description(folder)
+        self.made_from = _read_description(folder)
         self._settings = settings or Settings()
-        self._texts = CorpusTexts(folder)
+        self._texts = CorpusTexts(folder / TEXTS_FOLDER)
         path = folder / EMBEDDINGS_FILE
-        self._matrix = map_array(path)
-        shape = (self.description.texts, self.description.dim)
-        if self._matrix.shape != shape or len(self._texts) != shape[0]:
-            raise InputError(f"{path}: {self._matrix.shape} for {len(self._texts)} texts; {shape}")
+        self._matrix = _map_array(path)
+        if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
+            raise InputError(f"{path}: {self._matrix.shape} for {len(self._texts)} texts")
         self._faiss: ApproximateIndex | None = None
-        if self.description.index_type != "exact":
-            kind = self.description.index_type
-            self._faiss = ApproximateIndex.read(folder / FAISS_FILE, kind, self._matrix)
+        kind = self.made_from.values.get(INDEX_TYPE)
+        if kind != "exact":
+            self._faiss = ApproximateIndex.read(folder / FAISS_FILE, str(kind), self._matrix)
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
-        Of texts that differ in upper and lower case alone, and not to the encoder, the first
-        stands for all.
+        Texts that differ only in upper and lower case, and have the same embedding, are one hit:
+        the first of them.
 
         Args:
             embeddings: float `[queries, dim]`.
@@ -249,7 +230,7 @@ class SearchIndex:
             found = dict(zip(short, self._find(queries[short], asked), strict=True))
             for place, nearest in found.items():
                 hits[place] = self._list_hits(nearest)[:top]
-            # Other spellings took places: as many more are asked for until there are enough.
+            # Other spellings took places: ask for twice as many until there are enough.
             short = [
                 place
                 for place, nearest in found.items()
@@ -275,12 +256,3 @@ class SearchIndex:
             line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
             hits.append(Hit(len(hits) + 1, cosine, line, count, text))
         return hits
-
-
-def list_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, in words."""
-    return [
-        f"{name} {now.get(name)} (the index: {before.get(name)})"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]

@@ -1,23 +1,44 @@
 """The search job: an index of a corpus, built where there is none, and answers from it."""
 
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from absl import logging
 
 from dcse_tf.encoder.load import LoadedEncoder
-from dcse_tf.errors import InputError
-from dcse_tf.search.building import build_index, describe_model, fingerprint_corpus
-from dcse_tf.search.index import Hit, SearchIndex, is_index, list_differences
-from dcse_tf.search.nearest import Settings
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.errors import InputError, name_output
+from dcse_tf.files import (
+    MadeFrom,
+    atomic_directory,
+    hash_file,
+    lock_output,
+    replace_folder,
+    restore_replaced,
+    resumable,
+)
+from dcse_tf.search import index as layout
+from dcse_tf.search.index import Hit, SearchIndex
+from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
 from dcse_tf.search.options import SearchOptions
-from dcse_tf.tools.embed import load
+from dcse_tf.tools.embed import embed, load
+from dcse_tf.tools.options import EmbedOptions
 
 _QUERIES_AT_A_TIME = 256
+_RECALL_AT = 10
+_CORPUS = "contents of `corpus`"
+# Settings by which embeddings differ in more than the last bits.
+_DECISIVE = ("pooling", "max_sequence_length")
 
 
 class Searcher:
-    """An index and the encoder it was made by."""
+    """An index and the encoder it was made with."""
 
     def __init__(self, index: SearchIndex, encoder: LoadedEncoder, top: int):
         self.index = index
@@ -29,7 +50,7 @@ class Searcher:
         return self.index.search(self._encoder.encode(queries), self._top)
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
-        """Every query with its answers; many are encoded and compared at a time."""
+        """Yields every query with its answers; many are encoded and compared at a time."""
         source = iter(queries)
         while group := [text for _, text in zip(range(_QUERIES_AT_A_TIME), source)]:
             yield from zip(group, self.answer(group), strict=True)
@@ -37,48 +58,118 @@ class Searcher:
 
 @contextlib.contextmanager
 def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
-    """Opens the index of the settings, and builds it first where there is none.
+    """Opens the index that the settings name, and builds it first if there is none.
 
     Raises:
-        InputError: the model, the corpus or the index cannot be used, or the index was made of
+        InputError: the model, the corpus or the index cannot be used, or the index was made from
             others.
-        LockedError: another process builds it.
+        LockedError: another process is building it.
+        OutputError: it cannot be written.
     """
     with contextlib.ExitStack() as stack:
         if config.index:
             folder = pathlib.Path(config.index)
+            restore_replaced(folder)
         else:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "index"
-        # Never is a folder replaced that holds something else.
-        if folder.exists() and not is_index(folder):
+        # A folder that holds something else must never be replaced.
+        if folder.exists() and not layout.is_index(folder):
             raise InputError(f"`index`={folder}: exists and is no index; give another folder")
         exists = folder.exists() and not config.overwrite
         if not exists and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
+
         encoder = load(config)
         if not exists:
             build_index(config, folder, encoder)
         settings = Settings(ef_search=config.ef_search, nprobe=config.nprobe)
         index = SearchIndex(folder, settings)
         if exists:
-            _compare(config, folder, index, encoder)
+            _require_same(config, folder, index, encoder)
         yield Searcher(index, encoder, config.top)
 
 
-def _compare(
+def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEncoder) -> None:
+    """Builds the index of `corpus` in steps, and logs how long it took.
+
+    Raises:
+        InputError: the corpus cannot be used, or a build that was stopped there was begun with
+            other settings.
+        LockedError: another process is building it.
+        OutputError: it cannot be written.
+    """
+    started = time.monotonic()
+    kind = config.index_type or "exact"
+    if kind != "exact":
+        import_faiss(kind)  # before the embedding, which takes long
+    made_from = layout.describe(kind, {**_describe_model(config, encoder), **_hash_corpus(config)})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        lock_output(folder),
+        name_output(folder),
+        resumable(folder, made_from, config.overwrite) as work,
+    ):
+        texts = work / layout.TEXTS_FOLDER
+        if not texts.exists():
+            with atomic_directory(texts) as partial:
+                layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
+        embeddings = work / layout.EMBEDDINGS_FILE
+        if not embeddings.exists():
+            _embed_texts(config, texts / layout.TEXTS_FILE, embeddings, encoder)
+        if kind != "exact":
+            matrix = np.load(embeddings, mmap_mode="r")
+            _build_approximate(config, kind, matrix, work / layout.FAISS_FILE)
+        replace_folder(work, folder)
+    logging.info("built %s in %.0f s", folder, time.monotonic() - started)
+
+
+def _describe_model(config: SearchOptions, encoder: LoadedEncoder) -> dict[str, Any]:
+    """What decides the embeddings of the texts and of the queries."""
+    settings = {f"`{name}`": getattr(config, name) for name in _DECISIVE}
+    return {"contents of `model`": encoder.fingerprint(), **settings}
+
+
+def _hash_corpus(config: SearchOptions) -> dict[str, Any]:
+    try:
+        return {_CORPUS: hash_file(pathlib.Path(config.corpus))}
+    except OSError as error:
+        raise InputError(f"`corpus`={config.corpus}: cannot be read: {error}") from error
+
+
+def _embed_texts(
+    config: SearchOptions, texts: pathlib.Path, output: pathlib.Path, encoder: LoadedEncoder
+) -> None:
+    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelOptions)}
+    # The texts are distinct: no cache for repeated ones.
+    settings = EmbedOptions(**shared, input=str(texts), output=str(output), cache_size=0)
+    embed(settings, encoder, layout.scale_to_unit_length)
+
+
+def _build_approximate(
+    config: SearchOptions, kind: str, matrix: np.ndarray, path: pathlib.Path
+) -> None:
+    settings = Settings(**{name: getattr(config, name) for name in vars(Settings())})
+    started = time.monotonic()
+    index = ApproximateIndex.build(matrix, kind, settings)
+    index.write(path)
+    logging.info("%s over %d texts in %.0f s", kind, len(matrix), time.monotonic() - started)
+    recall = index.measure_recall(settings, _RECALL_AT)
+    logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, _RECALL_AT)
+
+
+def _require_same(
     config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: LoadedEncoder
 ) -> None:
-    """Refuses an index that was made of another model or corpus than the settings name."""
-    description = index.description
-    before = {**description.model}
-    now = describe_model(config, encoder)
+    """Refuses an index that was made from another model or corpus than the settings name."""
+    now = _describe_model(config, encoder)
     if config.corpus:
-        before["contents of `corpus`"] = description.corpus[:16]
-        now["contents of `corpus`"] = fingerprint_corpus(pathlib.Path(config.corpus))[:16]
+        now |= _hash_corpus(config)
     if config.index_type:
-        before["`index_type`"], now["`index_type`"] = description.index_type, config.index_type
-    if changed := list_differences(before, now):
-        raise InputError(
-            f"`index`={folder}: was built otherwise: {'; '.join(changed)}; give the same, another "
-            "`index`, or `overwrite` to build it anew"
-        )
+        now[layout.INDEX_TYPE] = config.index_type
+    # What the settings leave out is as the index has it.
+    before = {name: index.made_from.values.get(name) for name in now}
+    MadeFrom(before).require(
+        MadeFrom(now),
+        f"`index`={folder}: was built otherwise",
+        "give the same, another `index`, or `overwrite` to build it anew",
+    )

@@ -9,6 +9,7 @@ from typing import Protocol
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.training.checkpoint_store import BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Stretch, TrainingError
@@ -16,7 +17,7 @@ from dcse_tf.training.summaries import SummaryWriter
 
 
 class Report(Hook):
-    """Logs and summarises how the training goes.
+    """Shows and summarises how the training goes.
 
     Args:
         summaries: where the figures go.
@@ -41,7 +42,8 @@ class Report(Hook):
         self._advise = advise
 
     def begin(self, step: int, resumed: bool) -> None:
-        self._first, self._started = step, time.monotonic()
+        # A line a report where the line cannot move, as in a log file.
+        self._progress = Progress("steps", self._steps, already=step, every=0.0)
 
     def after_stretch(self, stretch: Stretch) -> None:
         metrics, step = dict(stretch.metrics), stretch.step
@@ -54,16 +56,13 @@ class Report(Hook):
         metrics["learning_rate"] = self._learning_rate()
 
         self._summaries.scalars("train", metrics, step)
-        self._show_progress(step, metrics)
+        self._progress.update(step, self._steps, **metrics)
         if advice := self._advise(metrics):
             logging.warning("%s", advice)
             self._summaries.text("advice", advice, step)
 
-    def _show_progress(self, step: int, metrics: Scores) -> None:
-        spent = time.monotonic() - self._started
-        left = spent / max(1, step - self._first) * (self._steps - step)
-        figures = format_figures(metrics)
-        logging.info("step %d of %d, %s, about %.0f s left", step, self._steps, figures, left)
+    def end(self, step: int) -> None:
+        self._progress.close()
 
 
 @dataclasses.dataclass(frozen=True)

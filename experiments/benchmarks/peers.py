@@ -1,0 +1,147 @@
+"""PyTorch peers: their environment, and a process in it that works when it is told to."""
+
+import argparse
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jobs import LONGEST, ROOT, Inputs
+from measure import Case, Round
+
+PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
+CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
+DEFAULT_ENVIRONMENT = ROOT / ".venv-peers"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--peer_env and --no_peers."""
+    parser.add_argument(
+        "--peer_env",
+        type=pathlib.Path,
+        default=DEFAULT_ENVIRONMENT,
+        help="virtual environment of the PyTorch peers, built where it is not there (1.5 GB); "
+        "default: .venv-peers in the clone",
+    )
+    parser.add_argument("--no_peers", action="store_true", help="measure without the peers")
+
+
+def build_environment(
+    folder: pathlib.Path,
+    installed: Sequence[str] = ("torch", "transformers", "sentence-transformers"),
+    constraints: Sequence[pathlib.Path] = (CONSTRAINTS,),
+) -> pathlib.Path:
+    """The Python of an environment, installed anew where the constraints have changed.
+
+    Args:
+        folder: where it is, or will be.
+        installed: arguments of pip install.
+        constraints: files of the exact versions.
+    """
+    python, record = folder / "bin" / "python", folder / "constraints.txt"
+    wanted = b"".join(path.read_bytes() for path in constraints)
+    if record.is_file() and record.read_bytes() == wanted:
+        return python
+    # Only an environment is replaced, never another folder that someone has named.
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
+        sys.exit(f"error: {folder}: expected a virtual environment or no folder")
+    print(f"installing {' '.join(installed)} into {folder}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    # -I: what PYTHONPATH names is not in the environment, and pip would take it for installed.
+    install = [str(python), "-I", "-m", "pip", "install", "--quiet"]
+    files = [word for path in constraints for word in ("-c", str(path))]
+    subprocess.run([*install, *files, *installed], check=True)
+    record.write_bytes(wanted)
+    return python
+
+
+class Peer:
+    """A process of torch_peer.py; it works only between request and answer.
+
+    Args:
+        python: see `build_environment`.
+        mode: see the program.
+        settings: of the mode.
+
+    Attributes:
+        found: what the mode found out before its first round.
+    """
+
+    def __init__(self, python: pathlib.Path, mode: str, settings: dict[str, Any]):
+        self._process = subprocess.Popen(
+            [str(python), str(PROGRAM), mode],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+        )
+        self._mode = mode
+        self.found = self._ask(json.dumps(settings))
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the peer {self._mode} ended with status {self._process.wait()}")
+        return json.loads(answer)
+
+    def run(self, variant: str) -> Round:
+        """One round of a variant."""
+        counts = self._ask(variant)
+        return Round(counts.pop("seconds"), counts)
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.wait()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: Inputs) -> list[Case]:
+    """The peers of a subject as cases on the same dialogues."""
+    mode = {"train": "plain", "embed": "encode"}.get(args.subject)
+    if not mode:
+        return []
+    settings = {
+        "model": find_model(args.encoder),
+        "longest": LONGEST,
+        "dialogues": str(inputs.dialogues),
+        "sentences": str(inputs.sentences[1]),
+    }
+    peer = stack.enter_context(Peer(build_environment(args.peer_env), mode, settings))
+    print(json.dumps(peer.found), flush=True)
+    return [
+        Case(variant, peer.found["unit"], functools.partial(peer.run, variant))
+        for variant in peer.found["variants"]
+    ]
+
+
+def find_model(encoder: str) -> str:
+    """What PyTorch's libraries take for an --encoder of ours: a folder or a hub name.
+
+    "package:NAME" is the folder of config.json in an installed package.
+    """
+    kind, _, name = encoder.partition(":")
+    if kind != "package":
+        return encoder
+    spec = importlib.util.find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    found = sorted(pathlib.Path(folders[0]).rglob("config.json")) if folders else []
+    if not found:
+        sys.exit(f"error: {encoder}: no installed package of this name with a config.json")
+    return str(min(found, key=lambda path: len(path.parts)).parent)

@@ -1,0 +1,84 @@
+"""The speed of training steps, embedding or preparation by their settings, beside PyTorch.
+
+    python experiments/benchmarks/speed.py train
+    python experiments/benchmarks/speed.py embed --no_peers
+    python experiments/benchmarks/speed.py prepare --turns=5000000
+
+Each form is the job's command line with further flags, in a process of its own, by turns with the
+others on the same drawn dialogues; see jobs.py for what is timed. Beside train stands the paper's
+procedure in plain PyTorch, every use of an utterance encoded; beside embed sentence-transformers'
+encode. They run in an environment of their own. About 15 minutes on 2 quiet cores.
+"""
+
+import argparse
+import contextlib
+import pathlib
+import sys
+import tempfile
+
+import jobs
+import measure
+import peers
+
+FORMS = {
+    "train": {
+        "plain": "--batch_form=plain --global_batch_size=16 --cosine_weight=0",
+        "unique": "--batch_form=unique --global_batch_size=64",
+        "dense": "",
+        "dense, padded": "--layout=padded",
+        "dense, all negatives": "--negatives=all",
+        "dense, bfloat16": "--compute_dtype=bfloat16",
+        "dense, XLA": "--jit_compile",
+    },
+    "embed": {
+        "float32": "",
+        "bfloat16": "--compute_dtype=bfloat16",
+        "two workers": "--workers=2",
+        "XLA": "--jit_compile",
+    },
+    "prepare": {"one process": "--workers=1", "all processors": "--workers=0"},
+}
+# Compiling takes minutes, and is slower on the processors tried.
+DEFAULT = {
+    "train": ["plain", "unique", "dense", "dense, bfloat16"],
+    "embed": ["float32", "bfloat16"],
+    "prepare": ["one process", "all processors"],
+}
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__)
+    parser.add_argument("subject", choices=FORMS)
+    parser.add_argument("--forms", help="those to run, separated by semicolons")
+    jobs.add_arguments(parser)
+    peers.add_arguments(parser)
+    args = parser.parse_args(arguments)
+    forms = FORMS[args.subject]
+    given = [name.strip() for name in (args.forms or "").split(";")]
+    args.forms = given if args.forms else DEFAULT[args.subject]
+    for name in args.forms:
+        if name not in forms:
+            parser.error(f"--forms: no form {name!r}; there are {'; '.join(forms)}")
+    return args
+
+
+def main() -> None:
+    args = parse_arguments(sys.argv[1:])
+    with contextlib.ExitStack() as stack:
+        work_dir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences)
+        checkout = jobs.Checkout(jobs.ROOT, work_dir / "here", args.encoder)
+        cases = [
+            checkout.case(name, args.subject, inputs, args, FORMS[args.subject][name].split())
+            for name in args.forms
+        ]
+        if not args.no_peers:
+            cases += peers.make_cases(stack, args, inputs)
+        rows = measure.run_rounds(cases, args.rounds)
+    print(measure.format_rows(rows))
+    forms = {name: FORMS[args.subject][name] for name in args.forms}
+    measure.write_json(args.output, rows, forms=forms)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""A PyTorch peer, run in an environment of its own: see peers.py.
+
+    python torch_peer.py MODE
+
+Reads a line of JSON, the settings of the mode; answers with a line of what it found out; then
+reads the name of a variant a line, and answers with the seconds and counts of one round of it.
+Imports nothing of dcse_tf.
+"""
+
+import functools
+import importlib.metadata
+import itertools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+# Variant -> one round of it.
+Variants = dict[str, Callable[[], dict[str, float]]]
+Settings = dict[str, Any]
+
+LEARNING_RATE, CLIP_NORM, TEMPERATURE = 1e-5, 3.0, 0.1
+BATCHES = 4
+SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # of a batch; context turns a side; of a sample
+
+
+def timed(function: Callable[[], Any], **counts: float) -> dict[str, float]:
+    started = time.perf_counter()
+    function()
+    return {"seconds": time.perf_counter() - started, **counts}
+
+
+def read_sessions(path: str) -> list[list[str]]:
+    """The texts of each session of a session_tsv file."""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    groups = itertools.groupby(rows, key=lambda row: row[0])
+    return [[row[2] for row in session] for _, session in groups]
+
+
+def freeze(bert: torch.nn.Module) -> None:
+    """The embeddings and the bottom half are not trained; nothing is kept for them then."""
+    layers = bert.encoder.layer
+    for part in (bert.embeddings, *layers[: len(layers) // 2]):
+        part.requires_grad_(False)
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.01)
+
+
+def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the last axis but one of `values`, where the mask is true."""
+    weights = mask.unsqueeze(-1).to(values.dtype)
+    return (values * weights).sum(-2) / weights.sum(-2).clamp(min=1.0)
+
+
+def draw_batch(sessions: list[list[str]], tokenizer: Any, longest: int) -> dict[str, torch.Tensor]:
+    """Samples of DialogueCSE from drawn places.
+
+    Returns:
+        context_ids `[samples, 2 * TURNS, tokens]`, candidate_ids `[samples, CANDIDATES, tokens]`
+        (0 = padding; the response comes first), turn_mask `[samples, 2 * TURNS]`.
+    """
+    texts, present = [], []
+    for _ in range(SAMPLES):
+        session = sessions[np.random.randint(len(sessions))]
+        place = np.random.randint(len(session))
+        around = [i for i in range(place - TURNS, place + TURNS + 1) if i != place]
+        there = [0 <= i < len(session) for i in around]
+        turns = [session[i] if known else "" for i, known in zip(around, there)]
+        others = [np.random.randint(len(sessions)) for _ in range(CANDIDATES - 1)]
+        texts += [*turns, session[place], *(sessions[i][0] for i in others)]
+        present.append(there)
+    ids = tokenizer(
+        texts, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+    ).input_ids.unflatten(0, (SAMPLES, 2 * TURNS + CANDIDATES))
+    turn_mask = torch.tensor(present)
+    context_ids = ids[:, : 2 * TURNS] * turn_mask.unsqueeze(-1)
+    return {
+        "context_ids": context_ids,
+        "candidate_ids": ids[:, 2 * TURNS :],
+        "turn_mask": turn_mask,
+    }
+
+
+def contrastive_loss(bert: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Equations 1 to 4, 7 and 8 of DialogueCSE as printed; every use of an utterance is encoded."""
+    turns = batch["context_ids"].shape[1]
+    token_ids = torch.cat([batch["context_ids"], batch["candidate_ids"]], dim=1)
+    mask = token_ids != 0
+    attention = mask.clone()
+    attention[..., 0] = True  # an absent turn: no row of the attention may be empty
+    shape = token_ids.shape
+    flat = {"input_ids": token_ids.flatten(0, 1), "attention_mask": attention.flatten(0, 1).long()}
+    encoded = bert(**flat).last_hidden_state.unflatten(0, shape[:2])
+    context, candidates = encoded[:, :turns], encoded[:, turns:]
+    context_mask, candidate_mask = mask[:, :turns], mask[:, turns:]
+
+    # [batch, turns, candidates, context tokens, candidate tokens]
+    matching = torch.einsum("btnd,bcmd->btcnm", context, candidates) / encoded.shape[-1] ** 0.5
+    matching = matching * candidate_mask[:, None, :, None, :]
+    refined = torch.einsum("btcnm,bcmd->btcnd", matching, candidates)
+    pooled = masked_mean(refined, context_mask[:, :, None, :])
+    context_aware = masked_mean(pooled.transpose(1, 2), batch["turn_mask"][:, None, :])
+    context_free = masked_mean(candidates, candidate_mask)
+    similarity = torch.nn.functional.cosine_similarity(context_aware, context_free, dim=-1)
+    return -torch.log_softmax(similarity / TEMPERATURE, dim=-1)[:, 0].mean()
+
+
+def plain(settings: Settings) -> tuple[str, Variants]:
+    """Training steps of the paper's procedure. Settings: model, dialogues, longest."""
+    bert = transformers.BertModel.from_pretrained(settings["model"], add_pooling_layer=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    freeze(bert)
+    optimizer = make_optimizer(bert.train())
+    sessions = read_sessions(settings["dialogues"])
+    batches = [draw_batch(sessions, tokenizer, settings["longest"]) for _ in range(BATCHES)]
+
+    def steps() -> None:
+        for batch in batches:
+            take_step(bert, optimizer, contrastive_loss(bert, batch))
+
+    return "samples", {"PyTorch plain": lambda: timed(steps, samples=SAMPLES * BATCHES)}
+
+
+def encode(settings: Settings) -> tuple[str, Variants]:
+    """sentence-transformers' `encode` of a file of sentences. Settings: model, sentences."""
+    from sentence_transformers import SentenceTransformer
+
+    sentences = pathlib.Path(settings["sentences"]).read_text(encoding="utf-8").splitlines()
+    single = SentenceTransformer(settings["model"], device="cpu")
+    half = SentenceTransformer(settings["model"], device="cpu").bfloat16()
+
+    def run(model: Any, size: int) -> dict[str, float]:
+        options = {"batch_size": size, "show_progress_bar": False, "convert_to_numpy": False}
+        return timed(lambda: model.encode(sentences, **options), sentences=len(sentences))
+
+    return "sentences", {
+        "sentence-transformers, batches of 32": functools.partial(run, single, 32),
+        "sentence-transformers, batches of 128": functools.partial(run, single, 128),
+        "sentence-transformers, bfloat16": functools.partial(run, half, 32),
+    }
+
+
+def embed(settings: Settings) -> tuple[str, Variants]:
+    """Writes embeddings by a folder, of sentence-transformers and of transformers alone.
+
+    Settings: model, sentences, output (.npz to write: embeddings `[n, dim]`; pooled `[n, dim]`,
+    transformers' token embeddings by their mean, or [CLS] if cls is true), cls, save (folder to
+    save the model in).
+    """
+    from sentence_transformers import SentenceTransformer
+
+    sentences = pathlib.Path(settings["sentences"]).read_text(encoding="utf-8").splitlines()
+    model = SentenceTransformer(settings["model"], device="cpu")
+    model.save(settings["save"])
+    embeddings = model.encode(sentences, batch_size=32, show_progress_bar=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    bert = transformers.AutoModel.from_pretrained(settings["model"]).eval()
+    pooled = []
+    for start in range(0, len(sentences), 32):
+        part = sentences[start : start + 32]
+        batch = tokenizer(part, padding=True, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            tokens = bert(**batch).last_hidden_state
+        mask = batch["attention_mask"].bool()
+        pooled.append(tokens[:, 0] if settings["cls"] else masked_mean(tokens, mask))
+    np.savez(settings["output"], embeddings=embeddings, pooled=torch.cat(pooled).numpy())
+    return "sentences", {}
+
+
+MODES = {"plain": plain, "encode": encode, "embed": embed}
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    torch.manual_seed(0)
+    np.random.seed(0)
+    transformers.utils.logging.disable_progress_bar()
+    unit, variants = MODES[sys.argv[1]](json.loads(sys.stdin.readline()))
+    names = ("torch", "transformers", "sentence-transformers")
+    found = {
+        "unit": unit,
+        "variants": list(variants),
+        "threads": torch.get_num_threads(),
+        "versions": {name: importlib.metadata.version(name) for name in names},
+    }
+    print(json.dumps(found), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(variants[line.strip()]()), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

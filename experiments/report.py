@@ -1,0 +1,352 @@
+"""An experiment's results: read, averaged over seeds, compared, and written."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation.bootstrap import (
+    CONFIDENCE,
+    RESAMPLES,
+    Difference,
+    holm,
+    paired_difference,
+)
+from dcse_tf.evaluation.report import Result, read_json
+from dcse_tf.files import atomic_file
+
+# Score -> the evaluation that has it, in the order of the paper's columns.
+SCORES = {"spearman": "sts", "map": "retrieval", "mrr": "retrieval"}
+TITLES = {"spearman": "Corr.", "map": "MAP", "mrr": "MRR"}
+
+Seeds = Sequence[dict[str, Result]]  # of each seed, evaluation -> its result
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score over seeds, in percent.
+
+    Attributes:
+        values: of each seed.
+        deviation: standard deviation over seeds (n - 1); None of one seed.
+        low, high: the 95% interval: Student's t over seeds; of one seed the bootstrap's over
+            items, which says nothing of what another seed would give. None where there is none.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A model's results on one set.
+
+    Attributes:
+        label: of the model, and of the setting that is varied.
+        series: of the model.
+        x: the setting; None where none is varied.
+        scores: by name, in the order of `TITLES`; some may lack, of all lines of a set.
+        paper: the paper's scores, where it gives some.
+        differences: from the line that all are compared with; empty of that line itself.
+        geometry: alignment, uniformity and anisotropy, where they were computed.
+        corrected: the differences' p-values, corrected for all the comparisons of the report.
+    """
+
+    label: str
+    series: str
+    x: float | None
+    scores: dict[str, Score]
+    paper: dict[str, float]
+    differences: dict[str, Difference]
+    geometry: dict[str, float]
+    corrected: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """An experiment.
+
+    Attributes:
+        name: for files, such as "table2-small".
+        title: what it shows.
+        axis: what is varied; "" where nothing is.
+        against: label of the line that all are compared with; "" for none.
+        notes: what a reader must know, one sentence or more each.
+        sets: title of what the models are measured on -> lines.
+        origin: half of the sets, command line, commit, commits of the runs.
+    """
+
+    name: str
+    title: str
+    axis: str
+    against: str
+    notes: list[str]
+    sets: dict[str, list[Line]]
+    origin: dict[str, Any]
+
+
+def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
+    """What `evaluate` wrote of each seed on some files, one of a kind.
+
+    Raises:
+        InputError: a file is not of this form, lacks an evaluation, or is of another set.
+    """
+    seeds = []
+    for path in paths:
+        results = [result for result in read_json(path)[1] if result.source in files]
+        for file in files:
+            if file not in [result.source for result in results]:
+                raise InputError(f"{path}: no evaluation of {file}")
+        seeds.append({result.task: result for result in results})
+    for task in seeds[0]:
+        if len({seed[task].fingerprint for seed in seeds}) > 1:
+            raise InputError(f"{paths[0].parent} and other seeds: {task} is of different sets")
+    return seeds
+
+
+def get_names(seeds: Seeds) -> list[str]:
+    """The scores that results have."""
+    return [name for name, task in SCORES.items() if task in seeds[0]]
+
+
+def describe_size(seeds: Seeds) -> str:
+    """How many queries and pairs were scored."""
+    counts = [
+        f"{result.scores[unit]:.0f} {unit}"
+        for result in seeds[0].values()
+        for unit in ("queries", "pairs")
+        if unit in result.scores
+    ]
+    return " and ".join(counts)
+
+
+def summarise(seeds: Seeds, name: str) -> Score:
+    """A score over seeds."""
+    results = [seed[SCORES[name]] for seed in seeds]
+    values = np.array([result.scores[name] for result in results])
+    mean = float(values.mean())
+    if len(values) == 1:
+        low, high = results[0].intervals.get(name, (None, None))
+        return Score((mean,), mean, None, low, high)
+    deviation = float(values.std(ddof=1))
+    t = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    half = t * deviation / len(values) ** 0.5
+    return Score(tuple(values.tolist()), mean, deviation, mean - half, mean + half)
+
+
+def describe_geometry(seeds: Seeds) -> dict[str, float]:
+    """Alignment, uniformity and anisotropy on the last set's sentences, the mean over seeds."""
+    scores = [list(seed.values())[-1].scores for seed in seeds]
+    return {
+        name: float(np.mean([each[name] for each in scores]))
+        for name in geometry.NAMES
+        if all(name in each for each in scores)
+    }
+
+
+def compare(first: Seeds, second: Seeds, name: str) -> Difference:
+    """The second model's mean score less the first's, by paired bootstrap over items.
+
+    Each draw of items is scored for every seed of either model, and the means over seeds are
+    subtracted: the interval is of the items, the seeds being as they are.
+
+    Raises:
+        InputError: the two are of different sets, or of one item.
+    """
+    ours, theirs = ([seed[SCORES[name]] for seed in seeds] for seeds in (first, second))
+    if ours[0].fingerprint != theirs[0].fingerprint:
+        raise InputError(f"{ours[0].source} and {theirs[0].source}: different sets")
+    try:
+        if name != "spearman":
+            old, new = (
+                np.mean([result.items[name] for result in results], axis=0)
+                for results in (ours, theirs)
+            )
+            return paired_difference((new - old,), np.mean)
+        degrees = np.array(ours[0].items["degree"])
+        cosines = [np.array(result.items["cosine"]) for result in (*ours, *theirs)]
+        return paired_difference((degrees, *cosines), _mean_correlations(len(ours)))
+    except ValueError as error:
+        raise InputError(f"{ours[0].source}: {error}") from error
+
+
+def _mean_correlations(first: int) -> Callable[..., np.ndarray]:
+    """The statistic: of the cosines, those of the first model come first."""
+
+    def statistic(degree: np.ndarray, *cosines: np.ndarray, axis: int = -1) -> np.ndarray:
+        values = [100.0 * metrics.spearman(degree, cosine, axis) for cosine in cosines]
+        return np.mean(values[first:], axis=0) - np.mean(values[:first], axis=0)
+
+    return statistic
+
+
+def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
+    """The lines with their p-values corrected: all of a report, of every set, are one family."""
+    corrected = iter(holm([d.p_value for d in list_differences(sets)]))
+    return {
+        title: [
+            dataclasses.replace(
+                line, corrected={name: next(corrected) for name in line.differences}
+            )
+            for line in lines
+        ]
+        for title, lines in sets.items()
+    }
+
+
+def list_differences(sets: dict[str, list[Line]]) -> list[Difference]:
+    """Of every set and line, in their order."""
+    return [d for lines in sets.values() for line in lines for d in line.differences.values()]
+
+
+_SIZES = {
+    "small": (
+        "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; "
+        "vocabulary and masked language modelling from the training text of all corpora together. "
+        "Every row is measured at its last step, never at its best on the sets; no file of a set "
+        "is trained on (inspect_data counts the sentences that a corpus and a set share).",
+        "BERT without (adapt) is what the adaptation started from: random weights, not a published "
+        "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the "
+        "rows.",
+    ),
+    "demo": (
+        "Size demo: BERT is all-MiniLM-L6-v2, a sentence encoder already, and not BERT-base; "
+        "(adapt), the trained and the fitted rows are of the chitchat conversations.",
+    ),
+    "paper": (),
+}
+_HALVES = {
+    "choose": "Measured on the choosing half of each set (evaluate --half=choose), where settings "
+    "may be compared and picked; what a pick is worth is measured on the other half (table 2).",
+    "report": "Measured on the reporting half of each set (evaluate --half=report), where no "
+    "setting is to be picked.",
+}
+_PICKED = {
+    "choose": "Settings picked with this half in view, which makes scores on it too high: those "
+    "of {rows}.",
+    "report": "Settings picked by comparing scores: those of {rows}. levers, tables 3 and 4 and "
+    "figure 2 compare them on the choosing half alone; but when they were first found, on ECD and "
+    "JDDC, sets were not in halves yet. The settings of the other rows were not picked so, and "
+    "those rows might gain from it.",
+}
+_INTERVALS = (
+    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed "
+    "bootstrap over items]. Differences: paired bootstrap over items, the seeds as they are."
+)
+
+
+def make_notes(
+    size: str,
+    counts: Sequence[str],
+    picked: Sequence[str],
+    sets: dict[str, list[Line]],
+    origin: dict[str, Any],
+) -> list[str]:
+    """What stands at the head of a report: how its figures came about.
+
+    Args:
+        size: "small", "demo" or "paper".
+        counts: of each set, how much of it was scored.
+        picked: titles of the rows whose settings were picked by their scores.
+        sets: the lines.
+        origin: as in `Report`.
+    """
+    half = origin["half"]
+    notes = [f"{_HALVES[half]} {'; '.join(counts)}."]
+    if picked:
+        notes.append(_PICKED[half].format(rows=" and ".join(dict.fromkeys(picked))))
+    notes += [*_SIZES[size], _INTERVALS]
+    if count := len(list_differences(sets)):
+        least = 2 / (RESAMPLES + 1)
+        notes.append(
+            f"p (Holm): corrected for the {count} comparisons of this report. {RESAMPLES:,} draws "
+            f"give no p below {least:.4f}, and so none corrected below "
+            f"{min(1.0, count * least):.4f}."
+        )
+    runs = "; ".join(f"{commit} ({n})" for commit, n in origin["commits_of_runs"].items())
+    return [
+        *notes,
+        f"Made by `{origin['command']}` at commit {origin['commit']}.",
+        f"Commits at which its runs were made, and how many: {runs}. What was done at another "
+        "commit is used again.",
+    ]
+
+
+def format_markdown(report: Report) -> str:
+    """Of each set a table, one of the differences and one of the geometry."""
+    parts = [f"# {report.title}", "\n".join(f"- {note}" for note in report.notes)]
+    for title, lines in report.sets.items():
+        parts += [f"## {title}", _format_table(_score_rows(lines))]
+        if any(line.differences for line in lines):
+            parts += [f"Difference from {report.against}:", _format_table(_difference_rows(lines))]
+        if any(line.geometry for line in lines):
+            parts += ["Geometry of the embeddings:", _format_table(_geometry_rows(lines))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _score_rows(lines: list[Line]) -> Iterable[list[str]]:
+    names = list(lines[0].scores)
+    given = [name for name in names if any(name in line.paper for line in lines)]
+    head = ["", "seeds"]
+    for name in names:
+        head += [TITLES[name], *(["paper"] if name in given else [])]
+    yield head
+    for line in lines:
+        row = [line.label, str(max(len(score.values) for score in line.scores.values()))]
+        for name in names:
+            row.append(_format_score(line.scores[name]))
+            if name in given:
+                row.append(f"{line.paper[name]:.2f}" if name in line.paper else "")
+        yield row
+
+
+def _difference_rows(lines: list[Line]) -> Iterable[list[str]]:
+    names = list(lines[0].scores)
+    yield ["", *(cell for name in names for cell in (TITLES[name], "p", "p (Holm)"))]
+    for line in lines:
+        if line.differences:
+            row = [line.label]
+            for name in names:
+                d = line.differences[name]
+                row.append(f"{d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}]")
+                row += [f"{p_value:.4f}" for p_value in (d.p_value, line.corrected[name])]
+            yield row
+
+
+def _geometry_rows(lines: list[Line]) -> Iterable[list[str]]:
+    yield ["", *geometry.NAMES]
+    for line in lines:
+        cells = [line.geometry.get(name) for name in geometry.NAMES]
+        yield [line.label, *("" if cell is None else f"{cell:.2f}" for cell in cells)]
+
+
+def _format_score(score: Score) -> str:
+    text = f"{score.mean:.1f}"
+    if score.deviation is not None:
+        text += f" ± {score.deviation:.1f}"
+    if score.low is not None and score.high is not None:
+        text += f" [{score.low:.1f}, {score.high:.1f}]"
+    return text
+
+
+def _format_table(rows: Iterable[list[str]]) -> str:
+    head, *others = rows
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *others))
+
+
+def write_json(path: pathlib.Path, report: Report, settings: dict[str, Any]) -> None:
+    """Writes all figures unrounded, with what they were made with."""
+    content = {"settings": settings, **dataclasses.asdict(report)}
+    text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")

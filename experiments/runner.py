@@ -1,0 +1,297 @@
+"""Runs command lines that depend on one another, only those that are not done yet.
+
+Every run has a folder of its own in the work folder, with its log and `run.json`, which holds the
+command. Started again, what is done is used again, what was cut off is resumed by the same command
+in the same folder, and what has another command now is done anew, with all that was made from it.
+Nothing is deleted: the folder of a run that is done anew is moved aside.
+
+Another commit of the code is no reason to do a run anew, since most commits change no result. The
+commits that a run was made at are in its `run.json`, and reports name them.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import graphlib
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dcse_tf.files import atomic_file, lock_folder
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORK = "{work}"  # stands in commands for the work folder, which may be moved
+UNKNOWN = "unknown"
+_RECORD, _LOG = "run.json", "log.txt"
+_SHOWN = 8  # last lines of the log of a run that failed
+
+
+class RunError(RuntimeError):
+    """A run failed, or cannot be begun; the message names the folder or the log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One step of an experiment.
+
+    Attributes:
+        name: its folder in the work folder, such as "rows/ecd/cosine-seed0".
+        command: arguments of Python, `WORK` standing for the work folder.
+        output: a file of its folder that is there when it is done.
+        needs: names of the runs that it uses.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    output: str
+    needs: tuple[str, ...] = ()
+
+
+_print = functools.partial(print, flush=True)
+
+
+class Runner:
+    """Does runs, each once what it needs is done.
+
+    Args:
+        work_dir: where all is written.
+        runs: the runs, by name.
+        jobs: how many at once. They share the processors: TensorFlow's threads are divided among
+            them, unless the environment says how many each shall have.
+        say: takes a line on how far it is.
+    """
+
+    def __init__(
+        self,
+        work_dir: pathlib.Path,
+        runs: dict[str, Run],
+        jobs: int = 1,
+        say: Callable[[str], None] = _print,
+    ):
+        self._work_dir = work_dir.resolve()
+        self._runs, self._jobs, self._say = runs, jobs, say
+        self._order = list(
+            graphlib.TopologicalSorter(
+                {run.name: run.needs for run in runs.values()}
+            ).static_order()
+        )
+        self._digests: dict[str, str] = {}
+        for name in self._order:
+            run = runs[name]
+            needs = [self._digests[need] for need in run.needs]
+            content = json.dumps([run.command, read_flag_files(run.command), needs])
+            self._digests[name] = hashlib.sha256(content.encode()).hexdigest()
+        self._processes: set[subprocess.Popen] = set()
+        self._guard = threading.Lock()
+        self._stopped = False
+
+    def list_work(self) -> list[str]:
+        """What `run_all` would do: a line a run, and the command of each that is not done."""
+        lines = []
+        for name in self._order:
+            state = self._state(self._runs[name])
+            lines.append(f"# {name}: {state}")
+            if state != "done":
+                lines.append(f"python {' '.join(self._fill_in(self._runs[name].command))}")
+        return lines
+
+    def run_all(self) -> None:
+        """Does what is not done.
+
+        Raises:
+            RunError: a run failed, or a folder is not of this runner.
+            LockedError: another start is at work.
+        """
+        with lock_folder(self._work_dir, "wait for it, or give another --work_dir"):
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            try:
+                self._run_in_order()
+            finally:
+                signal.signal(signal.SIGTERM, before)
+
+    def _run_in_order(self) -> None:
+        sorter = self._sort()
+        sorter.prepare()
+        with concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
+            try:
+                begun: dict[concurrent.futures.Future, str] = {}
+                while sorter.is_active():
+                    for name in sorter.get_ready():
+                        begun[pool.submit(self._do, self._runs[name])] = name
+                    ended, _ = concurrent.futures.wait(
+                        begun, return_when=concurrent.futures.FIRST_COMPLETED
+                    )
+                    for future in ended:
+                        future.result()
+                        sorter.done(begun.pop(future))
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                with self._guard:
+                    self._stopped = True
+                    for process in self._processes:
+                        process.terminate()
+
+    def _sort(self) -> graphlib.TopologicalSorter:
+        return graphlib.TopologicalSorter({run.name: run.needs for run in self._runs.values()})
+
+    def _state(self, run: Run) -> str:
+        record = read_record(self._work_dir / run.name)
+        if record is None:
+            return "new"
+        if record.get("digest") != self._digests[run.name]:
+            return f"changed, done anew: {self._describe_change(record, run)}"
+        if "seconds" not in record:
+            return "resumed"
+        if not (self._work_dir / run.name / run.output).exists():
+            return f"done anew, for {run.output} is gone"
+        return "done"
+
+    def _describe_change(self, record: dict[str, Any], run: Run) -> str:
+        was, now = (dict.fromkeys(words) for words in (record.get("command", ()), run.command))
+        gone, come = [w for w in was if w not in now], [w for w in now if w not in was]
+        if gone or come:
+            return f"was {' '.join(gone) or '(less)'}, is {' '.join(come) or '(less)'}"
+        return "a flag file or what it needs has changed"
+
+    def _do(self, run: Run) -> None:
+        folder, state = self._work_dir / run.name, self._state(run)
+        if state == "done":
+            return
+        place = f"[{self._order.index(run.name) + 1} of {len(self._order)}] {run.name}"
+        command = self._fill_in(run.command)
+        self._say(f"{place}: {state}\n  $ python {' '.join(command)}\n  log: {folder / _LOG}")
+        if state not in ("new", "resumed"):
+            aside = _find_free_name(folder)
+            folder.rename(aside)
+            self._say(f"  what was there is now {aside}")
+        record = read_record(folder)
+        if record is None and folder.exists() and any(folder.iterdir()):
+            raise RunError(
+                f"{folder}: no {_RECORD} in it, so this script did not write it; move it away, or "
+                "give another --work_dir"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        record = record or {
+            "digest": self._digests[run.name],
+            "command": run.command,
+            "commits": [],
+        }
+        record["commits"] = list(dict.fromkeys([*record["commits"], read_commit()]))
+        _write_record(folder, record)
+
+        started = time.monotonic()
+        self._launch(run, command, folder / _LOG)
+        if not (folder / run.output).exists():
+            raise RunError(f"{run.name}: ended without writing {run.output}; see {folder / _LOG}")
+        record["seconds"] = time.monotonic() - started
+        _write_record(folder, record)
+        self._say(f"{place}: done in {record['seconds'] / 60:.1f} min")
+
+    def _launch(self, run: Run, command: Sequence[str], log: pathlib.Path) -> None:
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if self._jobs > 1:
+            threads = str(max(1, (os.cpu_count() or 1) // self._jobs))
+            for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+                environment.setdefault(name, threads)
+        with log.open("a", encoding="utf-8") as file:
+            with self._guard:
+                if self._stopped:
+                    return
+                process = subprocess.Popen(
+                    [sys.executable, *command],
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C reaches this process alone, which asks the others to save and end.
+                    start_new_session=True,
+                )
+                self._processes.add(process)
+            code = process.wait()
+        with self._guard:
+            self._processes.discard(process)
+        if code:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN:]
+            last = "\n".join(f"    {line}" for line in lines)
+            raise RunError(f"{run.name}: exit status {code}; its log is {log}, which ends\n{last}")
+
+    def _fill_in(self, command: Sequence[str]) -> list[str]:
+        return [word.replace(WORK, str(self._work_dir)) for word in command]
+
+
+def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
+    """A run's `run.json`; None where there is none.
+
+    Raises:
+        RunError: there is a file of this name that is something else.
+    """
+    path = folder / _RECORD
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{path}: not a record of a run: {error}") from error
+
+
+def _write_record(folder: pathlib.Path, record: dict[str, Any]) -> None:
+    with atomic_file(folder / _RECORD) as partial:
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _find_free_name(folder: pathlib.Path) -> pathlib.Path:
+    number = 1
+    while (path := folder.with_name(f"{folder.name}.before-{number}")).exists():
+        number += 1
+    return path
+
+
+def read_flag_files(command: Sequence[str]) -> dict[str, list[str]]:
+    """Lines of the flag files that a command names, and of those that these name.
+
+    A command's names are relative to the repository, those in a file to its own folder.
+    """
+    found: dict[str, list[str]] = {}
+    words = [(ROOT, word) for word in command]
+    while words:
+        folder, word = words.pop()
+        given = word.partition("--flagfile=")[2]
+        path = pathlib.Path(os.path.normpath(folder / given))
+        name = os.path.relpath(path, ROOT)
+        if given and name not in found and path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found[name] = [line for line in lines if line.strip() and not line.startswith("#")]
+            words += [(path.parent, line) for line in found[name]]
+    return found
+
+
+def read_commit() -> str:
+    """The commit of this checkout, with "-dirty" where a tracked file differs; or "unknown".
+
+    Reports are tracked, but no code: writing one leaves the code as it is.
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "--no-optional-locks", *words]
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+        ).stdout
+
+    try:
+        folder, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if pathlib.Path(folder).resolve() != ROOT:
+            return UNKNOWN  # a copy of the files inside some other checkout
+        tracked = ("status", "--porcelain", "--untracked-files=no")
+        changes = git(*tracked, "--", ".", ":!experiments/results")
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return UNKNOWN
+    return f"{commit}-dirty" if changes else commit
