@@ -1,19 +1,47 @@
 """DialogueCSE (EMNLP 2021) in TensorFlow 2 and Keras 3: sentence embeddings learnt from dialogues.
 
+    import dcse_tf
+
+    dcse_tf.prepare_data(
+        format="jsonl", input="dialogues.jsonl", vocab="bert-base-uncased", output_dir="data"
+    )
+    dcse_tf.train(
+        preset="recommended", data_dir="data", encoder="bert-base-uncased", run_dir="run"
+    )
+    dcse_tf.evaluate(model="run", response_selection="data/test.jsonl")
     encoder = dcse_tf.SentenceEncoder.load("run")
     embeddings = encoder.encode(["where is my parcel", "it left today"])
+    dcse_tf.export(run_dir="run", output_dir="exported")
 
-Importing the package starts no TensorFlow; the first use of `SentenceEncoder` does, as do the jobs
-in `dcse_tf.cli` when they run.
+Importing the package starts no TensorFlow; the first use of what it exports does.
 """
 
 import typing
 
+__version__ = "0.1.0"
+
+# This loads the package `dcse_tf.export` too, so that no later import puts it in the place of the
+# function of that name.
+from dcse_tf.api import evaluate, export, prepare_data, train
+from dcse_tf.errors import InputError
+from dcse_tf.options import OptionError
+from dcse_tf.quiet import quiet_tensorflow
+
 if typing.TYPE_CHECKING:
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-__version__ = "0.1.0"
-__all__ = ["SentenceEncoder", "__version__"]
+__all__ = [
+    "InputError",
+    "OptionError",
+    "SentenceEncoder",
+    "__version__",
+    "evaluate",
+    "export",
+    "prepare_data",
+    "train",
+]
+
+quiet_tensorflow()
 
 
 def __getattr__(name: str) -> object:

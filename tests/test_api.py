@@ -6,8 +6,7 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 import dcse_tf
-from dcse_tf.baselines.fitting import fit_baseline
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.word_vectors import WordVectorsOptions
 from dcse_tf.encoder import load, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
@@ -17,6 +16,7 @@ from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
 from dcse_tf.model.tokenizer import Tokenizer
+from dcse_tf.tools.fit_baseline import fit_baseline
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 CONTEXT = ["where is my parcel", "it left today", "thanks"]
@@ -67,7 +67,7 @@ def word_vectors(tmp_path_factory):
     (place / "glove.txt").write_text("parcel 3 4\nrefund 0 1\n")
     output = place / "averages"
     vectors = str(place / "glove.txt")
-    config = FitBaselineOptions(kind="word_vectors", word_vectors=vectors, output_dir=str(output))
+    config = WordVectorsOptions(word_vectors=vectors, output_dir=str(output))
     fit_baseline(config)
     return output
 

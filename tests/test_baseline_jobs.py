@@ -1,16 +1,19 @@
 """Each baseline through the jobs: fitted, evaluated, embedded with, exported."""
 
+import dataclasses
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS
 
-from dcse_tf.baselines.fitting import fit_baseline, sample_utterances
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
+from dcse_tf.baselines.options import FittedToEmbeddings, FittedToTexts, make_command_options
+from dcse_tf.baselines.registry import BASELINES
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.encoder.load import Execution, load_encoder
 from dcse_tf.errors import InputError
@@ -21,8 +24,9 @@ from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
-from dcse_tf.options import OptionError
+from dcse_tf.options import OptionError, option
 from dcse_tf.tools.embed import embed
+from dcse_tf.tools.fit_baseline import fit_baseline, sample_utterances
 from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
 from dcse_tf.training.options import TrainOptions
@@ -58,13 +62,14 @@ def fit(data_dir, bert, tmp_path_factory):
     def run(kind, **changes):
         folder = tmp_path_factory.mktemp(kind) / kind
         settings = {"encoder": str(bert), "data_dir": str(data_dir)}
+        settings = {"data_dir": str(data_dir)} if kind == "lengths" else settings
         settings |= FLOW if kind == "flow" else {}
         if kind == "word_vectors":
             path = folder.parent / "vectors.json"
             path.write_text(json.dumps(VECTORS))
             settings = {"word_vectors": str(path)}
-        config = FitBaselineOptions(kind=kind, output_dir=str(folder), **{**settings, **changes})
-        fit_baseline(config)
+        make_options = BASELINES[kind].options
+        fit_baseline(make_options(output_dir=str(folder), **{**settings, **changes}))
         return folder
 
     return run
@@ -133,7 +138,7 @@ def test_the_corpus_whitened_has_identity_covariance(baselines, bert, data_dir):
     """Of every utterance of the train split, encoded alone."""
     sample = sample_utterances(data_dir, read_manifest(data_dir), 0, 0)
     description = json.loads((baselines["whitening"] / "baseline.json").read_text())
-    assert description["sentences"] == sample.nrows()
+    assert description["facts"]["sentences"] == sample.nrows()
     tensors = safetensors.numpy.load_file(baselines["whitening"] / "baseline.safetensors")
     batches = load_encoder(str(bert), "model", 0, "mean").batches
     rows = np.concatenate(
@@ -173,7 +178,7 @@ def test_an_export_of_a_baseline_gives_its_embeddings(kind, baselines, tmp_path)
 
 def test_word_vectors_are_not_exported(baselines, tmp_path):
     config = ExportOptions(run_dir=str(baselines["word_vectors"]), output_dir=str(tmp_path / "e"))
-    with pytest.raises(InputError, match="are no graph"):
+    with pytest.raises(InputError, match="cannot be exported"):
         export(config)
     assert not (tmp_path / "e").exists()
 
@@ -211,6 +216,7 @@ def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, data_dir, f
     [
         ("baseline.json", "{", "baseline.json: not a file of fit_baseline"),
         ("baseline.json", '{"kind": "magic"}', "kind 'magic', expected one of"),
+        ("baseline.json", '{"kind": "whitening"}', "baseline.json: .* pooling None"),
         ("baseline.safetensors", "x", "baseline.safetensors: cannot be read"),
     ],
 )
@@ -225,7 +231,7 @@ def test_a_map_of_another_dimension_is_refused(fit):
     folder = fit("whitening", max_sentences=30)
     tensors = {"mean": np.zeros(8), "matrix": np.zeros([8, 8])}
     safetensors.numpy.save_file(tensors, folder / "baseline.safetensors")
-    with pytest.raises(InputError, match=r"is \[8\], expected \[64\] for an encoder of 64"):
+    with pytest.raises(InputError, match=r"safetensors: mean \[8\] .* an encoder of 64"):
         load_encoder(str(folder), "model", 0, "mean")
 
 
@@ -233,7 +239,7 @@ def test_fewer_sentences_than_dimensions_are_said_in_words(fit, monkeypatch):
     said = []
     monkeypatch.setattr("absl.logging.info", lambda text, *values: said.append(text % values))
     folder = fit("whitening", max_sentences=10)
-    assert any("the embeddings of 10 sentences vary in 9 of 64 directions" in x for x in said)
+    assert any("the embeddings of 10 sentences vary in only 9 of 64 directions" in x for x in said)
     assert load_encoder(str(folder), "model", 0, "mean").encode(["ok"]).shape == (1, 9)
 
 
@@ -241,15 +247,14 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
     for settings, message in [
         ({"data_dir": str(tmp_path)}, "manifest.json: no such file"),
         ({"encoder": "./nowhere"}, "`encoder`=./nowhere: expected a checkpoint"),
-        ({"max_sentences": 1}, "expected two distinct utterances or more"),
-        ({"dimensions": 65}, "--dimensions=65"),
+        ({"max_sentences": 1}, "expected at least two distinct utterances"),
+        ({"dimensions": 65}, "`dimensions`=65"),
         ({"max_sequence_length": 999}, "512 positions"),
     ]:
         output = tmp_path / "out"
         with pytest.raises(InputError, match=message):
             fit_baseline(
-                FitBaselineOptions(
-                    kind="whitening",
+                BASELINES["whitening"].options(
                     output_dir=str(output),
                     **{"encoder": str(bert), "data_dir": str(data_dir), **settings},
                 )
@@ -261,12 +266,12 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
     ("settings", "message"),
     [
         ({"kind": "magic"}, "`kind`=magic: expected one of 'whitening', 'flow', 'word_vectors'"),
-        ({"kind": "whitening", "data_dir": "d"}, "`kind`=whitening needs `encoder`"),
-        ({"kind": "flow", "encoder": "bert"}, "`kind`=flow needs `data_dir`"),
-        ({"kind": "word_vectors"}, "`kind`=word_vectors needs `word_vectors`"),
+        ({"kind": "whitening", "data_dir": "d"}, "`encoder` is required"),
+        ({"kind": "flow", "encoder": "bert"}, "`data_dir` is required"),
+        ({"kind": "word_vectors"}, "`word_vectors` is required"),
         (
             {"kind": "flow", "encoder": "a", "data_dir": "d", "dimensions": 3},
-            "`dimensions`=3 has no meaning with `kind`=flow, only with whitening",
+            "`dimensions`=3 has no meaning with `kind`=flow",
         ),
         (
             {"kind": "word_vectors", "word_vectors": "a.txt", "pooling": "cls"},
@@ -281,4 +286,98 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(OptionError, match=message):
-        FitBaselineOptions(output_dir="out", **settings)
+        make_command_options()(output_dir="out", **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class CenteringOptions(FittedToEmbeddings):
+    share: float = option(1.0, "How much of the mean is subtracted.", minimum=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthsOptions(FittedToTexts):
+    pass
+
+
+def fit_mean(options, corpus):
+    return Fitted({"shift": options.share * corpus.embeddings().mean(axis=0)}, {})
+
+
+def make_shift(fitted, dim):
+    return keras.layers.Lambda(lambda x: x - fitted.tensors["shift"], name="centering")
+
+
+def fit_lengths(options, corpus):
+    longest = max(len(text) for text in corpus.texts())
+    return Fitted({"longest": np.array([longest])}, {}, f"the longest has {longest} characters")
+
+
+def make_lengths(fitted):
+    longest = int(fitted.tensors["longest"][0])
+    return lambda texts: np.array([[len(text) / longest, 1.0] for text in texts], np.float32)
+
+
+@pytest.fixture
+def registered():
+    """Two baselines of this file, gone after the test."""
+    register_baseline(
+        BaselineSpec("centering", "no mean", CenteringOptions, fit_mean, make_layer=make_shift)
+    )
+    register_baseline(
+        BaselineSpec("lengths", "how long", LengthsOptions, fit_lengths, make_encode=make_lengths)
+    )
+    yield
+    del BASELINES["centering"], BASELINES["lengths"]
+
+
+def test_a_layer_from_outside_is_fitted_loaded_and_exported(registered, fit, bert, tmp_path):
+    """`share`=0.5 of the mean of all utterances of the train split is gone."""
+    folder = fit("centering", share=0.5)
+    found = load_encoder(str(folder), "model", 0, "mean").encode(SENTENCES)
+    shift = safetensors.numpy.load_file(folder / "baseline.safetensors")["shift"]
+    np.testing.assert_allclose(found, plain(bert) - shift, atol=1e-5)
+    export(ExportOptions(run_dir=str(folder), output_dir=str(tmp_path / "export")))
+    exported = load_encoder(str(tmp_path / "export"), "model", 0, "mean").encode(SENTENCES)
+    np.testing.assert_allclose(exported, found, atol=1e-5)
+
+
+def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues_file):
+    folder = fit("lengths")
+    # The vocabulary splits off punctuation: the text is as the tokenizer spells it.
+    longest = int(safetensors.numpy.load_file(folder / "baseline.safetensors")["longest"][0])
+    turns = [
+        turn["text"]
+        for line in dialogues_file.read_text().splitlines()
+        for turn in json.loads(line)["turns"]
+    ]
+    assert max(map(len, turns)) - 5 < longest < max(map(len, turns)) + 5
+    found = load_encoder(str(folder), "model", 0, "mean").encode(["abc", "", "包裹"])
+    np.testing.assert_allclose(found, [[3 / longest, 1], [0, 1], [2 / longest, 1]], rtol=1e-6)
+
+
+def test_the_command_line_has_the_settings_of_what_was_registered(registered):
+    options = make_command_options()
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    assert fields["share"].metadata["help"] == "centering: How much of the mean is subtracted."
+    assert fields["kind"].metadata["choices"] == (*KINDS, "centering", "lengths")
+    found = options(kind="centering", encoder="e", data_dir="d", output_dir="o", share=0.5).select()
+    assert found == CenteringOptions(encoder="e", data_dir="d", output_dir="o", share=0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherDepthOptions(FittedToTexts):
+    depth: int = option(3, "Not the flow's.")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("flow", LengthsOptions, "flow: there is one of this name"),
+        ("other", OtherDepthOptions, "flow declares `depth` differently"),
+    ],
+)
+def test_a_baseline_that_would_hide_another_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        register_baseline(BaselineSpec(name, "", options, fit_mean, make_layer=make_shift))
+    with pytest.raises(ValueError, match="make_layer or make_encode"):
+        BaselineSpec("x", "", options, fit_mean)

@@ -10,8 +10,8 @@ import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
-from dcse_tf.baselines.files import write_whitening
-from dcse_tf.baselines.whitening import WhiteningMap
+from dcse_tf.baselines.files import write_baseline
+from dcse_tf.baselines.registry import Fitted
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
@@ -188,7 +188,7 @@ def test_what_is_written_may_be_read_as_the_umask_says(tmp_path):
         bert.save_backbone(tmp_path, build_backbone(), CONFIG)
         write_turn_attention(tmp_path, build_turn_attention("attention", 4, 0))
         write_modules(tmp_path, SentenceModules("mean", [AffineMap(row, np.eye(4), row)], False), 4)
-        write_whitening(tmp_path, {}, WhiteningMap(row, np.eye(4), 4, 1.0))
+        write_baseline(tmp_path, "whitening", Fitted({"mean": row}, {}), "mean")
     finally:
         os.umask(before)
     modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*.safetensors")}

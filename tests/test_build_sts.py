@@ -276,7 +276,7 @@ def test_the_commands_say_what_they_did(sentences, tmp_path):
     # The next command, as it is printed, on sheets that agree but for the last pair, which one
     # annotator left blank.
     sheets = f"{folder}/sheet_*.csv"
-    assert f"python -m dcse_tf.cli.merge_sts --sheets='{sheets}' --output=sts.txt" in lines[1]
+    assert f"dcse merge_sts --sheets='{sheets}' --output=sts.txt" in lines[1]
     degrees = {str(number): 1 + number % 5 for number in range(1, 11)}
     _fill(folder / "sheet_1.csv", degrees)
     _fill(folder / "sheet_2.csv", {**degrees, "10": ""})

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.options import make_command_options
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
@@ -19,6 +19,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
 )
 from dcse_tf.training.options import TrainOptions
+
+FitBaselineOptions = make_command_options()
 
 # The least that each job needs, with a value or two that are not the default.
 CONFIGS = {

@@ -6,7 +6,7 @@ import pytest
 from dialogue_files import json_lines, run
 from tiny_bert import build_backbone, save_checkpoint
 
-from dcse_tf.cli.evaluate import evaluate as evaluate_command
+from dcse_tf.cli.commands import evaluate as evaluate_command
 from dcse_tf.errors import OutputError
 from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.job import evaluate

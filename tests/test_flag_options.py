@@ -8,42 +8,17 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags as absl_flags
 
-from dcse_tf.baselines.options import FitBaselineOptions
-from dcse_tf.cli.flags import as_flags, define_flags, find_files, parse_flags
+from dcse_tf.cli.commands import COMMANDS
+from dcse_tf.cli.flags import as_flags, find_files, list_fields, parse_flags
+from dcse_tf.cli.presets import list_presets
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
-from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError
-from dcse_tf.search.options import SearchOptions
-from dcse_tf.tools.options import (
-    BuildRetrievalOptions,
-    BuildStsOptions,
-    EmbedOptions,
-    ExplainOptions,
-    InspectOptions,
-    MergeStsOptions,
-)
 from dcse_tf.training.options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
-JOBS = {
-    "prepare_data": PrepareOptions,
-    "train": TrainOptions,
-    "evaluate": EvaluateOptions,
-    "embed": EmbedOptions,
-    "explain": ExplainOptions,
-    "export": ExportOptions,
-    "inspect_data": InspectOptions,
-    "build_retrieval": BuildRetrievalOptions,
-    "build_sts": BuildStsOptions,
-    "merge_sts": MergeStsOptions,
-    "compare": CompareOptions,
-    "fit_baseline": FitBaselineOptions,
-    "search": SearchOptions,
-}
+JOBS = {job: options for job, (options, _) in COMMANDS.items()}
 # The job that a flag file is for, by the file's name.
 FLAG_FILES = {
     "prepare": "prepare_data",
@@ -51,7 +26,7 @@ FLAG_FILES = {
     "mlm": "train",
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
     **dict.fromkeys(("siamese_single", "siamese_multi"), "train"),
-    "debug": "train",
+    "debug": "any",
     "evaluate": "evaluate",
     "retrieval": "build_retrieval",
     "sts": "build_sts",
@@ -98,12 +73,15 @@ def read_help(printed):
 
 @pytest.mark.parametrize("job", JOBS)
 def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
-    done = run(no_tensorflow, "-m", f"dcse_tf.cli.{job}", "--help")
+    done = run_help(job, no_tensorflow)
     assert "TensorFlow was started" not in done.stdout + done.stderr
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: dcse {job} ")
     flags = read_help(done.stdout)
-    for field in dataclasses.fields(JOBS[job]):
+    assert {"flagfile", "preset"} <= set(flags)
+    for field in list_fields(JOBS[job]):
         help_text = field.metadata["help"]
-        assert len(help_text) > 20, field.name
+        assert len(help_text) >= 20, field.name
         assert re.sub(r"\s+", "", as_flags(help_text)) in flags[field.name]
         assert ("Required." in flags[field.name]) == field.metadata["required"]
 
@@ -184,20 +162,90 @@ def test_importing_the_package_starts_no_tensorflow():
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_every_command_line_is_tested_here():
+def test_every_job_has_a_module_to_be_run_by():
     found = {path.stem for path in (ROOT / "dcse_tf/cli").glob("*.py")}
-    assert found == {*JOBS, "__init__", "flags"}
+    assert found == {*JOBS, "__init__", "commands", "flags", "presets", "queries"}
+
+
+def test_the_console_script_lists_its_jobs_and_runs_them(no_tensorflow):
+    def dcse(*arguments):
+        script = "from dcse_tf.cli.commands import main; main()"
+        return run(no_tensorflow, "-c", script, *arguments)
+
+    listed = dcse("--help").stdout
+    assert set(re.findall(r"^  (\w+) ", listed, re.MULTILINE)) == {*JOBS, "presets"}
+    assert dcse().stdout == listed
+    assert dcse("train", "--help").stdout == run_help("train", no_tensorflow).stdout
+    assert dcse("--version").stdout.strip().count(".") == 2
+    for wrong in ("trian", "--tempo=1"):
+        done = dcse(wrong)
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [f"error: {wrong} is no job; dcse --help lists them"]
+    assert re.search("^  recommended +train ", dcse("presets").stdout, re.MULTILINE)
+
+
+def run_help(job, environment):
+    return run(environment, "-m", f"dcse_tf.cli.{job}", "--help")
 
 
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "flags").rglob("*.flags")), ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_a_flag_file_is_read_by_its_job(path, no_tensorflow, tmp_path):
+def test_a_flag_file_is_a_preset_of_its_job(path, tmp_path, monkeypatch):
     """From any folder, whatever file it names in turn."""
-    job = f"dcse_tf.cli.{FLAG_FILES[path.stem]}"
-    done = run(no_tensorflow, "-m", job, f"--flagfile={path}", folder=tmp_path)
-    # The settings that only the user can give are missing; all others were understood.
-    assert re.match(r"error: --\w+ is required: ", done.stderr), done.stderr
+    monkeypatch.chdir(tmp_path)
+    name = path.relative_to(ROOT / "flags").with_suffix("").as_posix()
+    (preset,) = [preset for preset in list_presets() if preset.name == name]
+    assert preset.job == FLAG_FILES[path.stem]
+    assert len(preset.summary) <= 90
+    assert preset.summary.endswith(".")
+    for job in JOBS if preset.job == "any" else [preset.job]:
+        assert preset in list_presets(job)
+        # The settings that only the user can give are missing; all others were understood.
+        for flag in (f"--preset={name}", f"--flagfile={path}"):
+            with pytest.raises(OptionError, match=r"^`\w+` is required: "):
+                parse_flags(JOBS[job], job, [flag])
+
+
+NEEDED = ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny"]
+
+
+def train_options(*arguments):
+    return parse_flags(TrainOptions, "train", [*arguments, *NEEDED])
+
+
+def test_a_preset_gives_what_nothing_else_gives(tmp_path):
+    """flags/debug.flags has 4 steps and 2 negatives, flags/recommended.flags a weight of 0.8."""
+    file = tmp_path / "own.flags"
+    file.write_text("--steps=7\n--preset=debug\n")
+    for arguments in (
+        ["--steps=7", "--preset=debug"],
+        ["--preset", "debug", "--steps=7"],
+        [f"--flagfile={file}"],
+        ["--flagfile", str(file), "--preset=debug"],
+    ):
+        options = train_options(*arguments)
+        assert (options.steps, options.negatives) == (7, 2)
+    for arguments in (
+        ["--preset=recommended,debug"],
+        ["--preset=recommended", "--preset=debug"],
+    ):
+        options = train_options(*arguments)
+        assert (options.steps, options.negatives, options.cosine_weight) == (4, 2, 0.8)
+    # Of several the last counts: the paper's recipe, which the other begins with, has 9 negatives.
+    assert train_options("--preset=debug,dialogue_cse").global_batch_size == 20
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "ecd/sts", "../flags/debug", "debug.flags"])
+def test_an_unknown_preset_is_refused_with_those_known(name, no_tensorflow):
+    done = run(no_tensorflow, "-m", "dcse_tf.cli.train", f"--preset={name}", *NEEDED)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: --preset={name}: ")
+    known = line.split(": ")[2]
+    assert "recommended" in known
+    assert "ecd/mlm" in known
+    assert "ecd/sts" not in known  # another job's
 
 
 def test_flag_files_stand_in_the_place_of_their_names(tmp_path, monkeypatch):
@@ -212,12 +260,11 @@ def test_flag_files_stand_in_the_place_of_their_names(tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    holder = absl_flags.FlagValues()
-    define_flags(PrepareOptions, "job", holder)
-    given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2"]
-    assert parse_flags(["job", *given], holder) == ["job"]
-    assert (holder.shards, holder.seed, holder.workers) == (3, 2, 4)
-    assert holder.dev_fraction == 0.2
+    needed = ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"]
+    given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2", *needed]
+    options = parse_flags(PrepareOptions, "prepare_data", given)
+    assert (options.shards, options.seed, options.workers) == (3, 2, 4)
+    assert options.dev_fraction == 0.2
 
 
 @pytest.mark.parametrize(
@@ -234,7 +281,7 @@ def test_a_file_that_a_flag_file_cannot_name(text, message, tmp_path):
     path.parent.mkdir()
     path.write_text(f"{text}\n")
     with pytest.raises(OptionError, match=message.format(re.escape(str(path.parent)))):
-        parse_flags(["job", f"--flagfile={path}"], absl_flags.FlagValues())
+        parse_flags(PrepareOptions, "prepare_data", [f"--flagfile={path}"])
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
-from dcse_tf.baselines import files
-from dcse_tf.baselines.fitting import fit_baseline
-from dcse_tf.baselines.options import FitBaselineOptions
-from dcse_tf.baselines.whitening import WhiteningMap
+from dcse_tf.baselines.files import write_baseline
+from dcse_tf.baselines.flow import FlowOptions
+from dcse_tf.baselines.registry import Fitted
 from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.export.job import export
@@ -24,6 +23,7 @@ from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints
 from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
 from dcse_tf.options import OptionError
+from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.training.job import train
 from dcse_tf.training.options import TrainOptions
 
@@ -68,8 +68,8 @@ def whitened(bert, tmp_path_factory):
     folder.mkdir()
     checkpoints.copy_checkpoint(bert, folder)
     rng = np.random.default_rng(0)
-    fitted = WhiteningMap(rng.normal(size=DIM), rng.normal(size=(DIM, 3)), DIM, 1.0)
-    files.write_whitening(folder, {"pooling": "mean"}, fitted)
+    tensors = {"mean": rng.normal(size=DIM), "matrix": rng.normal(size=(DIM, 3))}
+    write_baseline(folder, "whitening", Fitted(tensors, {}), "mean")
     return folder
 
 
@@ -216,7 +216,7 @@ def test_a_flow_has_no_module(bert, data_dir, tmp_path):
     source, flow = write_bert(tmp_path / "bert", vocabulary, backbone), str(tmp_path / "flow")
     small = {"depth": 1, "hidden_dim": 8, "steps": 1, "batch_size": 16, "max_sentences": 200}
     options = {"encoder": str(source), "data_dir": str(data_dir), "output_dir": flow}
-    fit_baseline(FitBaselineOptions(kind="flow", **options, **small))
+    fit_baseline(FlowOptions(**options, **small))
     with pytest.raises(InputError, match=r"`format`=sentence_transformers: a flow"):
         write(flow, tmp_path)
     assert not (tmp_path / "exported").exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
-from dcse_tf.cli import search as cli
+from dcse_tf.cli.queries import search
 from dcse_tf.encoder.load import load_encoder
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import lock_output
@@ -312,7 +312,7 @@ class Terminal(io.TextIOWrapper):
 
 def run_cli(config, capsys, monkeypatch, content=b"", typed=False):
     monkeypatch.setattr(sys, "stdin", Terminal(content, typed))
-    cli.search(config)
+    search(config)
     return capsys.readouterr().out
 
 
@@ -343,7 +343,7 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
 
     output = str(tmp_path / "answers.jsonl")
     printed = run_cli(config.replace(queries=queries, output=output), capsys, monkeypatch)
-    assert printed == ""
+    assert printed == f"the answers are in {output}\n"
     assert (tmp_path / "answers.jsonl").read_text(encoding="utf-8") == expected
 
 

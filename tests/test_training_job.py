@@ -153,7 +153,7 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
     corpus, tmp_path, capsys
 ):
     """Scores fall when the weights are destroyed: at a rate of 1 nothing of them is left."""
-    from dcse_tf.cli.train import train as train_from_command_line
+    from dcse_tf.cli.commands import train as train_from_command_line
 
     sts = tmp_path / "sts.txt"
     # The start, all of whose similarities differ, ranks them as their degrees say.

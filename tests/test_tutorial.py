@@ -2,18 +2,17 @@
 
 import ast
 import contextlib
-import importlib
 import json
 import pathlib
 import re
 import shlex
 import sys
-import typing
 
 import pytest
 from absl import flags
 
-from dcse_tf.cli.flags import define_flags, parse_flags, read_flags
+from dcse_tf.cli.commands import COMMANDS as JOBS
+from dcse_tf.cli.flags import define_flags, parse_flags
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.input_files import BadLines
 
@@ -23,8 +22,6 @@ PAGES = ("README.md", "docs/tutorial.md", "docs/jobs.md", "docs/operating.md")
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 )
-JOBS = sorted(path.stem for path in (ROOT / "dcse_tf/cli").glob("[a-z]*.py"))
-JOBS.remove("flags")
 # Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
 OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
 
@@ -53,17 +50,6 @@ def find_script(text, marker):
     return script
 
 
-def config_of(job):
-    module = importlib.import_module(f"dcse_tf.cli.{job}")
-    return typing.get_type_hints(getattr(module, job))["config"]
-
-
-def define(config):
-    holder = flags.FlagValues()
-    define_flags(config, "job", holder)
-    return holder
-
-
 COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read_page(page))]
 
 
@@ -76,10 +62,8 @@ def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
     """Up to where the job would begin: flags known, values in range, none missing."""
     monkeypatch.chdir(ROOT)
     assert job in JOBS
-    config = config_of(job)
-    holder = define(config)
-    parse_flags([job, *arguments], holder)
-    read_flags(config, holder)
+    options, _ = JOBS[job]
+    parse_flags(options, job, arguments)
 
 
 def test_the_commands_are_found():
@@ -98,7 +82,7 @@ def test_the_commands_are_found():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_flag_named_in_the_text_is_some_jobs(page):
-    holders = [define(config_of(job)) for job in JOBS]
+    holders = [define_flags(options, job) for job, (options, _) in JOBS.items()]
     prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
     assert len(named) > 1

@@ -2,9 +2,8 @@ import lettered_corpus
 import numpy as np
 import pytest
 
-from dcse_tf.baselines import fitting
-from dcse_tf.baselines.fitting import sample_utterances
 from dcse_tf.data.manifest import read_manifest
+from dcse_tf.tools.fit_baseline import sample_utterances
 
 TURNS = [3, 5, 8, 2, 4] * 8
 
@@ -40,9 +39,10 @@ def test_all_utterances_are_there_once(data_dir, every):
 
 
 @pytest.mark.parametrize("count", [1, 7, 60])
-def test_a_sample_is_the_beginning_of_a_larger_one(data_dir, count, monkeypatch):
-    monkeypatch.setattr(fitting, "_SESSIONS_AT_A_TIME", 3)  # what is kept is cut often
-    assert sample(data_dir, count) == sample(data_dir, 0)[:count]
+def test_a_sample_is_the_beginning_of_a_larger_one(data_dir, count):
+    # With three sessions at a time, what is kept is cut often.
+    few = sample_utterances(data_dir, read_manifest(data_dir), count, 0, sessions_at_a_time=3)
+    assert few.to_list() == sample(data_dir, 0)[:count]
 
 
 def test_more_than_there_are_is_all(data_dir, every):

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines.whitening import Whitening, fit_whitening, measure_directions
+from dcse_tf.baselines.registry import Fitted
+from dcse_tf.baselines.whitening import WHITENING, fit_whitening, measure_directions
 from dcse_tf.encoder.graph import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder
@@ -65,12 +66,12 @@ def test_whitening_is_an_eigendecomposition_up_to_sign(dimensions):
     assert fitted.explained == pytest.approx(values[order].sum() / values.sum())
 
 
-def test_blocks_of_rows_change_nothing(monkeypatch):
-    whole = fit_whitening(correlated())
-    monkeypatch.setattr("dcse_tf.baselines.whitening._ROWS", 13)
-    parts = fit_whitening(correlated())
+def test_blocks_of_rows_change_nothing():
+    whole = measure_directions(correlated())
+    parts = measure_directions(correlated(), block_rows=13)
     np.testing.assert_allclose(parts.mean, whole.mean)
-    np.testing.assert_allclose(np.abs(parts.matrix), np.abs(whole.matrix), rtol=1e-8)
+    np.testing.assert_allclose(parts.variances, whole.variances, rtol=1e-8)
+    np.testing.assert_allclose(np.abs(parts.vectors), np.abs(whole.vectors), rtol=1e-8)
 
 
 def test_fewer_sentences_than_dimensions_give_one_direction_less_than_sentences():
@@ -94,10 +95,7 @@ def test_what_cannot_be_whitened_is_one_error():
 def test_the_layer_is_the_map_in_float64():
     rows = correlated()
     fitted = fit_whitening(rows)
-    layer = Whitening(7)
-    layer.build((None, 7))
-    layer.mean.assign(fitted.mean)
-    layer.matrix.assign(fitted.matrix)
+    layer = WHITENING.make_layer(Fitted({"mean": fitted.mean, "matrix": fitted.matrix}, {}), 7)
     found = np.asarray(layer(rows))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, apply(fitted, rows), atol=1e-10)

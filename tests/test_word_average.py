@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from dcse_tf.baselines.word_average import WordAverageBatches
-from dcse_tf.encoder.batching import embed_all
+from dcse_tf.baselines.word_vectors import make_word_average
 from dcse_tf.model.vectors import WordVectors
 
 VECTORS = WordVectors(
@@ -16,7 +15,7 @@ VECTORS = WordVectors(
     [
         ("words", "Parcel, PARCEL!", [4, 0]),
         ("words", "don't know", [0, 9]),
-        ("words", "parcel parcel don't", [8 / 3, 3]),  # a word counts as often as it stands there
+        ("words", "parcel parcel don't", [8 / 3, 3]),  # a word counts as often as it occurs
         ("words", "我的包裹", [3, 5]),  # jieba: 我 的 包裹
         ("characters", "我的包裹", [0.5, 1.5]),  # 我 and 包
         ("characters", "我parcel", [2, 1]),
@@ -25,28 +24,10 @@ VECTORS = WordVectors(
     ],
 )
 def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
-    found = embed_all(WordAverageBatches(VECTORS, unit, 2048), [sentence])
-    np.testing.assert_allclose(found, [expected], rtol=1e-6)
+    found = make_word_average(VECTORS, unit)([sentence, "parcel"])
+    np.testing.assert_allclose(found, [expected, [4, 0]], rtol=1e-6)
+    assert found.dtype == np.float32
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 3, 2048])
-def test_batches_change_nothing(batch_tokens):
-    sentences = ["parcel", "", "don't parcel 我", "我的包裹 parcel parcel parcel", "x", "parcel"]
-    batches = WordAverageBatches(VECTORS, "words", batch_tokens)
-    whole = embed_all(batches, sentences)
-    alone = np.concatenate([embed_all(batches, [sentence]) for sentence in sentences])
-    np.testing.assert_array_equal(whole, alone)
-
-
-def test_nothing_has_the_width_of_the_vectors():
-    assert embed_all(WordAverageBatches(VECTORS, "words", 8), []).shape == (0, 2)
-
-
-def test_sentences_without_a_known_word_are_counted(monkeypatch):
-    said = []
-    monkeypatch.setattr("absl.logging.info", lambda text, *values: said.append(text % values))
-    batches = WordAverageBatches(VECTORS, "words", 2048)
-    embed_all(batches, ["parcel", "nothing", "?", "nothing"])
-    assert said == ["2 of 3 distinct sentences have no word with a vector: their embedding is zero"]
-    embed_all(batches, ["parcel"])
-    assert len(said) == 1
+def test_no_sentence_has_the_width_of_the_vectors():
+    assert make_word_average(VECTORS, "words")([]).shape == (0, 2)

@@ -1,217 +1,76 @@
-"""BERT-flow (Li et al. 2020): an invertible map to a Gaussian, as Keras layers.
+"""Flow: embeddings to a Gaussian by an invertible network (BERT-flow, Li et al. 2020)."""
 
-Each takes float `[n, dim]` to float `[n, dim]` and the logarithm of its Jacobian's determinant,
-float `[n]`; `inverse` takes the former back.
-"""
+import dataclasses
 
-import itertools
-import math
-from collections.abc import Iterator
-from typing import Any
-
-import keras
 import numpy as np
-from keras import ops
 
-from dcse_tf.model.bert import initialize_weights
-
-# Of a coupling's log-scale: a step stretches a coordinate by at most e.
-_BOUND = 1.0
-# Added to a standard deviation, so that a constant coordinate is not divided by zero.
-_EPSILON = 1e-6
+from dcse_tf.baselines.options import FittedToEmbeddings
+from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted
+from dcse_tf.errors import InputError
+from dcse_tf.options import Options, option
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class ActNorm(keras.layers.Layer):
-    """Shifts and scales each coordinate; `initialize` makes them standard on a first batch."""
+@dataclasses.dataclass(frozen=True)
+class FlowSettings(Options):
+    """How a flow is built and fitted."""
 
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        self.shift = self.add_weight(shape=(dim,), name="shift", initializer="zeros")
-        self.log_scale = self.add_weight(shape=(dim,), name="log_scale", initializer="zeros")
-
-    def initialize(self, x):
-        """Sets mean 0 and standard deviation 1 of each coordinate of float `[n, dim]`."""
-        self.shift.assign(-ops.mean(x, axis=0))
-        self.log_scale.assign(-ops.log(ops.std(x, axis=0) + _EPSILON))
-
-    def call(self, x):
-        log_determinant = ops.sum(self.log_scale) * ops.ones_like(x[:, 0])
-        return (x + self.shift) * ops.exp(self.log_scale), log_determinant
-
-    def inverse(self, y):
-        return y * ops.exp(-self.log_scale) - self.shift
+    depth: int = option(
+        16, "Steps of normalisation, permutation and coupling, one behind another.", minimum=1
+    )
+    hidden_dim: int = option(
+        256, "Width of the two hidden layers of a coupling's network.", minimum=1
+    )
+    steps: int = option(1000, "Optimizer steps (Adam).", minimum=1)
+    batch_size: int = option(256, "Embeddings per step.", minimum=1)
+    learning_rate: float = option(1e-3, "Learning rate, constant.", minimum=0.0)
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class Permutation(keras.layers.Layer):
-    """Coordinates in another order, which stays as it is; zeros until `order` is assigned."""
-
-    def build(self, input_shape):
-        self.order = self.add_weight(
-            shape=(input_shape[-1],),
-            name="order",
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
-        )
-
-    def call(self, x):
-        return ops.take(x, self.order, axis=1), ops.zeros_like(x[:, 0])
-
-    def inverse(self, y):
-        return ops.take(y, ops.argsort(self.order), axis=1)
+@dataclasses.dataclass(frozen=True)
+class FlowOptions(FlowSettings, FittedToEmbeddings):
+    """Settings of `kind`=flow."""
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class AffineCoupling(keras.layers.Layer):
-    """The first half decides how the second is shifted and scaled (Dinh et al. 2017).
+def _fit(options: FlowOptions, corpus: Corpus) -> Fitted:
+    from dcse_tf.baselines.flow_fitting import fit_flow
 
-    A network of two hidden ReLU layers gives shift and log-scale, the latter bounded by tanh. Its
-    last layer begins at zero, so the coupling begins as the identity.
-
-    Args:
-        hidden_dim: of the network.
-    """
-
-    def __init__(self, hidden_dim, **kwargs):
-        super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-
-    def build(self, input_shape):
-        self.kept = input_shape[-1] // 2
-        changed = input_shape[-1] - self.kept
-        widths = [self.kept, self.hidden_dim, self.hidden_dim, 2 * changed]
-        self.kernels, self.biases = [], []
-        for i, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            shapes = {f"kernel_{i}": (inputs, outputs), f"bias_{i}": (outputs,)}
-            kernel, bias = (
-                self.add_weight(shape=shape, name=name, initializer="zeros")
-                for name, shape in shapes.items()
-            )
-            self.kernels.append(kernel)
-            self.biases.append(bias)
-
-    def _shift_and_log_scale(self, kept):
-        hidden = kept
-        for kernel, bias in zip(self.kernels[:-1], self.biases[:-1], strict=True):
-            hidden = ops.relu(ops.matmul(hidden, kernel) + bias)
-        both = ops.matmul(hidden, self.kernels[-1]) + self.biases[-1]
-        shift, log_scale = ops.split(both, 2, axis=-1)
-        return shift, _BOUND * ops.tanh(log_scale)
-
-    def call(self, x):
-        kept, changed = x[:, : self.kept], x[:, self.kept :]
-        shift, log_scale = self._shift_and_log_scale(kept)
-        y = ops.concatenate([kept, changed * ops.exp(log_scale) + shift], axis=1)
-        return y, ops.sum(log_scale, axis=1)
-
-    def inverse(self, y):
-        kept, changed = y[:, : self.kept], y[:, self.kept :]
-        shift, log_scale = self._shift_and_log_scale(kept)
-        return ops.concatenate([kept, (changed - shift) * ops.exp(-log_scale)], axis=1)
-
-    def get_config(self):
-        return {**super().get_config(), "hidden_dim": self.hidden_dim}
+    embeddings = corpus.embeddings()
+    fitted = fit_flow(embeddings, options, options.seed)
+    flow = fitted.flow
+    return Fitted(
+        tensors={name: variable.numpy() for name, variable in flow.named_variables()},
+        facts={
+            "sentences": len(embeddings),
+            "shape": [flow.dimensions, flow.depth, flow.hidden_dim],
+            "best_step": fitted.best_step,
+            "held_out": fitted.held_out,
+            "log_likelihood": {"before": fitted.before, "after": fitted.after},
+        },
+        summary=f"flow fitted to {len(embeddings) - fitted.held_out} sentences, taken after step "
+        f"{fitted.best_step}; log-likelihood per dimension of {fitted.held_out} others: "
+        f"{fitted.before:.3f} before, {fitted.after:.3f} after",
+    )
 
 
-_STDDEV = 0.05  # of the couplings' hidden kernels
+def _make_layer(fitted: Fitted, dim: int):
+    from dcse_tf.baselines.flow_layers import Flow
+
+    flow = Flow(*fitted.facts["shape"], dtype="float32", name="flow")
+    flow.build((None, dim))
+    for name, variable in flow.named_variables():
+        value = fitted.tensors[name]
+        if value.shape != tuple(variable.shape):
+            raise InputError(f"{name} is {list(value.shape)}, expected {list(variable.shape)}")
+        if name == "coordinates" and not np.all((value >= 0) & (value < dim)):
+            raise InputError(f"expected coordinates of an encoder of {dim} dimensions")
+        variable.assign(value)
+    return flow
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class Flow(keras.layers.Layer):
-    """Steps of `ActNorm`, `Permutation` and `AffineCoupling` on some coordinates of embeddings.
-
-    Where a coordinate follows from the others there is no density, and likelihood grows without
-    end: such coordinates are left out before the first step.
-
-    Args:
-        dimensions: coordinates used; which, says `coordinates`.
-        depth: steps.
-        hidden_dim: of the couplings' networks.
-    """
-
-    def __init__(self, dimensions, depth, hidden_dim, **kwargs):
-        super().__init__(**kwargs)
-        self.dimensions = dimensions
-        self.depth = depth
-        self.hidden_dim = hidden_dim
-        self.steps: list[Any] = []
-        for i in range(depth):
-            self.steps += [
-                ActNorm(name=f"act_norm_{i}", dtype=self.dtype_policy),
-                Permutation(name=f"permutation_{i}", dtype=self.dtype_policy),
-                AffineCoupling(hidden_dim, name=f"coupling_{i}", dtype=self.dtype_policy),
-            ]
-
-    def build(self, input_shape):
-        self.coordinates = self.add_weight(
-            shape=(self.dimensions,),
-            name="coordinates",
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
-        )
-        for layer in self.steps:
-            layer.build((None, self.dimensions))
-
-    def select(self, embeddings):
-        """The coordinates used, float `[n, dim]` to `[n, dimensions]`."""
-        return ops.take(embeddings, self.coordinates, axis=1)
-
-    def transform(self, x):
-        """Takes x, float `[n, dimensions]`, to z of that shape and log |det dz/dx|, `[n]`."""
-        total = ops.zeros_like(x[:, 0])
-        for layer in self.steps:
-            x, log_determinant = layer(x)
-            total = total + log_determinant
-        return x, total
-
-    def call(self, embeddings):
-        """Takes embeddings, float `[n, dim]`, to z, float `[n, dimensions]`."""
-        return self.transform(self.select(embeddings))[0]
-
-    def inverse(self, z):
-        """Takes z back to x, float `[n, dimensions]`."""
-        for layer in reversed(self.steps):
-            z = layer.inverse(z)
-        return z
-
-    def log_likelihood(self, x):
-        """Log-density of x, float `[n, dimensions]`, in nats: z is Gaussian; float `[n]`."""
-        z, log_determinant = self.transform(x)
-        squares = ops.sum(ops.square(z) + math.log(2.0 * math.pi), axis=1)
-        return log_determinant - 0.5 * squares
-
-    def initialize(self, x, seed):
-        """Draws permutations and weights by the seed, and fits each `ActNorm` to what reaches it.
-
-        Args:
-            x: float `[n, dimensions]`, of some hundred sentences.
-            seed: the seed.
-        """
-        for position, layer in enumerate(self.steps):
-            if isinstance(layer, ActNorm):
-                layer.initialize(x)
-            elif isinstance(layer, Permutation):
-                rng = np.random.default_rng([seed, position])
-                layer.order.assign(rng.permutation(x.shape[1]).astype(np.int32))
-            else:  # the last kernel stays at zero
-                kernels = layer.kernels[:-1]
-                initialize_weights(kernels, seed + position, _STDDEV)
-            x, _ = layer(x)
-
-    def named_variables(self) -> Iterator[tuple[str, keras.Variable]]:
-        """Every variable under a name that does not depend on where the flow was built."""
-        yield "coordinates", self.coordinates
-        for layer in self.steps:
-            for variable in layer.variables:
-                yield f"{layer.name}/{variable.name}", variable
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "dimensions": self.dimensions,
-            "depth": self.depth,
-            "hidden_dim": self.hidden_dim,
-        }
+FLOW = BaselineSpec(
+    name="flow",
+    help="embeddings to a Gaussian by an invertible network that is fitted by maximum likelihood "
+    "(BERT-flow, Li et al. 2020)",
+    options=FlowOptions,
+    fit=_fit,
+    make_layer=_make_layer,
+)

@@ -8,38 +8,29 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.baselines.flow import Flow
+from dcse_tf.baselines.flow import FlowSettings
+from dcse_tf.baselines.flow_layers import Flow
 from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.errors import InputError
 from dcse_tf.progress import Progress
 
 _FIRST_BATCH = 2048  # embeddings that the flow is initialised with
-_HELD_OUT = 1000  # most embeddings held out
-_CLIP_NORM = 1.0  # of the gradient of the mean likelihood a dimension
-_CHECKS = 20  # of the likelihood held out, in the whole fit
-_PATIENCE = 5  # checks without a better one after which the fit ends
-
-
-@dataclasses.dataclass(frozen=True)
-class FlowSettings:
-    """How a flow is built and fitted; see the flags of `fit_baseline` of these names."""
-
-    depth: int
-    hidden_dim: int
-    steps: int
-    batch_size: int
-    learning_rate: float
-    seed: int
+_MAX_HELD_OUT = 1000  # embeddings
+_CLIP_NORM = 1.0  # of the gradient of the mean log-likelihood per dimension
+_CHECKS = 20  # of the held-out likelihood, in the whole fit
+_PATIENCE = 5  # the fit ends after so many checks without an improvement
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedFlow:
-    """A flow and its likelihoods, in nats a dimension.
+    """A flow and its likelihoods, in nats per dimension.
 
     Attributes:
-        before, after: mean log-likelihood of the embeddings held out.
-        best_step: after which the flow was taken; 0: fitting it did not help.
-        held_out: their number; 0 where there are fewer than ten, and the likelihoods are of all.
+        flow: as it was after `best_step`.
+        before, after: mean log-likelihood of the held-out embeddings.
+        best_step: the step with the best likelihood; 0 if fitting did not help.
+        held_out: number of embeddings held out; 0 if there are fewer than ten embeddings, and the
+            likelihoods are those of all.
     """
 
     flow: Flow
@@ -49,15 +40,17 @@ class FittedFlow:
     held_out: int
 
 
-def fit_flow(embeddings: np.ndarray, settings: FlowSettings) -> FittedFlow:
-    """Fits a flow with Adam. A step's batch is decided by (seed, step).
+def fit_flow(embeddings: np.ndarray, settings: FlowSettings, seed: int) -> FittedFlow:
+    """Fits a flow with Adam. The batch of a step depends only on (seed, step).
 
-    The last tenth of the embeddings, at most 1,000, is held out: of twenty states on the way the
-    one under which these are likeliest is taken, since a flow soon learns a small corpus by heart.
+    The last tenth of the embeddings, at most 1,000, is held out. Their likelihood is measured
+    twenty times during the fit and the best flow is kept, because a flow soon memorizes a small
+    corpus.
 
     Args:
         embeddings: float32 `[sentences, dim]`, in random order.
-        settings: see `FlowSettings`.
+        settings: of the flow and of the fit.
+        seed: of the initial weights, the permutations and the batches.
 
     Raises:
         InputError: the embeddings vary in fewer than two directions, or the fit has diverged.
@@ -67,17 +60,20 @@ def fit_flow(embeddings: np.ndarray, settings: FlowSettings) -> FittedFlow:
     if len(coordinates) < 2:
         raise InputError(f"the embeddings of {count} sentences vary in one direction: no flow")
     if len(coordinates) < dim:
-        logging.info("%d of %d coordinates are independent; used are these", len(coordinates), dim)
-    held_out = min(_HELD_OUT, count // 10)
+        logging.info("%d of %d coordinates are independent and used", len(coordinates), dim)
+
+    held_out = min(_MAX_HELD_OUT, count // 10)
     x = np.ascontiguousarray(embeddings[:, coordinates], np.float32)
     fitted = x[: count - held_out]
     others = x[-held_out:] if held_out else x
+
     flow = Flow(len(coordinates), settings.depth, settings.hidden_dim, dtype="float32", name="flow")
     flow.build((None, dim))
     flow.coordinates.assign(coordinates)
-    flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), settings.seed)
+    flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), seed)
+
     before = _mean_likelihood(flow, others)
-    best_step = _run_steps(flow, fitted, others, settings)
+    best_step = _run_steps(flow, fitted, others, settings, seed)
     after = _mean_likelihood(flow, others)
     return FittedFlow(flow, before, after, best_step, held_out)
 
@@ -89,11 +85,13 @@ def _mean_likelihood(flow: Flow, x: np.ndarray) -> float:
     return value
 
 
-def _run_steps(flow: Flow, x: np.ndarray, others: np.ndarray, settings: FlowSettings) -> int:
-    """Fits the flow to x, float32 `[n, dimensions]`, and leaves it as the others were likeliest.
+def _run_steps(
+    flow: Flow, x: np.ndarray, others: np.ndarray, settings: FlowSettings, seed: int
+) -> int:
+    """Fits the flow to x, float32 `[n, dimensions]`, and leaves it in its best state.
 
     Returns:
-        The step of that.
+        The step at which the likelihood of `others`, the held-out embeddings, was best.
     """
     step = _make_step(flow, settings.learning_rate)
     progress = Progress("steps of the flow")
@@ -101,25 +99,28 @@ def _run_steps(flow: Flow, x: np.ndarray, others: np.ndarray, settings: FlowSett
     best, best_step, kept = _mean_likelihood(flow, others), 0, _copy(flow)
     losses: list[float] = []
     every = max(1, settings.steps // _CHECKS)
+
     for number in range(1, settings.steps + 1):
-        rng = np.random.default_rng([settings.seed, number])
+        rng = np.random.default_rng([seed, number])
         batch = x[rng.choice(len(x), size, replace=False)]
         losses.append(float(step(tf.constant(batch))))
         if not np.isfinite(losses[-1]):
             raise InputError(
                 f"the flow has diverged at step {number}: give a lower `learning_rate` or `depth`"
             )
+
         if number % every == 0 or number == settings.steps:
             found = _mean_likelihood(flow, others)
             mean = -float(np.mean(losses))
-            logging.info("step %d: log-likelihood %.4f, held out %.4f", number, mean, found)
+            logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, mean, found)
             losses.clear()
             if found > best:
                 best, best_step, kept = found, number, _copy(flow)
             elif number - best_step >= _PATIENCE * every:
-                logging.info("the likelihood held out has not risen for long: no more steps")
+                logging.info("the held-out likelihood no longer improves: the fit ends here")
                 break
         progress.update(number, settings.steps)
+
     for variable, value in zip(flow.trainable_variables, kept, strict=True):
         variable.assign(value)
     return best_step

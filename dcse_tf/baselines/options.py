@@ -1,128 +1,102 @@
-"""Settings of `fit_baseline`."""
+"""Settings of `fit_baseline`: what baselines share, and all together for the command line."""
 
 import dataclasses
+import typing
 
+from dcse_tf.baselines.registry import BASELINES, BaselineOptions
 from dcse_tf.encoder.options import EncoderOptions
-from dcse_tf.options import OptionError, option, show
-
-BASELINES = ("whitening", "flow", "word_vectors")
-# Settings that only some kinds have.
-_OF_KINDS = {
-    "encoder": ("whitening", "flow"),
-    "data_dir": ("whitening", "flow"),
-    "pooling": ("whitening", "flow"),
-    "max_sequence_length": ("whitening", "flow"),
-    "max_sentences": ("whitening", "flow"),
-    "batch_tokens": ("whitening", "flow"),
-    "seed": ("whitening", "flow"),
-    "dimensions": ("whitening",),
-    "depth": ("flow",),
-    "hidden_dim": ("flow",),
-    "steps": ("flow",),
-    "batch_size": ("flow",),
-    "learning_rate": ("flow",),
-    "word_vectors": ("word_vectors",),
-    "word_index": ("word_vectors",),
-    "word_unit": ("word_vectors",),
-}
-_NEEDED = {
-    "whitening": ("encoder", "data_dir"),
-    "flow": ("encoder", "data_dir"),
-    "word_vectors": ("word_vectors",),
-}
+from dcse_tf.options import OptionError, Options, option, show
 
 
 @dataclasses.dataclass(frozen=True)
-class FitBaselineOptions(EncoderOptions):
-    """Fits one of the paper's untrained baselines, and writes it as an encoder like any other."""
+class FittedToTexts(BaselineOptions):
+    """Settings of a baseline that is fitted to the utterances of a prepared corpus."""
 
-    kind: str | None = option(
-        None,
-        "whitening: embeddings to zero mean and identity covariance (Su et al. 2021); flow: to a "
-        "Gaussian by an invertible network fitted by maximum likelihood (BERT-flow, Li et al. "
-        "2020); word_vectors: the mean of the words' vectors, without an encoder. Plain BERT needs "
-        "no fitting: evaluate `model`=CHECKPOINT `pooling`=mean or cls.",
-        choices=BASELINES,
-        required=True,
-    )
-    encoder: str = option(
-        "",
-        "whitening, flow: the checkpoint whose embeddings are taken: a folder, a hub name, "
-        "package:NAME or a run directory. It is not trained.",
-        reads=True,
-    )
     data_dir: str = option(
         "",
-        "whitening, flow: folder that prepare_data wrote with the encoder's vocabulary; fitted to "
+        "Folder that prepare_data wrote (with the encoder's vocabulary, if any); fitted to "
         "the distinct utterances of its train split.",
-        reads=True,
-    )
-    output_dir: str = option(
-        "",
-        "Folder to write, for `model` of evaluate and embed; it appears only when it is complete.",
         required=True,
-        writes=True,
+        reads=True,
     )
     max_sentences: int = option(
         100_000,
-        "whitening, flow: most distinct utterances, drawn by `seed`. 0: all. Memory: their "
-        "embeddings (100,000 x 768 dimensions: 307 MB).",
+        "Most distinct utterances, drawn by `seed`. 0: all. Memory: their embeddings (100,000 x "
+        "768 dimensions: 307 MB).",
         minimum=0,
     )
-    batch_tokens: int = option(
-        2048, "whitening, flow: tokens encoded at a time, padding counted.", minimum=1
-    )
-    dimensions: int = option(
-        0,
-        "whitening: dimensions kept, those of largest variance. 0: all in which the embeddings "
-        "vary.",
-        minimum=0,
-    )
-    depth: int = option(
-        16, "flow: steps of normalisation, permutation and coupling, one behind another.", minimum=1
-    )
-    hidden_dim: int = option(
-        256,
-        "flow: width of the two hidden layers of a coupling's network.",
-        minimum=1,
-    )
-    steps: int = option(1000, "flow: optimizer steps (Adam).", minimum=1)
-    batch_size: int = option(256, "flow: embeddings a step.", minimum=1)
-    learning_rate: float = option(1e-3, "flow: learning rate, constant.", minimum=0.0)
-    word_vectors: str = option(
+    seed: int = option(0, "Seed of the utterances drawn, and of the fit.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedToEmbeddings(FittedToTexts, EncoderOptions):
+    """Settings of a baseline that is a layer behind an encoder's pooling."""
+
+    encoder: str = option(
         "",
-        "word_vectors: the file: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), or "
-        ".npz (one array [words, dim], with `word_index`).",
-        files=True,
+        "The checkpoint whose embeddings are taken: a folder, a hub name, package:NAME or a run "
+        "directory. It is not trained.",
+        required=True,
+        reads=True,
     )
-    word_index: str = option(
-        "",
-        "word_vectors from .npz: JSON file that gives each word its row ({word: row}).",
-        files=True,
-    )
-    word_unit: str = option(
-        "words",
-        "word_vectors: what has a vector: words (runs of letters and digits; of texts with Chinese "
-        "characters jieba's words) or characters (Latin words and numbers are whole).",
-        choices=("words", "characters"),
-    )
-    seed: int = option(
-        0, "whitening, flow: seed of the utterances drawn, and of the flow.", minimum=0
-    )
-    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+    batch_tokens: int = option(2048, "Tokens encoded at a time, padding counted.", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitBaselineOptions(Options):
+    """Fits a baseline that needs no training, and writes it as an encoder like any other.
+
+    Base of what `make_command_options` returns, which has the settings of all baselines.
+    """
+
+    kind: str | None = option(None, "Which baseline.", required=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.kind
-        for name in _NEEDED[self.kind]:
-            if not getattr(self, name):
-                raise OptionError(f"`kind`={self.kind} needs `{name}`")
+        self.select()
+
+    def select(self) -> BaselineOptions:
+        """The settings of the chosen baseline alone.
+
+        Raises:
+            OptionError: one of them is missing, or one that it does not have was given.
+        """
+        own = BASELINES[self.kind or ""].options
+        known = {field.name for field in dataclasses.fields(own)}
         for field in dataclasses.fields(self):
-            value, kinds = getattr(self, field.name), _OF_KINDS.get(field.name, BASELINES)
-            if self.kind not in kinds and value != field.default:
+            value = getattr(self, field.name)
+            if field.name not in {"kind", *known} and value != field.default:
                 raise OptionError(
-                    f"`{field.name}`={show(value)} has no meaning with `kind`={self.kind}, only "
-                    f"with {' and '.join(kinds)}"
+                    f"`{field.name}`={show(value)} has no meaning with `kind`={self.kind}"
                 )
-        if self.word_vectors and self.word_vectors.endswith(".npz") != bool(self.word_index):
-            raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")
+        return own(**{name: getattr(self, name) for name in known})
+
+
+def make_command_options() -> type[FitBaselineOptions]:
+    """One class with `kind` and the settings of every registered baseline, for a command line."""
+    kinds = "; ".join(f"{spec.name}: {spec.help}" for spec in BASELINES.values())
+    kind = option(
+        None,
+        f"{kinds}. Plain BERT needs no fitting: evaluate `model`=CHECKPOINT `pooling`=mean or cls.",
+        choices=tuple(BASELINES),
+        required=True,
+    )
+    fields: dict[str, typing.Any] = {"kind": (str | None, kind)}
+    for spec in BASELINES.values():
+        types = typing.get_type_hints(spec.options)
+        for field in dataclasses.fields(spec.options):
+            owners = [
+                other.name
+                for other in BASELINES.values()
+                if any(f.name == field.name for f in dataclasses.fields(other.options))
+            ]
+            of = f"{', '.join(owners)}: " if len(owners) < len(BASELINES) else ""
+            metadata = {**field.metadata, "help": of + field.metadata["help"]}
+            # Whether a setting is required depends on the kind: `select` finds out.
+            metadata["required"] &= not of
+            own = dataclasses.field(default=field.default, metadata=metadata)
+            fields[field.name] = (types[field.name], own)
+    listed = [(name, *field) for name, field in fields.items()]
+    return dataclasses.make_dataclass(
+        "FitBaselineOptions", listed, bases=(FitBaselineOptions,), frozen=True
+    )

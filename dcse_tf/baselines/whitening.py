@@ -1,30 +1,43 @@
-"""Whitening (Su et al. 2021) as a layer, and how it is fitted."""
+"""Whitening: embeddings to zero mean and identity covariance (Su et al. 2021)."""
 
 import dataclasses
 
-import keras
 import numpy as np
 import scipy.linalg
-from keras import ops
+from absl import logging
 
+from dcse_tf.baselines.options import FittedToEmbeddings
+from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted
 from dcse_tf.errors import InputError
+from dcse_tf.options import option
 
-_ROWS = 8192  # held as float64 at a time
-# A direction in which embeddings vary by less than this part of their length is rounding of
-# float32. Every BERT has one at least, for a layer norm's output adds up to a constant before it is
-# scaled; all-MiniLM-L6-v2 has three coordinates that are constant.
+
+@dataclasses.dataclass(frozen=True)
+class WhiteningOptions(FittedToEmbeddings):
+    """Settings of `kind`=whitening."""
+
+    dimensions: int = option(
+        0,
+        "Dimensions kept, those of largest variance. 0: all in which the embeddings vary.",
+        minimum=0,
+    )
+
+
+# A direction in which embeddings vary by less than this share of their length is rounding error of
+# float32. Every BERT has at least one, because the outputs of a layer norm sum to a constant before
+# they are scaled; all-MiniLM-L6-v2 has three coordinates that are constant.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Directions:
-    """The covariance of embeddings, taken apart.
+    """The principal directions of embeddings.
 
     Attributes:
         mean: float64 `[dim]`.
-        vectors: float64 `[dim, dim]`, a direction a column, the largest variance first.
+        vectors: float64 `[dim, dim]`, one direction per column, the largest variance first.
         variances: float64 `[dim]`.
-        rank: directions that vary, the first ones.
+        rank: how many of them, from the first, the embeddings vary in.
     """
 
     mean: np.ndarray
@@ -33,7 +46,7 @@ class Directions:
     rank: int
 
     def independent_coordinates(self) -> np.ndarray:
-        """As many coordinates as directions vary, ascending; the others are affine in them."""
+        """A set of `rank` coordinates, ascending; all others are affine functions of them."""
         dim = len(self.mean)
         if self.rank == dim:
             return np.arange(dim)
@@ -41,11 +54,12 @@ class Directions:
         return np.sort(order[dim - self.rank :])
 
 
-def measure_directions(embeddings: np.ndarray) -> Directions:
+def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Directions:
     """Singular value decomposition of the covariance (divisor n - 1).
 
     Args:
         embeddings: float `[sentences, dim]`; of n sentences at most n - 1 directions vary.
+        block_rows: rows that are converted to float64 at a time.
 
     Raises:
         InputError: there are fewer than two sentences, all have one embedding, or a value is not
@@ -54,16 +68,20 @@ def measure_directions(embeddings: np.ndarray) -> Directions:
     count, dim = embeddings.shape
     if count < 2:
         raise InputError(f"expected two distinct sentences or more, found {count}")
-    blocks = [slice(start, start + _ROWS) for start in range(0, count, _ROWS)]
+
+    # In blocks, because all embeddings at once as float64 would triple the memory.
+    blocks = [slice(start, start + block_rows) for start in range(0, count, block_rows)]
     mean = np.zeros(dim)
     for block in blocks:
         mean += embeddings[block].sum(axis=0, dtype=np.float64) / count
     if not np.isfinite(mean).all():
         raise InputError("an embedding is not a finite number: the encoder has diverged")
+
     covariance = np.zeros([dim, dim])
     for block in blocks:
         centred = embeddings[block].astype(np.float64) - mean
         covariance += centred.T @ centred / (count - 1)
+
     vectors, variances, _ = np.linalg.svd(covariance, hermitian=True)
     length = np.sqrt(np.trace(covariance) + mean @ mean)
     rank = min(int(np.sum(np.sqrt(variances) > _NOISE * length)), count - 1)
@@ -107,34 +125,52 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
             f"`dimensions`={dimensions}: the embeddings of {len(embeddings)} sentences vary in "
             f"only {found.rank} of {len(found.mean)} directions"
         )
+
     kept = dimensions or found.rank
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return WhiteningMap(found.mean, matrix, found.rank, explained)
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class Whitening(keras.layers.Layer):
-    """Applies a `WhiteningMap`, in float64: its matrix magnifies the smallest differences most.
-
-    Args:
-        dimensions: of the result.
-    """
-
-    def __init__(self, dimensions, dtype="float64", **kwargs):
-        super().__init__(dtype=dtype, trainable=False, **kwargs)
-        self.dimensions = dimensions
-
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        self.mean = self.add_weight(shape=(dim,), name="mean", initializer="zeros")
-        self.matrix = self.add_weight(
-            shape=(dim, self.dimensions), name="matrix", initializer="zeros"
+def _fit(options: WhiteningOptions, corpus: Corpus) -> Fitted:
+    embeddings = corpus.embeddings()
+    fitted = fit_whitening(embeddings, options.dimensions)
+    count, (dim, kept) = len(embeddings), fitted.matrix.shape
+    if fitted.rank < dim:
+        logging.info(
+            "the embeddings of %d sentences vary in only %d of %d directions; the others cannot be "
+            "whitened and are left out",
+            count,
+            fitted.rank,
+            dim,
         )
+    return Fitted(
+        tensors={"mean": fitted.mean, "matrix": np.ascontiguousarray(fitted.matrix)},
+        facts={"sentences": count, "rank": fitted.rank, "explained": fitted.explained},
+        summary=f"whitening fitted to {count} sentences: {dim} to {kept} dimensions, which have "
+        f"{100 * fitted.explained:.2f}% of the variance",
+    )
 
-    def call(self, embeddings):
-        """Whitens float `[n, dim]`; float64 `[n, dimensions]`."""
-        return ops.matmul(embeddings - self.mean, self.matrix)
 
-    def get_config(self):
-        return {**super().get_config(), "dimensions": self.dimensions}
+def _make_layer(fitted: Fitted, dim: int):
+    from dcse_tf.model.affine import AffineMaps
+    from dcse_tf.model.checkpoints import AffineMap
+
+    mean, matrix = fitted.tensors["mean"], fitted.tensors["matrix"]
+    if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:
+        raise InputError(
+            f"mean {list(mean.shape)} and matrix {list(matrix.shape)}, expected {dim} rows for an "
+            f"encoder of {dim} dimensions"
+        )
+    # In float64: the matrix magnifies the smallest differences most.
+    bias = np.zeros(matrix.shape[1], matrix.dtype)
+    return AffineMaps([AffineMap(mean, matrix, bias)], name="whitening")
+
+
+WHITENING = BaselineSpec(
+    name="whitening",
+    help="embeddings to zero mean and identity covariance (Su et al. 2021)",
+    options=WhiteningOptions,
+    fit=_fit,
+    make_layer=_make_layer,
+)

@@ -1,15 +1,6 @@
-"""Embeds the sentences of a file."""
+"""`python -m dcse_tf.cli.embed` is `dcse embed`."""
 
-from dcse_tf.cli.flags import run
-from dcse_tf.tools.options import EmbedOptions
-
-
-def embed(config: EmbedOptions) -> None:
-    from dcse_tf.tools import embed as job
-
-    lines, dim = job.embed(config)
-    print(f"{lines} embeddings of {dim} dimensions are in {config.output}")
-
+from dcse_tf.cli.commands import run
 
 if __name__ == "__main__":
-    run(EmbedOptions, embed)
+    run("embed")

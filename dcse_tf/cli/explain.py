@@ -1,15 +1,6 @@
-"""Shows what the similarity of a response and its context is made of."""
+"""`python -m dcse_tf.cli.explain` is `dcse explain`."""
 
-from dcse_tf.cli.flags import run
-from dcse_tf.tools.options import ExplainOptions
-
-
-def explain(config: ExplainOptions) -> None:
-    from dcse_tf.tools import explain as job
-
-    print(job.explain(config))
-    print(f"explanation.html, explanation.json and the heatmaps are in {config.output_dir}")
-
+from dcse_tf.cli.commands import run
 
 if __name__ == "__main__":
-    run(ExplainOptions, explain)
+    run("explain")

@@ -1,21 +1,6 @@
-"""Exports a trained encoder for serving."""
+"""`python -m dcse_tf.cli.export` is `dcse export`."""
 
-import sys
-
-from dcse_tf.cli.flags import run
-from dcse_tf.export.options import ExportOptions
-
-
-def export(config: ExportOptions) -> None:
-    from dcse_tf.errors import LockedError
-    from dcse_tf.export import job
-
-    try:
-        folder = job.export(config)
-    except LockedError as error:
-        sys.exit(f"error: {error}")
-    print(f"the {config.format} is in {folder}")
-
+from dcse_tf.cli.commands import run
 
 if __name__ == "__main__":
-    run(ExportOptions, export)
+    run("export")

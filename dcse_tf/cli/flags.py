@@ -1,17 +1,15 @@
-"""Flags from configurations, and configurations from flags."""
+"""Flags from options, and options from flags."""
 
 import dataclasses
 import os
 import re
-import signal
-import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from absl import app, flags, logging
+from absl import flags
 
-from dcse_tf.errors import InputError
+from dcse_tf.cli.presets import find_presets
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import OptionError, Options
 
@@ -24,6 +22,8 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
     tuple: flags.DEFINE_list,
 }
+_LONGEST_MESSAGE = 1000  # characters
+_OPTION = re.compile("`([a-z][a-z0-9_]*)`")
 
 
 class _NumberOrWord(flags.IntegerParser):
@@ -38,55 +38,40 @@ class _NumberOrWord(flags.IntegerParser):
         return self._words[argument] if argument in self._words else super().convert(argument)
 
 
-_LONGEST = 1000  # characters of a message
-_OPTION = re.compile("`([a-z][a-z0-9_]*)`")
-
-
-def define_flags(
-    config: type[Options], module: str, holder: flags.FlagValues = flags.FLAGS
-) -> None:
-    """Defines a flag for every setting, with its help and default.
+def define_flags(options: type[Options], job: str) -> flags.FlagValues:
+    """Makes a flag of every option, with its help and default.
 
     Args:
-        config: the job's configuration.
-        module: name of the job's module, under which --help lists the flags.
-        holder: where they are defined.
+        options: the job's options.
+        job: its name, under which the help lists the flags.
     """
-    types = typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
-        rules, default = field.metadata, field.default
+    holder = flags.FlagValues()
+    for field in list_fields(options):
+        rules = field.metadata
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
         help_text = as_flags(rules["help"] + (" Required." if rules["required"] else ""))
         if isinstance(rules["choices"], Mapping):
             entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
             help_text += f" One of: {'; '.join(entries)}."
-        if isinstance(default, tuple):
-            default = list(default)
-        kind = _plain_type(types[field.name])
-        # Lower bounds are checked by the configuration too, which says which flag is wrong.
+        where: dict[str, Any] = {"flag_values": holder, "module_name": job}
+        # Bounds are checked by the options themselves.
         if rules["choices"]:
-            flags.DEFINE_enum(
-                field.name,
-                default,
-                list(rules["choices"]),
-                help_text,
-                flag_values=holder,
-                module_name=module,
-            )
+            flags.DEFINE_enum(field.name, default, list(rules["choices"]), help_text, **where)
         elif rules["words"]:
-            flags.DEFINE(
-                _NumberOrWord(rules["words"]),
-                field.name,
-                default,
-                help_text,
-                flag_values=holder,
-                serializer=flags.ArgumentSerializer(),
-                module_name=module,
-            )
+            parser, serializer = _NumberOrWord(rules["words"]), flags.ArgumentSerializer()
+            flags.DEFINE(parser, field.name, default, help_text, serializer=serializer, **where)
         else:
-            _DEFINE[kind](field.name, default, help_text, flag_values=holder, module_name=module)
+            define = _DEFINE[plain_type(field.type)]
+            define(field.name, default, help_text, **where)
+    return holder
 
 
-def _plain_type(hint: Any) -> type:
+def list_fields(options: type[Options]) -> Sequence[dataclasses.Field]:
+    """The options that a command line offers."""
+    return dataclasses.fields(options)
+
+
+def plain_type(hint: Any) -> type:
     """The type under `X | None` and `tuple[X, ...]`."""
     arguments = [a for a in typing.get_args(hint) if a is not type(None)]
     if typing.get_origin(hint) is tuple:
@@ -94,26 +79,62 @@ def _plain_type(hint: Any) -> type:
     return arguments[0] if arguments else hint
 
 
-def parse_flags(arguments: Sequence[str], holder: flags.FlagValues = flags.FLAGS) -> list[str]:
-    """Parses a command line, the program's name first; returns the name.
+def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
+    """The options that a command line asks for.
+
+    Args:
+        options: the class of the job's options.
+        job: its name.
+        arguments: the flags.
 
     Raises:
-        OptionError: a flag is not known or of another type, something is no flag, or a flag file
-            cannot be read.
+        OptionError: a flag is not known or of another type, something is no flag, a flag file
+            cannot be read, or an option is missing, out of range or contradicts another.
     """
-    program, *given = arguments
+    return options.from_dict(read_flags(options, job, arguments))
+
+
+def read_flags(options: type[Options], job: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The values that a command line gives; of several of a flag, the last counts.
+
+    Args, Raises: see `parse_flags`.
+    """
+    holder = define_flags(options, job)
     try:
-        program, *others = holder([program, *_expand_flag_files(given)])
+        _, *others = holder([job, *expand_arguments(arguments, job)])
     except flags.Error as error:
         raise OptionError(f"{error}; see --help") from error
     if others:
         raise OptionError(
             f"{others[0]!r} is no flag: expected --flag=VALUE, files with commas between them"
         )
-    return [program]
+    names = [field.name for field in list_fields(options)]
+    return {name: holder[name].value for name in names if holder[name].present}
 
 
-def _expand_flag_files(arguments: Sequence[str], within: tuple[str, ...] = ()) -> list[str]:
+def expand_arguments(arguments: Iterable[str], job: str) -> list[str]:
+    """Arguments with flag files and presets replaced by what is in them.
+
+    A flag file's flags take its place, so that of several values the last counts. A preset's come
+    before all others, so that whatever else is given counts, wherever it stands.
+
+    Raises:
+        OptionError: a file cannot be read, or there is no such preset.
+    """
+    names: list[str] = []
+    others: list[str] = []
+    rest = iter(_expand_flag_files(arguments))
+    for argument in rest:
+        flag, given, value = argument.partition("=")
+        if flag in ("--preset", "-preset"):
+            names += (value if given else next(rest, "")).split(",")
+        else:
+            others.append(argument)
+    files = find_presets(names, job) if names else []
+    return [*_expand_flag_files(f"--flagfile={path}" for path in files), *others]
+
+
+def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
     """Arguments, or the lines of a flag file, with every --flagfile replaced by what is in it.
 
     absl would do it, but takes the names in a file relative to the working folder, so that a file
@@ -145,24 +166,14 @@ def _expand_flag_files(arguments: Sequence[str], within: tuple[str, ...] = ()) -
     return found
 
 
-def read_flags(config: type[T], holder: flags.FlagValues = flags.FLAGS) -> T:
-    """The configuration that the flags parsed ask for.
-
-    Raises:
-        OptionError: a setting is missing or out of range, or contradicts another.
-    """
-    values = {field.name: holder[field.name].value for field in dataclasses.fields(config)}
-    return config.from_dict(values)
-
-
-def find_files(config: Options) -> None:
-    """Looks for the files that the settings name, so that a job does not find out after loading.
+def find_files(options: Options) -> None:
+    """Looks for the files that the options name, so that a job does not find out after loading.
 
     Raises:
         InputError: one of them is not there.
     """
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
         if field.metadata["files"] and value:
             resolve_inputs(value if isinstance(value, tuple) else (value,), field.name)
 
@@ -174,39 +185,6 @@ def as_flags(message: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """What an error says, on one line of bounded length, whatever the user's values hold."""
-    text = " ".join(as_flags(str(error)[: 2 * _LONGEST]).splitlines())
+    text = " ".join(as_flags(str(error)[: 2 * _LONGEST_MESSAGE]).splitlines())
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-
-
-def _parse_or_exit(arguments: list[str]) -> list[str]:
-    try:
-        return parse_flags(arguments)
-    except OptionError as error:
-        sys.exit(f"error: {one_line(error)}")
-
-
-def run(config: type[T], job: Callable[[T], None]) -> None:
-    """Defines the flags, parses them and runs a job, with faults of the user's in one line.
-
-    TensorFlow is imported by the job alone, so that --help and a wrong flag answer at once.
-    """
-    module = sys.argv[0]
-    define_flags(config, module)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.set_verbosity(logging.INFO)
-
-    def main(_: list[str]) -> None:
-        try:
-            settings = read_flags(config)
-            find_files(settings)
-            job(settings)
-        except (OptionError, InputError, OSError) as error:
-            sys.exit(f"error: {one_line(error)}")
-        except MemoryError as error:
-            sys.exit(f"error: out of memory {one_line(error)}".rstrip())
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
-
-    app.run(main, flags_parser=_parse_or_exit)
+    return shown if len(shown) <= _LONGEST_MESSAGE else f"{shown[:_LONGEST_MESSAGE]}..."

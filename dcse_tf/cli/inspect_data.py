@@ -1,15 +1,6 @@
-"""Says what is in a corpus of dialogues, and what of the evaluation sets stands in it."""
+"""`python -m dcse_tf.cli.inspect_data` is `dcse inspect_data`."""
 
-from dcse_tf.cli.flags import run
-from dcse_tf.tools.options import InspectOptions
-
-
-def inspect_data(config: InspectOptions) -> None:
-    from dcse_tf.tools import inspect as job
-
-    print(job.inspect_data(config))
-    print(f"\nreport.html, report.json and leaks.tsv are in {config.output_dir}")
-
+from dcse_tf.cli.commands import run
 
 if __name__ == "__main__":
-    run(InspectOptions, inspect_data)
+    run("inspect_data")

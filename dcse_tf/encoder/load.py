@@ -4,18 +4,15 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 from absl import logging
-from keras import ops
 
-from dcse_tf.baselines import files
-from dcse_tf.baselines.word_average import WordAverageBatches
+from dcse_tf.baselines.files import is_baseline, read_baseline
 from dcse_tf.encoder.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
 from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
 from dcse_tf.encoder.scorers import ExportScorer, ResponseScorer
@@ -23,9 +20,9 @@ from dcse_tf.errors import InputError
 from dcse_tf.export.saved_model import MATCH, SETTINGS_FILE, SIGNATURE, is_saved_model
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
+from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
-    AffineMap,
     SentenceModules,
     read_max_sequence_length,
     read_modules,
@@ -33,25 +30,6 @@ from dcse_tf.model.checkpoints import (
 )
 from dcse_tf.model.dialogue_cse import read_turn_attention
 from dcse_tf.model.tokenizer import read_vocabulary
-
-
-class AffineMaps(keras.layers.Layer):
-    """Applies maps to embeddings `[n, dim]`, one after another; gives `[n, k]` of the last.
-
-    Args:
-        maps: one at least.
-    """
-
-    def __init__(self, maps: Sequence[AffineMap], **kwargs):
-        super().__init__(trainable=False, **kwargs)
-        self.maps = tuple(maps)
-
-    def call(self, embeddings):
-        for step in self.maps:
-            embeddings = ops.cast(embeddings, step.matrix.dtype.name)
-            embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
-        return embeddings
-
 
 # Contexts and candidates to the matching similarity; see `ResponseScorer.score`.
 Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
@@ -158,15 +136,17 @@ def load_sentence_encoder(
         InputError: there is no such checkpoint, or its positions do not reach that far.
     """
     folder = find_encoder(name, flag)
-    if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
-        raise InputError(f"`{flag}`={name}: averaged word vectors are no graph; use the folder")
+    if is_baseline(folder) and read_baseline(folder).spec.make_encode:
+        raise InputError(
+            f"`{flag}`={name}: is a baseline without an encoder, which cannot be exported"
+        )
     return _build(folder, max_sequence_length, pooling, None)
 
 
 def find_encoder(name: str, flag: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
-    return folder if files.is_baseline(folder) else resolve_checkpoint(name, flag)
+    return folder if is_baseline(folder) else resolve_checkpoint(name, flag)
 
 
 def _build(
@@ -180,14 +160,16 @@ def _build(
             f"`max_sequence_length`={length}: {folder} has {backbone.max_sequence_length} positions"
         )
     postprocessing = None
-    if files.is_baseline(folder):
-        fitted = files.read_description(folder).get("pooling")
+    if is_baseline(folder):
+        baseline = read_baseline(folder)
         # Mean is the flag's default: it cannot be told from no flag.
-        if fitted not in ("mean", "cls") or pooling not in ("mean", fitted):
+        if pooling not in ("mean", baseline.pooling):
             raise InputError(
-                f"`pooling`={pooling}: {folder} was fitted to embeddings with `pooling`={fitted}"
+                f"`pooling`={pooling}: {folder} was fitted to embeddings with "
+                f"`pooling`={baseline.pooling}"
             )
-        pooling, postprocessing = fitted, files.read_postprocessing(folder, backbone.hidden_dim)
+        assert baseline.pooling
+        pooling, postprocessing = baseline.pooling, baseline.make_layer(backbone.hidden_dim)
     elif modules := read_modules(folder):
         pooling, postprocessing = _apply_modules(modules, folder, pooling, backbone.hidden_dim)
     encoder = FusedBert(backbone, compute_dtype) if compute_dtype else build_bert_encoder(backbone)
@@ -258,12 +240,15 @@ def load_encoder(
         match = ExportScorer(signatures[MATCH]).score if MATCH in signatures else None
         return LoadedEncoder(exported, None, folder, _read_export_settings(folder), match)
     folder = find_encoder(name, flag)
-    if files.is_baseline(folder) and files.read_description(folder)["kind"] == "word_vectors":
-        fixed = "word vectors are averaged as they are; {}"
+    if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
+        fixed = "a baseline without an encoder; {}"
         _refuse_settings(f"`{flag}`={name}: {fixed}", max_sequence_length, pooling, execution)
-        vectors, unit = files.read_word_average(folder)
-        averages = WordAverageBatches(vectors, unit, execution.batch_tokens)
-        return LoadedEncoder(averages, None, folder, {"max_sequence_length": None})
+        encode = baseline.make_encode()
+        batches = ExportBatches(
+            lambda x: tf.constant(encode([text.decode() for text in x.numpy()])),
+            execution.batch_tokens,
+        )
+        return LoadedEncoder(batches, None, folder, {"max_sequence_length": None})
     return load_checkpoint_encoder(folder, max_sequence_length, pooling, execution)
 
 

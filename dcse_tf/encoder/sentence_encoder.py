@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -106,7 +105,7 @@ class SentenceEncoder:
         if batch_size is not None:
             _check_least("batch_size", batch_size, 1)
             batches = _FewerRows(batches, batch_size)
-        progress = Progress("tokens", say=_print).update if show_progress else None
+        progress = Progress("tokens").update if show_progress else None
         embeddings = embed_all(batches, sentences, progress)
         if normalize_embeddings:
             embeddings = metrics.normalize(embeddings).astype(np.float32)
@@ -188,10 +187,6 @@ class _FewerRows:
         return tf.concat(
             [self._encoder.embed(inputs[i : i + self._rows], tokens) for i in parts], axis=0
         )
-
-
-def _print(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -5,13 +5,11 @@ import pathlib
 from typing import Any
 
 import keras
-import numpy as np
 
-from dcse_tf.baselines.whitening import Whitening
 from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.load import AffineMaps
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints
+from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
 from dcse_tf.model.tokenizer import write_tokenizer
 
@@ -30,9 +28,6 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
         return ()
     if isinstance(layer, AffineMaps):
         return layer.maps
-    if isinstance(layer, Whitening):
-        mean, matrix = layer.mean.numpy(), layer.matrix.numpy()
-        return (AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype)),)
     raise InputError(
         f"`format`={form}: a {layer.name} is no affine map of embeddings and cannot be written in "
         "this format; `format`=saved_model can hold it"

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 
-from dcse_tf.baselines import files as baseline_files
+from dcse_tf.baselines.files import read_baseline
 from dcse_tf.data import records
 from dcse_tf.data.dialogue import make_session, session_to_dict
 from dcse_tf.data.formats import FORMATS
@@ -327,16 +327,8 @@ TARGETS: dict[str, Target] = {
     ),
     "baseline": Target(
         "baseline.json",
-        lambda path: baseline_files.read_description(path.parent),
-        (_json({"kind": "whitening", "pooling": "mean"}),),
-    ),
-    "baseline_words": Target(
-        "baseline_words.json",
-        lambda path: baseline_files.read_word_average(path.parent),
-        (_json(["a", "的"]),),
-        {
-            "baseline.json": _json({"kind": "word_vectors", "word_unit": "words"}),
-            "baseline.safetensors": safetensors.numpy.save({"matrix": _MATRIX}),
-        },
+        lambda path: read_baseline(path.parent).make_encode(),
+        (_json({"kind": "word_vectors", "facts": {"word_unit": "words", "words": ["a", "的"]}}),),
+        {"baseline.safetensors": safetensors.numpy.save({"matrix": _MATRIX})},
     ),
 }

@@ -49,7 +49,6 @@ SAID = [
     ("bert_config", _change_bert("layer_norm_eps", True), "layer_norm_eps True, expected a"),
     ("weights_index", b"[" * 100_000, "not the index of a checkpoint: nested too deeply"),
     ("baseline", b"[" * 100_000, "not a file of fit_baseline: nested too deeply"),
-    ("baseline_words", b"[" * 100_000, "not a file of fit_baseline"),
     ("tokenizer_json", b"[" * 100_000, "nested too deeply"),
     ("modules", b"[" * 100_000, "cannot be read: nested too deeply"),
     ("jsonl", b"1\n" * 3 + b"[" * 100_000, ":4: nested too deeply"),

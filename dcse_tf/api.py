@@ -1,0 +1,212 @@
+"""The jobs as functions, for notebooks and other programs.
+
+Their keyword arguments have the names of the command line's flags. Errors name them in backticks.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import numbers
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dcse_tf import progress
+from dcse_tf.cli.flags import find_files, list_fields, plain_type, read_flags
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.options import OptionError, Options, show
+from dcse_tf.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from dcse_tf.data.manifest import Manifest
+    from dcse_tf.evaluation.report import Result
+    from dcse_tf.training.controller import Outcome
+
+T = TypeVar("T", bound=Options)
+
+_EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+
+
+def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manifest":
+    """Turns files of dialogues into tokenised, sharded records for `train`.
+
+        dcse_tf.prepare_data(
+            format="jsonl", input="dialogues.jsonl", vocab_size=8000, output_dir="data"
+        )
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse prepare_data --help`. Files may be text or paths, one or a
+            list.
+
+    Returns:
+        What the folder holds: `splits` with the numbers of sessions, utterances and tokens, and
+        `dropped`, what was left out.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: an input cannot be read, has too many bad lines, or no session for training.
+        FileExistsError: the output exists, without `overwrite`.
+    """
+    read = make_options(PrepareOptions, "prepare_data", preset, options)
+    from dcse_tf.data.prepare import prepare
+    from dcse_tf.model.checkpoints import resolve_checkpoint
+
+    with _visible():
+        folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
+        return prepare(read, folder)
+
+
+def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":
+    """Trains a sentence encoder on what `prepare_data` wrote, or resumes a training.
+
+        outcome = dcse_tf.train(
+            preset="recommended", data_dir="data", encoder="bert-base-uncased", run_dir="run"
+        )
+        print(outcome.scores, outcome.kept.describe())
+        encoder = dcse_tf.SentenceEncoder.load("run")
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse train --help`; `task` is what to train.
+
+    Returns:
+        The dev scores of the last step in `scores`, and in `kept` the step whose encoder the run
+        directory has, the best one.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, contradicts another, or differs
+            from those that the run was begun with.
+        InputError: the data or the checkpoint cannot be used.
+        TrainingError: the loss diverged.
+        LockedError: another process is at work in the run directory.
+        Stopped: a signal, such as Ctrl-C, stopped it; the same call resumes it.
+    """
+    read = make_options(TrainOptions, "train", preset, options)
+    from dcse_tf.training import job
+
+    with _visible():
+        return job.train(read)
+
+
+def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Result]":
+    """Scores a sentence encoder on retrieval, STS and response selection sets.
+
+        results = dcse_tf.evaluate(model="run", response_selection="data/test.jsonl")
+        for result in results:
+            print(result.task, result.source, result.scores)
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse evaluate --help`.
+
+    Returns:
+        A result for every set and way of scoring: its `scores` in percent, their 95% `intervals`,
+        and what each query, pair or sample scored in `items`.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: the model or a set cannot be used.
+        OutputError: the results cannot be written to `output`.
+    """
+    read = make_options(EvaluateOptions, "evaluate", preset, options)
+    from dcse_tf.evaluation import job
+
+    with _visible():
+        return job.evaluate(read)
+
+
+def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
+    """Exports an encoder as a SavedModel, for sentence-transformers or as ONNX.
+
+        folder = dcse_tf.export(run_dir="run", output_dir="exported", format="saved_model")
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse export --help`.
+
+    Returns:
+        The folder written: `output_dir`, or with `versioned` its new version.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: there is nothing to export, or a file for the card cannot be used.
+        FileExistsError: the output exists, without `overwrite`.
+        OutputError: it cannot be written, or does not compute what the encoder does.
+    """
+    read = make_options(ExportOptions, "export", preset, options)
+    from dcse_tf.export import job
+
+    with _visible():
+        return job.export(read)
+
+
+def _visible() -> contextlib.AbstractContextManager[None]:
+    """Shows log messages, unless the program has decided by itself how they are shown."""
+    # absl gives the root logger a handler of the basic format where there is none.
+    formats = (getattr(handler.formatter, "_fmt", "") for handler in logging.root.handlers)
+    own = any(form != logging.BASIC_FORMAT for form in formats)
+    return contextlib.nullcontext() if own else progress.show_log()
+
+
+def make_options(
+    kind: type[T], job: str, preset: str | Sequence[str], given: Mapping[str, Any]
+) -> T:
+    """A job's options from presets and keyword arguments, which count before the presets'.
+
+    Args:
+        kind: the class of the options.
+        job: the job's name, as presets have it.
+        preset: one name or several.
+        given: values by the options' names; None for an option that is not given. Options of
+            several files take one or any iterable of them; files may be paths.
+
+    Raises:
+        OptionError: an option is unknown, of another type, missing or out of range, or
+            contradicts another.
+        InputError: a file is not there.
+    """
+    names = [preset] if isinstance(preset, str) else list(preset)
+    values = read_flags(kind, job, [f"--preset={name}" for name in names])
+    fields = {field.name: field for field in list_fields(kind)}
+    for name, value in given.items():
+        if value is not None:
+            values[name] = _convert(fields[name], value) if name in fields else value
+    options = kind.from_dict(values)
+    find_files(options)
+    return options
+
+
+def _convert(field: dataclasses.Field, value: Any) -> Any:
+    """A value as the option has it.
+
+    Raises:
+        OptionError: it is of another type.
+    """
+    expected, words = plain_type(field.type), field.metadata["words"]
+    if expected is tuple:
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        entries = tuple(map(_as_text, value if several else [value]))
+        if not all(isinstance(entry, str) for entry in entries):
+            raise OptionError(f"`{field.name}`={show(repr(value))}: expected texts or paths")
+        return entries
+
+    value = _as_text(value)
+    if isinstance(value, str) and value in words:
+        return words[value]
+    # NumPy's numbers are numbers too. A bool is an int to Python, but not a number of steps.
+    if not isinstance(value, bool):
+        if expected is int and isinstance(value, numbers.Integral):
+            return int(value)
+        if expected is float and isinstance(value, numbers.Real):
+            return float(value)
+    if type(value) is not expected:
+        raise OptionError(f"`{field.name}`={show(repr(value))}: expected {_EXPECTED[expected]}")
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

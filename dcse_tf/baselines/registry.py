@@ -1,0 +1,138 @@
+"""What a baseline consists of, and the list of those that `fit_baseline` knows."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dcse_tf.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineOptions(Options):
+    """Settings of every baseline."""
+
+    output_dir: str = option(
+        "",
+        "Folder to write, for `model` of evaluate and embed; it appears only when it is complete.",
+        required=True,
+        writes=True,
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+
+class Corpus(Protocol):
+    """The sentences that a baseline is fitted to: distinct utterances of the train split.
+
+    Both are computed when they are asked for, and list the same utterances in the same order.
+    """
+
+    def texts(self) -> list[str]:
+        """The utterances as the vocabulary spells them. The options need a `FittedToTexts`."""
+
+    def embeddings(self) -> np.ndarray:
+        """The encoder's embeddings, float32 `[utterances, dim]`. Needs a `FittedToEmbeddings`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What was fitted, as it is stored.
+
+    Attributes:
+        tensors: arrays by name.
+        facts: JSON values by name: figures of the fit, and whatever else reading it back needs.
+        summary: a sentence for whoever ran the fit; it is not stored.
+    """
+
+    tensors: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]
+    summary: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineSpec:
+    """Everything about one kind of baseline.
+
+    A baseline either is a Keras layer behind the pooling of an encoder, or turns texts into
+    embeddings by itself: exactly one of `make_layer` and `make_encode` is given. A layer can be
+    exported as a SavedModel; into sentence-transformers' and ONNX's form too if it is an
+    `AffineMaps`. What encodes by itself cannot be exported.
+
+    Attributes:
+        name: its value of `kind`.
+        help: one line for `--help`.
+        options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
+            `FittedToTexts`, or of `BaselineOptions` if it needs no corpus. A setting that
+            another baseline has as well must be declared identically.
+        fit: (options, corpus) to what was fitted.
+        make_layer: (what was fitted, dimensions of the encoder) to a built layer from embeddings
+            `[n, dim]` to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
+        make_encode: what was fitted to a function from texts to float32 `[n, k]`.
+
+    Example:
+
+        @dataclasses.dataclass(frozen=True)
+        class CenteringOptions(FittedToEmbeddings):
+            strength: float = option(1.0, "Share of the mean that is subtracted.", minimum=0.0)
+
+        def fit(options, corpus):
+            mean = corpus.embeddings().mean(axis=0)
+            return Fitted({"shift": options.strength * mean}, {}, "the mean is subtracted")
+
+        def make_layer(fitted, dim):
+            import keras
+
+            shift = fitted.tensors["shift"]
+            return keras.layers.Lambda(lambda x: x - shift, name="centering")
+
+        register_baseline(
+            BaselineSpec("centering", "no mean", CenteringOptions, fit, make_layer=make_layer)
+        )
+    """
+
+    name: str
+    help: str
+    options: type[BaselineOptions]
+    fit: Callable[[Any, Corpus], Fitted]
+    make_layer: Callable[[Fitted, int], Any] | None = None
+    make_encode: Callable[[Fitted], Callable[[list[str]], np.ndarray]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.make_layer is None) == (self.make_encode is None):
+            raise ValueError(f"baseline {self.name}: give make_layer or make_encode, not both")
+
+
+BASELINES: dict[str, BaselineSpec] = {}
+
+
+def register_baseline(spec: BaselineSpec) -> None:
+    """Makes a baseline known to `fit_baseline`, and to whatever loads an encoder.
+
+    Raises:
+        ValueError: the name is taken, or a setting is declared otherwise by another baseline.
+    """
+    if spec.name in BASELINES:
+        raise ValueError(f"baseline {spec.name}: there is one of this name already")
+    for other in BASELINES.values():
+        theirs = {field.name: field for field in dataclasses.fields(other.options)}
+        for field in dataclasses.fields(spec.options):
+            same = theirs.get(field.name, field)
+            if (same.type, same.default, same.metadata) != (
+                field.type,
+                field.default,
+                field.metadata,
+            ):
+                raise ValueError(
+                    f"baseline {spec.name}: {other.name} declares `{field.name}` differently; "
+                    "on the command line they would be one flag"
+                )
+    BASELINES[spec.name] = spec
+
+
+def find_baseline(options: BaselineOptions) -> BaselineSpec:
+    """The baseline that has options of this type."""
+    for spec in BASELINES.values():
+        if type(options) is spec.options:
+            return spec
+    raise ValueError(f"no baseline is registered with {type(options).__name__}")

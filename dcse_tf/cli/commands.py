@@ -1,0 +1,279 @@
+"""The jobs as commands: `dcse JOB --flag=value`, or `python -m dcse_tf.cli.JOB`.
+
+TensorFlow is imported by a job's own modules alone, so that --help and a wrong flag answer at once.
+"""
+
+import faulthandler
+import gc
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dcse_tf
+from dcse_tf import progress
+from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
+from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
+from dcse_tf.cli.presets import describe_presets, list_presets
+from dcse_tf.cli.queries import search
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.export.options import ExportOptions
+from dcse_tf.options import OptionError, Options, show
+from dcse_tf.search.options import SearchOptions
+from dcse_tf.tools.options import (
+    BuildRetrievalOptions,
+    BuildStsOptions,
+    EmbedOptions,
+    ExplainOptions,
+    InspectOptions,
+    MergeStsOptions,
+)
+from dcse_tf.training.options import TrainOptions
+
+
+def prepare_data(options: PrepareOptions) -> None:
+    """Turns files of dialogues into tokenised, sharded TFRecords."""
+    from dcse_tf.data.prepare import prepare
+    from dcse_tf.model.checkpoints import resolve_checkpoint
+
+    # What the imports made stays: garbage collections that look through it, as the turns come and
+    # go by the thousand, take a quarter of the time.
+    gc.freeze()
+    folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
+    manifest = prepare(options, folder)
+    for name, split in manifest.splits.items():
+        print(
+            f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
+            f"tokens, {split.truncated_utterances} utterances cut"
+        )
+    print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
+    print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
+
+
+def inspect_data(options: InspectOptions) -> None:
+    """Describes a corpus of dialogues, and finds the sentences of evaluation sets in it."""
+    from dcse_tf.tools import inspect as job
+
+    print(job.inspect_data(options))
+    print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
+
+
+def train(options: TrainOptions) -> None:
+    """Trains a sentence encoder on prepared dialogues."""
+    from dcse_tf.training import job
+    from dcse_tf.training.checkpoint_store import UNTRAINED
+    from dcse_tf.training.controller import EXIT_STATUS, Stopped, TrainingError
+
+    try:
+        outcome = job.train(options)
+    except TrainingError as error:
+        sys.exit(f"error: {one_line(error)}")
+    except Stopped as stop:
+        print(stop)
+        sys.exit(EXIT_STATUS)
+    for name, value in outcome.scores.items():
+        print(f"{name}: {value:.4g}")
+    print(f"the trained encoder is {options.run_dir}/encoder")
+    print(f"kept: {outcome.kept.describe()}")
+    if outcome.kept.step == 0:
+        print(f"warning: {UNTRAINED}")
+    print(f"watch it with: tensorboard --logdir {options.run_dir}")
+
+
+def fit_baseline(options: FitBaselineOptions) -> None:
+    """Fits an untrained baseline: whitening, flow, or averaged word vectors."""
+    from dcse_tf.tools import fit_baseline as job
+
+    chosen = options.select()
+    print(job.fit_baseline(chosen))
+    print(f"the baseline is in {chosen.output_dir}; evaluate it with --model={chosen.output_dir}")
+
+
+def evaluate(options: EvaluateOptions) -> None:
+    """Scores a sentence encoder on retrieval, STS and response selection sets."""
+    from dcse_tf.evaluation import job
+    from dcse_tf.evaluation.report import format_table
+
+    job.evaluate(options, lambda results: print(format_table(results), flush=True))
+    if options.half != "all":
+        print(f"scored: the half of --half={options.half}")
+    if options.output:
+        print(f"results are in {options.output}")
+
+
+def compare(options: CompareOptions) -> None:
+    """Compares models by the results that evaluate wrote, by a paired bootstrap."""
+    from dcse_tf.evaluation.bootstrap import holm
+    from dcse_tf.evaluation.report import (
+        compare_results,
+        describe_differences,
+        format_comparisons,
+        read_json,
+    )
+
+    (baseline, first, settings), *others = (
+        read_json(pathlib.Path(path)) for path in options.results
+    )
+    compared = [compare_results(first, second) for _, second, _ in others]
+    # All that is compared in one call is one family.
+    corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
+    for (model, _, other_settings), found in zip(others, compared, strict=True):
+        print(f"first: {baseline}, second: {model}")
+        for difference in describe_differences(settings, other_settings):
+            print(f"warning: {difference}")
+        print(format_comparisons(found, [next(corrected) for _ in found]))
+
+
+def embed(options: EmbedOptions) -> None:
+    """Embeds the sentences of a file."""
+    from dcse_tf.tools import embed as job
+
+    lines, dim = job.embed(options)
+    print(f"{lines} embeddings of {dim} dimensions are in {options.output}")
+
+
+def explain(options: ExplainOptions) -> None:
+    """Shows what the similarity of a response and its context is made of."""
+    from dcse_tf.tools import explain as job
+
+    print(job.explain(options))
+    print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
+
+
+def export(options: ExportOptions) -> None:
+    """Exports a trained encoder for serving."""
+    from dcse_tf.export import job
+
+    folder = job.export(options)
+    print(f"the {options.format} is in {folder}")
+
+
+def build_retrieval(options: BuildRetrievalOptions) -> None:
+    """Builds a semantic retrieval set (select.txt) from sentences with intents."""
+    from dcse_tf.tools import retrieval_set as job
+
+    built = job.build_retrieval(options)
+    print(
+        f"{built.sentences} sentences of {built.intents} intents, {built.queries} queries with "
+        f"{built.positives:.1f} positives and {built.negatives:.1f} negatives in the mean"
+    )
+    print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
+    print(f"the set is in {options.output}")
+
+
+def build_sts(options: BuildStsOptions) -> None:
+    """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
+    from dcse_tf.tools import sts_set as job
+
+    counts = job.build_sts(options)
+    print(
+        f"{sum(counts.values())} pairs: "
+        + ", ".join(f"{count} by {strategy}" for strategy, count in counts.items())
+    )
+    print(
+        f"{options.annotators} sheet(s) to fill, guidelines.txt and pairs.jsonl are in "
+        f"{options.output_dir}; then: dcse merge_sts "
+        f"--sheets='{options.output_dir}/sheet_*.csv' --output=sts.txt"
+    )
+
+
+def merge_sts(options: MergeStsOptions) -> None:
+    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
+    from dcse_tf.tools import sts_set as job
+
+    merged = job.merge_sts(options)
+    for sheet, rated, agreement in zip(merged.sheets, merged.rated, merged.agreement, strict=True):
+        print(f"{sheet}: {rated} degrees, correlation with the others {agreement:.3f}")
+    print(f"Krippendorff's alpha (ordinal): {merged.alpha:.3f}")
+    print(
+        f"{len(merged.sts_set.first)} pairs, {merged.left_out} left out for too few degrees; "
+        f"the set is in {options.output}"
+    )
+
+
+# The options and the function of every job, in the order in which they are listed. What --help
+# says of a job is its function's docstring.
+COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
+    "prepare_data": (PrepareOptions, prepare_data),
+    "inspect_data": (InspectOptions, inspect_data),
+    "train": (TrainOptions, train),
+    "fit_baseline": (make_command_options(), fit_baseline),
+    "evaluate": (EvaluateOptions, evaluate),
+    "compare": (CompareOptions, compare),
+    "embed": (EmbedOptions, embed),
+    "search": (SearchOptions, search),
+    "explain": (ExplainOptions, explain),
+    "export": (ExportOptions, export),
+    "build_retrieval": (BuildRetrievalOptions, build_retrieval),
+    "build_sts": (BuildStsOptions, build_sts),
+    "merge_sts": (MergeStsOptions, merge_sts),
+}
+
+
+def main() -> None:
+    """The console script `dcse`."""
+    job, *arguments = sys.argv[1:] or ["--help"]
+    if job in ("--help", "-h", "help"):
+        print(_list_jobs())
+    elif job == "--version":
+        print(dcse_tf.__version__)
+    elif job == "presets":
+        print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
+    elif job in COMMANDS:
+        run(job, arguments)
+    else:
+        sys.exit(f"error: {show(job)} is no job; dcse --help lists them")
+
+
+def run(job: str, arguments: Sequence[str] | None = None) -> None:
+    """Runs a job; faults of the user's end the process with one line.
+
+    Args:
+        job: its name.
+        arguments: its flags; None for those of the process.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+        print(_describe(job))
+        return
+    kind, function = COMMANDS[job]
+    faulthandler.enable()
+    try:
+        options = parse_flags(kind, job, arguments)
+        find_files(options)
+        with progress.show_log(spell=as_flags):
+            function(options)
+    except (OptionError, InputError, OSError) as error:
+        sys.exit(f"error: {one_line(error)}")
+    except MemoryError as error:
+        sys.exit(f"error: out of memory {one_line(error)}".rstrip())
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _list_jobs() -> str:
+    lines = [f"  {job:16}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
+    lines.append(f"  {'presets':16}Lists settings for the jobs, by the names that --preset takes.")
+    return "\n".join(
+        ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
+    )
+
+
+def _describe(job: str) -> str:
+    options, function = COMMANDS[job]
+    parts = [f"usage: dcse {job} --flag=value ...", str(function.__doc__)]
+    parts.append(define_flags(options, job).get_help(include_special_flags=False).strip())
+    parts.append(
+        "  --flagfile: File with a flag a line, and comments after #; its names of other flag "
+        "files are\n    relative to it. Of several values of a flag, the last counts."
+    )
+    if list_presets(job):
+        parts.append(
+            "  --preset: Name of settings that count where nothing else is given; several with "
+            "commas\n    between them:\n" + describe_presets(job)
+        )
+    return "\n\n".join(parts)

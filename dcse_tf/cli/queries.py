@@ -1,0 +1,95 @@
+"""What `dcse search` reads and prints."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from dcse_tf.errors import InputError
+from dcse_tf.search.options import SearchOptions
+
+if TYPE_CHECKING:
+    from dcse_tf.search.index import Hit
+
+
+def search(options: SearchOptions) -> None:
+    """Finds the texts of a corpus that are nearest to queries."""
+    from dcse_tf.search import job
+
+    given = _read_given(options)
+    with job.open_searcher(options) as searcher, _open_output(options.output) as show:
+        # Those typed or piped one at a time: who asks waits for the answer.
+        answers = (
+            ((query, searcher.answer([query])[0]) for query in read_queries())
+            if given is None
+            else searcher.answer_all(given)
+        )
+        for query, hits in answers:
+            show(query, hits)
+    if options.output not in ("", "-"):
+        print(f"the answers are in {options.output}")
+
+
+@contextlib.contextmanager
+def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
+    """Yields what takes the answers."""
+    from dcse_tf.files import atomic_file
+
+    if output == "-":
+        yield lambda query, hits: print(format_json(query, hits), flush=True)
+    elif output:
+        with atomic_file(pathlib.Path(output)) as partial, partial.open("w", encoding="utf-8") as f:
+            yield lambda query, hits: print(format_json(query, hits), file=f)
+    else:
+        yield print_answer
+
+
+def _read_given(options: SearchOptions) -> list[str] | None:
+    """The queries of the settings; None where they come from standard input."""
+    from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
+
+    if options.query:
+        return [options.query]
+    if not options.queries:
+        return None
+    paths = resolve_inputs([options.queries], "queries")
+    return [text for path in paths for _, text in read_lines(path, BadLines(0))]
+
+
+def read_queries() -> Iterator[str]:
+    """Lines of standard input, blank ones left out; with a prompt where someone types them.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    if sys.stdin.isatty():
+        with contextlib.suppress(EOFError):
+            while True:
+                if query := input("query> ").strip():
+                    yield query
+        return
+    for number, raw in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
+        try:
+            query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"standard input:{number}: not UTF-8: {error.reason}") from error
+        if query.strip():
+            yield query
+
+
+def print_answer(query: str, hits: "list[Hit]") -> None:
+    """Rank, cosine, line, how often if more than once, text."""
+    print(query)
+    for hit in hits:
+        often = f" (x{hit.count})" if hit.count > 1 else ""
+        print(f"{hit.rank:>4}  {hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
+    print(flush=True)
+
+
+def format_json(query: str, hits: "list[Hit]") -> str:
+    """An answer as a line of JSON."""
+    answers = [{**dataclasses.asdict(hit), "cosine": round(hit.cosine, 6)} for hit in hits]
+    return json.dumps({"query": query, "answers": answers}, ensure_ascii=False)

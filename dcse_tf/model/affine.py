@@ -1,0 +1,29 @@
+"""Affine maps of sentence embeddings as a Keras layer."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from dcse_tf.model.checkpoints import AffineMap
+
+
+class AffineMaps(keras.layers.Layer):
+    """Applies affine maps to embeddings `[n, dim]`, one after another.
+
+    Used for sentence-transformers' Dense modules and for whitening. Each map is computed in the
+    type of its matrix.
+
+    Args:
+        maps: at least one.
+    """
+
+    def __init__(self, maps: Sequence[AffineMap], **kwargs):
+        super().__init__(trainable=False, autocast=False, **kwargs)
+        self.maps = tuple(maps)
+
+    def call(self, embeddings):
+        for step in self.maps:
+            embeddings = ops.cast(embeddings, step.matrix.dtype.name)
+            embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
+        return embeddings
