@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import types
 
 import numpy as np
@@ -95,6 +96,14 @@ def test_heatmaps_of_one_dev_session_are_written_at_each_evaluation(shown):
         assert images[0].shape == images[1].shape  # the same tokens
         assert min(images[0].shape[:2]) > 300
         assert len(set(pngs)) == 2  # another encoder
+
+
+def test_a_training_does_without_matplotlib(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    job.train(make_config(data_dir, tmp_path / "run", "dialogue_cse"))
+    events = read_events(tmp_path / "run")
+    assert not set(MAPS) & set(events)
+    assert any("geometry" in tag for tag in events)
 
 
 def test_geometry_is_written_beside_the_scores(shown, data_dir):

@@ -3,17 +3,13 @@
 TensorFlow is imported by a job's own modules alone, so that --help and a wrong flag answer at once.
 """
 
-import contextlib
 import faulthandler
 import gc
-import logging
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from absl import logging as absl_logging
 
 import dcse_tf
 from dcse_tf import progress
@@ -248,7 +244,7 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
     try:
         options = parse_flags(kind, job, arguments)
         find_files(options)
-        with _log_lines():
+        with progress.show_log(spell=as_flags):
             function(options)
     except (OptionError, InputError, OSError) as error:
         sys.exit(f"error: {one_line(error)}")
@@ -281,26 +277,3 @@ def _describe(job: str) -> str:
             "commas\n    between them:\n" + describe_presets(job)
         )
     return "\n\n".join(parts)
-
-
-class _Lines(logging.Handler):
-    """Writes log messages as a person reads them, with options spelt as flags."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        progress.say(level + as_flags(self.format(record)))
-
-
-@contextlib.contextmanager
-def _log_lines() -> Iterator[None]:
-    """Shows the package's log messages while it is entered."""
-    logger, verbosity = absl_logging.get_absl_logger(), absl_logging.get_verbosity()
-    handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [_Lines()], False
-    absl_logging.set_verbosity(absl_logging.INFO)
-    try:
-        yield
-    finally:
-        progress.erase()
-        logger.handlers, logger.propagate = handlers, propagate
-        absl_logging.set_verbosity(verbosity)
