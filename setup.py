@@ -11,7 +11,16 @@ VERSION = re.search(
 )
 assert VERSION
 
-ONNX = ["onnx>=1.18,<2", "onnxruntime>=1.20,<2"]
+# What only some jobs need: `dcse_tf.errors.require` says which extra to install.
+OPTIONAL = {
+    "chinese": ["jieba>=0.42.1,<0.43"],
+    "onnx": ["onnx>=1.18,<2", "onnxruntime>=1.20,<2"],
+    "plots": ["matplotlib>=3.9,<4"],
+    "search": ["faiss-cpu>=1.15,<2"],
+    "serving": ["tensorflow-serving-api>=2.21,<3"],
+    "sts": ["gensim>=4.4,<5", "krippendorff>=0.8,<1"],
+}
+ALL = [requirement for requirements in OPTIONAL.values() for requirement in requirements]
 
 setup(
     name="dcse_tf",
@@ -23,21 +32,22 @@ setup(
     packages=[*find_packages(include=["dcse_tf", "dcse_tf.*"]), "dcse_tf.flags"],
     # The presets, which stand at the top of the repository and inside the installed package.
     package_dir={"dcse_tf.flags": "flags"},
-    package_data={"dcse_tf.flags": ["*.flags", "*/*.flags"]},
+    package_data={
+        "dcse_tf.export": ["templates/*.j2"],
+        "dcse_tf.flags": ["*.flags", "*/*.flags"],
+        "dcse_tf.tools": ["templates/*.j2"],
+    },
     entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},
     # tensorflow-text has wheels for Linux and for macOS on arm64 only.
     python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py>=2.0,<3",
-        "gensim>=4.4,<5",
         "filelock>=4.2,<5",
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
-        "jieba>=0.42.1,<0.43",
+        "Jinja2>=3.1,<4",
         "keras>=3.15,<3.16",
         "keras-hub>=0.32,<0.33",
-        "krippendorff>=0.8,<1",
-        "matplotlib>=3.9,<4",
         "numpy>=2.0,<3",
         "rank-bm25>=0.2.2,<0.3",
         "safetensors>=0.5,<1",
@@ -49,20 +59,17 @@ setup(
         "transformers>=5.0,<6",
     ],
     extras_require={
-        "demo": ["chitchat-dataset==0.9.0"],
+        **OPTIONAL,
+        "all": ALL,
+        "demo": ["chitchat-dataset==0.9.0", *OPTIONAL["plots"]],
         "docs": ["furo>=2025.9", "myst-parser>=5,<6", "sphinx>=9,<10"],
-        "onnx": ONNX,
-        "search": ["faiss-cpu>=1.15,<2"],
-        "serving": ["tensorflow-serving-api>=2.21,<3"],
         "test": [
-            *ONNX,
-            "faiss-cpu>=1.15,<2",
+            *ALL,
             "hypothesis>=6.100,<7",
             "mypy>=1.18,<3",
             "pytest>=8.0,<10",
             "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",
-            "tensorflow-serving-api>=2.21,<3",
         ],
         # Wheels for Linux; the fuzzer alone needs it (tests/faults/fuzz.py).
         "fuzz": ["atheris>=3.0,<4"],

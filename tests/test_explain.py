@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 
+import matplotlib.font_manager
 import matplotlib.image
 import numpy as np
 import pytest
@@ -11,10 +12,9 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import explanation
+from dcse_tf.evaluation import heatmap
 from dcse_tf.evaluation.explanation import decompose, explain_response, top_pairs
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
@@ -103,7 +103,7 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
     bert = build_bert_encoder(backbone)
-    scorer = ResponseScorer(SentenceEncoder(bert, VOCABULARY, 6, "mean"), attention)
+    scorer = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention))
     context = Context(3, "both").of(5, 2)
     assert context == [0, 1, 3, 4]
     found = explain_response(scorer, VOCABULARY.tokens, SESSION, 2, context)
@@ -237,13 +237,13 @@ def test_a_fault_is_named_and_leaves_what_was_there(folder, settings, error, mes
 
 
 def test_characters_that_no_font_has_are_drawn_as_their_codes(monkeypatch):
-    manager = explanation.matplotlib.font_manager.fontManager
+    manager = matplotlib.font_manager.fontManager
     plain = [font for font in manager.ttflist if font.name == "DejaVu Sans"]
     monkeypatch.setattr(manager, "ttflist", plain)
-    families = explanation._find_families(["ok", "好a"])
+    families = heatmap._find_families(["ok", "好a"])
     assert list(families) == ["DejaVu Sans"]
-    assert explanation._spell("ok 好é", families) == "ok U+597Dé"
-    assert explanation._spell("a\u200bb", families) == "aU+200Bb"
+    assert heatmap._spell("ok 好é", families) == "ok U+597Dé"
+    assert heatmap._spell("a\u200bb", families) == "aU+200Bb"
 
 
 def test_equal_explanations_give_equal_files(folder):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import types
 
 import numpy as np
@@ -13,7 +14,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from test_baseline_tasks import make_config
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.geometry import NAMES
@@ -97,12 +98,20 @@ def test_heatmaps_of_one_dev_session_are_written_at_each_evaluation(shown):
         assert len(set(pngs)) == 2  # another encoder
 
 
+def test_a_training_does_without_matplotlib(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    job.train(make_config(data_dir, tmp_path / "run", "dialogue_cse"))
+    events = read_events(tmp_path / "run")
+    assert not set(MAPS) & set(events)
+    assert any("geometry" in tag for tag in events)
+
+
 def test_geometry_is_written_beside_the_scores(shown, data_dir):
     events = read_events(shown)
     assert [tag for tag in events if tag.startswith("eval/geometry/")] == [
         f"eval/geometry/{part}/{name}" for part in ("sessions", "retrieval") for name in NAMES
     ]
-    encoder = load_sentence_encoder(str(shown), "model", 16, "mean")
+    encoder = SentenceEncoder.load(shown, max_sequence_length=16)
     samples = response_selection.make_samples(
         read_dialogues(data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
@@ -175,7 +184,7 @@ def test_the_best_scores_and_the_projector_are_of_the_encoder_that_is_kept(data_
     assert scalars(events, "eval/dev/map") == [(0, 100.0), (2, 100.0), (4, 100.0)]
     assert scalars(events, "best/dev/map") == [(0, 100.0)]
     tensors, _ = read_projector(run / "tensorboard")
-    kept = load_sentence_encoder(str(run), "model", 16, "mean")
+    kept = SentenceEncoder.load(run, max_sequence_length=16)
     np.testing.assert_allclose(tensors, kept.encode(["a parcel", "a refund"]), atol=1e-5)
 
 

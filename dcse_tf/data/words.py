@@ -5,6 +5,8 @@ import logging
 import re
 from collections.abc import Callable
 
+from dcse_tf.errors import require
+
 _HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
@@ -38,7 +40,7 @@ def _jieba(text: str) -> list[str]:
 
 @functools.cache
 def _cut() -> Callable[[str], list[str]]:
-    import jieba  # reads its dictionary for a second, and only Chinese needs it
-
+    # Only when Chinese text comes: jieba reads its dictionary for a second.
+    jieba = require("jieba", extra="chinese", why="splitting Chinese text into words")
     jieba.setLogLevel(logging.WARNING)
     return jieba.lcut

@@ -1,19 +1,12 @@
 """A response of a session and its context, taken apart by the model."""
 
 import dataclasses
-import io
-import re
-import unicodedata
 from collections.abc import Callable, Sequence
 
-import matplotlib
-import matplotlib.figure
-import matplotlib.font_manager
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.model.matching import TurnAttention
 
 # The floor under the squared norms that the model's cosine has (`layers.cosine_similarity`).
@@ -122,7 +115,7 @@ class Explanation:
     Attributes:
         context: the turns around the response, in order.
         matching: of these turns' tokens with the response's.
-        scored: the similarity that `ResponseScorer` gives, float32.
+        scored: the similarity that the backend gives, float32.
     """
 
     session_id: str
@@ -133,7 +126,7 @@ class Explanation:
 
 
 def explain_response(
-    scorer: ResponseScorer,
+    backend: GraphBackend,
     tokens: tuple[str, ...],
     session: tuple[str, list[str]],
     response: int,
@@ -142,7 +135,7 @@ def explain_response(
     """Matches a response with turns of its session.
 
     Args:
-        scorer: the model.
+        backend: the model.
         tokens: the entries of its vocabulary.
         session: id, and texts of the turns.
         response: index of the turn that is the response.
@@ -150,15 +143,16 @@ def explain_response(
     """
     session_id, texts = session
     chosen = [texts[turn] for turn in (*context, response)]
-    encoded = scorer.encode_texts(sorted(set(chosen)))
-    ids = scorer.encoder.tokenize(tf.constant(chosen)).to_list()
+    encoded = backend.encode_texts(sorted(set(chosen)))
+    ids = backend.graph.tokenize(tf.constant(chosen)).to_list()
     read = [
         Text(turn, text, [tokens[entry] for entry in row])
         for turn, text, row in zip((*context, response), chosen, ids, strict=True)
     ]
-    weigh = _attend(scorer.attention) if scorer.attention else mean_weights
+    attention = backend.graph.attention
+    weigh = _attend(attention) if attention else mean_weights
     matching = decompose([encoded[text] for text in chosen[:-1]], encoded[chosen[-1]], weigh)
-    scored = float(scorer.score([chosen[:-1]], [chosen[-1:]])[0, 0])
+    scored = float(backend.score([chosen[:-1]], [chosen[-1:]])[0, 0])
     return Explanation(session_id, read[-1], read[:-1], matching, scored)
 
 
@@ -168,100 +162,3 @@ def _attend(attention: TurnAttention) -> Callable[[np.ndarray], np.ndarray]:
         return attention(turns, tf.ones([len(pooled)], tf.bool)).numpy()
 
     return weigh
-
-
-MAPS = {"matching": "matching matrices M", "contributions": "contributions to the similarity"}
-
-_CELL = 0.19  # inches of a token
-_MARGINS = (1.6, 1.6)  # inches beside and above the cells
-_DOTS = 100  # an inch
-_TALLEST = 60.0  # inches
-_WITH_LETTERS = re.compile(
-    "CJK|Hei|Song|Ming|WenQuanYi|PingFang|Hiragino|YaHei|Gothic|Malgun|Nanum|Unicode|Noto Sans"
-)
-
-
-def draw_heatmap(explanation: Explanation, name: str) -> bytes:
-    """One heatmap of all the context's turns below each other, the response along the top.
-
-    Args:
-        explanation: what is drawn.
-        name: of `MAPS`.
-
-    Returns:
-        The PNG file.
-    """
-    matching = explanation.matching
-    cells = matching.matrices if name == "matching" else matching.contributions
-    rows: list[np.ndarray] = []
-    labels: list[str] = []
-    for text, part, weight in zip(explanation.context, cells, matching.weights, strict=True):
-        rows += [np.full((1, part.shape[1]), np.nan), part]
-        labels += [f"turn {text.turn}, weight {weight:.3f}", *text.tokens]
-    families = _find_families([*labels, *explanation.response.tokens])
-    columns = [_spell(token, families) for token in explanation.response.tokens]
-    values = np.concatenate(rows)
-    height = min(_TALLEST, _MARGINS[1] + _CELL * len(values))
-    width = max(4.5, _MARGINS[0] + 0.9 + _CELL * len(columns))
-    with matplotlib.rc_context({"font.family": list(families), "text.parse_math": False}):
-        figure = matplotlib.figure.Figure((width, height), _DOTS, layout="constrained")
-        axes = figure.add_subplot()
-        limit = float(np.nanmax(np.abs(values))) or 1.0
-        image = axes.imshow(values, "RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set_yticks(range(len(values)), [_spell(label, families) for label in labels])
-        axes.set_xticks(range(len(columns)), columns, rotation=90)
-        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, labelsize=8)
-        for label, row in zip(axes.get_yticklabels(), values, strict=True):
-            label.set_fontweight("bold" if np.isnan(row).all() else "normal")
-        axes.spines[:].set_visible(False)
-        figure.colorbar(image, shrink=min(1.0, 3.0 / height), anchor=(0.0, 1.0))
-        figure.suptitle(
-            f"{MAPS[name]}\nresponse: turn {explanation.response.turn} (columns), "
-            f"similarity {matching.similarity:.3f}",
-            fontsize=9,
-        )
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _find_families(texts: Sequence[str]) -> dict[str, set[int]]:
-    """Installed fonts by which texts are written, and the characters that each has.
-
-    The plain font comes first; others follow while they have what is still missing.
-    """
-    manager = matplotlib.font_manager.fontManager
-    plain = "DejaVu Sans"  # comes with matplotlib
-    families = {plain: _characters(matplotlib.font_manager.findfont(plain))}
-    missing = {ord(char) for text in texts for char in text} - families[plain]
-    for font in sorted(manager.ttflist, key=lambda font: (font.name, font.fname)):
-        if missing and _WITH_LETTERS.search(font.name) and font.name not in families:
-            found = _characters(font.fname)
-            if found & missing:
-                families[font.name] = found
-                missing -= found
-    if missing:
-        shown = "".join(sorted(map(chr, missing)))[:20]
-        logging.warning(
-            "no installed font has %d of the characters (%s): drawings name them by their code, "
-            "such as U+8D27; fonts-noto-cjk is one that has Chinese. HTML pages are as the "
-            "browser shows them",
-            len(missing),
-            shown,
-        )
-    return families
-
-
-def _characters(path: str) -> set[int]:
-    return set(matplotlib.font_manager.get_font(path).get_charmap())
-
-
-def _spell(text: str, families: dict[str, set[int]]) -> str:
-    """The text with codes for what no font has, and for what cannot be seen."""
-    return "".join(
-        char
-        if any(ord(char) in found for found in families.values())
-        and unicodedata.category(char)[0] != "C"
-        else f"U+{ord(char):04X}"
-        for char in text
-    )

@@ -1,4 +1,4 @@
-"""The model card of an export: what it says, and how it is laid out."""
+"""The model card of an export: what it says. Its form is templates/model_card.md.j2."""
 
 import dataclasses
 import importlib.metadata
@@ -7,11 +7,12 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jinja2
 from absl import logging
 
 import dcse_tf
 from dcse_tf.data.manifest import Manifest, read_manifest
-from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
@@ -24,47 +25,6 @@ from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
-
-_USAGE = {
-    "sentence_transformers": """\
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer("FOLDER")
-    embeddings = model.encode(["where is my parcel?"])
-    similarity = model.similarity(embeddings, embeddings)  # cosine""",
-    "saved_model": """\
-    import tensorflow as tf, tensorflow_text
-
-    serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
-    embeddings = serve(sentences=tf.constant(["where is my parcel?"]))["embeddings"]""",
-    "onnx": """\
-    import numpy as np, onnxruntime, tokenizers
-
-    tokenizer = tokenizers.Tokenizer.from_file("FOLDER/tokenizer.json")
-    tokenizer.encode_special_tokens = True
-    tokenizer.enable_truncation({length})
-    tokenizer.enable_padding()
-    session = onnxruntime.InferenceSession("FOLDER/model.onnx")
-    encoded = tokenizer.encode_batch(["where is my parcel?"])
-    inputs = {{
-        "input_ids": np.array([e.ids for e in encoded], np.int64),
-        "attention_mask": np.array([e.attention_mask for e in encoded], np.int64),
-    }}
-    embeddings = session.run(None, inputs)[0]""",
-}
-_LIMITS = """\
-Meant for comparing sentences of the domain that it was trained on by the cosine of their
-embeddings: semantic retrieval, similarity, clustering, choosing a response.
-
-- Other languages, domains and text far longer than the limit below were not part of the training;
-  what is beyond the limit is cut.
-- It reflects what was said in its corpus and in the texts of the encoder that it started from, with
-  their biases; text of people can be in both. An embedding can give away what the sentence says.
-- Scores hold for the sets they were measured on. Measure on your own before use."""
-
-_LIMITS_OF_TRAINING = """
-- It was trained on dialogues without labels. Sentences that are used alike in dialogues lie close,
-  also where their meaning is opposed ("yes, please" and "no, thanks")."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,65 +77,21 @@ def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
         path: the file, in the export's folder, which is complete but for it.
         card: what it tells.
     """
-    path.write_text(_render(card, _hash_weights(path.parent)), encoding="utf-8")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dcse_tf.export"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = _escape_cell
+    template = environment.get_template("model_card.md.j2")
+    text = template.render(card=card, form=card.form, hashes=_hash_weights(path.parent))
+    path.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
-def _render(card: ModelCard, hashes: Mapping[str, str]) -> str:
-    usage = _USAGE[card.form]
-    if card.form == "onnx":
-        usage = usage.format(length=card.max_sequence_length)
-    parts = [
-        _front_matter(card),
-        f"# {card.name}",
-        card.origin,
-        f"## Use\n\n{usage}",
-        f"## Intended use and limits\n\n{_LIMITS}{_LIMITS_OF_TRAINING if card.settings else ''}",
-        _section("Encoder", card.facts),
-        _section("Training corpus", card.corpus),
-        _section("Data report", card.report),
-        _section("Training settings", card.settings),
-        _score_section(card.scores),
-        _section("Weights (SHA-256)", hashes),
-        _section("Versions", card.versions),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _front_matter(card: ModelCard) -> str:
-    tags = ["sentence-similarity", "feature-extraction", "dialogue", "dcse_tf"]
-    lines = ["---", "pipeline_tag: sentence-similarity"]
-    if card.form == "sentence_transformers":
-        lines.append("library_name: sentence-transformers")
-        tags = ["sentence-transformers", *tags]
-    return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
-
-
-def _section(title: str, rows: Mapping[str, str]) -> str:
-    if not rows:
-        return ""
-    table = [f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items()]
-    return "\n".join([f"## {title}\n", "| | |", "|---|---|", *table])
-
-
-def _score_section(scores: Sequence[Score]) -> str:
-    if not scores:
-        return ""
-    lines = [
-        "## Evaluation\n",
-        "Percent, with the 95% interval by bootstrap, beside what a random ranking scores.\n",
-        "| evaluation | set | score | value | 95% interval | chance |",
-        "|---|---|---|---|---|---|",
-    ]
-    for score in scores:
-        limits = f"{score.interval[0]:.2f} to {score.interval[1]:.2f}" if score.interval else ""
-        chance = "" if score.chance is None else f"{score.chance:.2f}"
-        cells = (score.task, score.source, score.name, f"{score.value:.2f}", limits, chance)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    """Text in a table: a bar or the end of a line would end the cell."""
+def _escape_cell(text: str) -> str:
+    """Text in a Markdown table: a bar or a line break would end the cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -199,9 +115,7 @@ _WORDS = {field.name: field.metadata["words"] for field in dataclasses.fields(Tr
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
-def collect_card(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
-) -> ModelCard:
+def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
     """The card of an export, but for what only the written files tell.
 
     Args:
@@ -251,7 +165,7 @@ def _describe_origin(kept: Kept | None) -> str:
 
 
 def _describe_encoder(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
+    config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph
 ) -> dict[str, str]:
     shape = read_config(source)
     facts = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, require
 from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_json
 
 
@@ -107,15 +107,14 @@ def _read_npz(path: pathlib.Path, index: pathlib.Path | None) -> WordVectors:
 
 
 def _read_word2vec(path: pathlib.Path) -> WordVectors:
-    from gensim.models import KeyedVectors  # takes a second to import
-
+    models = require("gensim.models", extra="sts", why=f"reading word vectors from {path}")
     logging.getLogger("gensim").setLevel(logging.WARNING)
     binary = path.name.endswith((".bin", ".bin.gz"))
     try:
         with open_input(path) as file:
             head = file.readline(4096).split()
         no_header = not binary and len(head) != 2
-        vectors = KeyedVectors.load_word2vec_format(
+        vectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=binary, no_header=no_header, unicode_errors="replace"
         )
     except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
@@ -142,12 +141,11 @@ def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int)
     Raises:
         InputError: no word occurs.
     """
-    from gensim.models import Word2Vec
-
+    models = require("gensim.models", extra="sts", why="`strategies`=word2vec")
     logging.getLogger("gensim").setLevel(logging.WARNING)
     if not any(sentences):
         raise InputError("no sentence has a word to train vectors on")
-    model = Word2Vec(
+    model = models.Word2Vec(
         [list(words) for words in sentences],
         vector_size=size,
         sg=1,

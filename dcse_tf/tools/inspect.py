@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import html
 import json
 import pathlib
 from collections.abc import Iterable
@@ -17,9 +16,8 @@ from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines, resolve_inputs
-from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.tools.options import InspectOptions
-from dcse_tf.tools.pages import make_figure, render_page, render_table, to_svg
+from dcse_tf.tools.pages import render_page
 from dcse_tf.tools.statistics import (
     LONG,
     CountTokens,
@@ -30,10 +28,9 @@ from dcse_tf.tools.statistics import (
     StatisticsCollector,
 )
 
-_BARS = 40  # of a plot by name
-_SHOWN = 12  # leaks of a set in the page; all are in leaks.tsv
+_NAMES_SHOWN = 40  # speakers or intents
+_LEAKS_SHOWN = 12  # of a set in the page; all are in leaks.tsv
 _LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
-_COLOR = "#3a6ea5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,27 +62,77 @@ def format_text(report: DataReport) -> str:
 def render_html(report: DataReport) -> str:
     """One self-contained page."""
     statistics = report.statistics
-    length = statistics.tokens_an_utterance or statistics.words_an_utterance
-    unit = "tokens" if statistics.tokens_an_utterance else "words"
-    parts = [
-        f"<h1>Data report</h1><p>{html.escape('; '.join(report.inputs))}</p>",
-        render_table(_overview(report)),
-        "<h2>Turns a session</h2>",
-        _histogram(statistics.turns_a_session, "turns", "sessions", None),
-        f"<h2>{unit.capitalize()} an utterance</h2>",
-        _histogram(length, unit, "utterances", report.max_sequence_length),
-        "<h2>Speakers</h2>",
-        _bars(statistics.speakers, "turns"),
-    ]
-    if statistics.intents:
-        parts += [f"<h2>Intents ({len(statistics.intents)})</h2>", _bars(statistics.intents)]
-    parts += [render_table(rows) for rows in _tables(report)]
-    for leaks in report.leaks:
-        rows = [("similarity", "sentence of the set", "utterance of the corpus")]
-        rows += [(f"{k.similarity:.2f}", k.sentence, k.utterance) for k in leaks.leaks[:_SHOWN]]
-        if leaks.leaks:
-            parts += [f"<h2>Leaks: {html.escape(leaks.source)}</h2>", render_table(rows)]
-    return render_page("Data report", parts)
+    tokens = statistics.tokens_an_utterance
+    unit = "tokens" if tokens else "words"
+    lengths = tokens or statistics.words_an_utterance
+    head = ("similarity", "sentence of the set", "utterance of the corpus")
+    return render_page(
+        "data_report.html.j2",
+        inputs=report.inputs,
+        overview=_overview(report),
+        histograms=[
+            (
+                "Turns a session",
+                make_histogram(statistics.turns_a_session, "turns", "sessions", None),
+            ),
+            (
+                f"{unit.capitalize()} an utterance",
+                make_histogram(lengths, unit, "utterances", report.max_sequence_length),
+            ),
+        ],
+        speakers=list(statistics.speakers.items())[:_NAMES_SHOWN],
+        intents=list(statistics.intents.items())[:_NAMES_SHOWN],
+        intent_count=len(statistics.intents),
+        tables=list(_tables(report)),
+        leaks=[
+            (
+                found.source,
+                [head]
+                + [
+                    (f"{leak.similarity:.2f}", leak.sentence, leak.utterance)
+                    for leak in found.leaks[:_LEAKS_SHOWN]
+                ],
+            )
+            for found in report.leaks
+            if found.leaks
+        ],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """A histogram as the page draws it.
+
+    Attributes:
+        heights: count by the first length of a bar.
+        width: lengths per bar.
+        last: where the last bar begins, which holds all longer ones too.
+        limit: where a line is drawn, if any.
+        ticks: lengths that are written on the axis.
+        unit, things: what is measured, and of what.
+    """
+
+    heights: dict[int, int]
+    width: int
+    last: int
+    limit: int | None
+    ticks: list[int]
+    unit: str
+    things: str
+
+
+def make_histogram(lengths: Lengths, unit: str, things: str, limit: int | None) -> Histogram:
+    """Bars of lengths up to the 99.5th percentile, or up to the limit if that is longer."""
+    end = max(lengths.quantile(0.995), limit or 0)
+    width = max(1, end // 60)
+    heights: dict[int, int] = {}
+    for length, count in lengths.counts.items():
+        start = min(length, end) // width * width
+        heights[start] = heights.get(start, 0) + count
+
+    last = end // width * width
+    ticks = list(range(0, last + 1, max(1, round(last / 6))))
+    return Histogram(heights, width, last, limit, ticks, unit, things)
 
 
 def _overview(report: DataReport) -> list[tuple[str, str]]:
@@ -131,7 +178,7 @@ def _tables(report: DataReport) -> Iterable[list[tuple[str, ...]]]:
         yield rows + [(text[:60], f"{count:,}") for text, count in s.frequent_utterances]
     if s.intents:
         rows = [("intents", "turns")]
-        yield rows + [(name, f"{n:,}") for name, n in list(s.intents.items())[:_BARS]]
+        yield rows + [(name, f"{n:,}") for name, n in list(s.intents.items())[:_NAMES_SHOWN]]
     if report.leaks:
         rows = [
             (
@@ -173,33 +220,6 @@ def _percent(share: float) -> str:
 def _describe(lengths: Lengths) -> str:
     quantiles = ", ".join(f"{100 * q:.0f}% <= {lengths.quantile(q)}" for q in (0.5, 0.95, 0.99))
     return f"mean {lengths.mean():.2f}, {quantiles}, longest {max(lengths.counts, default=0)}"
-
-
-def _histogram(lengths: Lengths, unit: str, things: str, limit: int | None) -> str:
-    """Bars of lengths up to the 99.5th percentile, and the limit as a line."""
-    end = max(lengths.quantile(0.995), limit or 0)
-    width = max(1, end // 60)
-    heights: dict[int, int] = {}
-    for length, count in lengths.counts.items():
-        place = min(length, end) // width * width
-        heights[place] = heights.get(place, 0) + count
-    figure, axes = make_figure(3.2)
-    axes.bar(list(heights), list(heights.values()), width=0.9 * width, align="edge", color=_COLOR)
-    if limit:
-        axes.axvline(limit, color="#b03030", linewidth=1)
-    axes.set_xlabel(f"{unit} (the last bar: {end // width * width} and more)")
-    axes.set_ylabel(things)
-    return to_svg(figure)
-
-
-def _bars(counts: dict[str, int], unit: str = "turns") -> str:
-    """A bar a name, the most frequent first."""
-    shown = list(counts.items())[:_BARS]
-    figure, axes = make_figure(0.7 + 0.24 * len(shown))
-    axes.barh([name for name, _ in shown], [count for _, count in shown], color=_COLOR)
-    axes.invert_yaxis()
-    axes.set_xlabel(unit)
-    return to_svg(figure)
 
 
 _TOKENS_COUNTED = 100_000  # of an utterance; a longer one counts as this
@@ -270,6 +290,7 @@ def _make_finders(config: InspectOptions) -> list[LeakFinder]:
 def _make_token_counter(vocab: str) -> CountTokens:
     import tensorflow as tf  # seconds to import, and only tokens need it
 
+    from dcse_tf.model.checkpoints import resolve_checkpoint
     from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
 
     vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))

@@ -13,13 +13,12 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-import krippendorff
 import numpy as np
 import scipy.sparse
 from absl import logging
 
 from dcse_tf.data.words import make_splitter
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, require
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.sts import StsSet, write_sts_set
 from dcse_tf.files import atomic_directory, atomic_file
@@ -166,6 +165,7 @@ def _alpha(degrees: np.ndarray) -> float:
     given = degrees[~np.isnan(degrees)]
     if np.ptp(given) == 0 or not np.any(np.sum(~np.isnan(degrees), axis=0) > 1):
         return float("nan")
+    krippendorff = require("krippendorff", extra="sts", why="the agreement of annotators")
     return float(krippendorff.alpha(degrees, level_of_measurement="ordinal"))
 
 

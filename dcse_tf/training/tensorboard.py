@@ -11,13 +11,10 @@ from google.protobuf import text_format
 from tensorboard.plugins import projector
 
 from dcse_tf.data.formats import jsonl
-from dcse_tf.encoder.load import load_encoder
-from dcse_tf.evaluation.explanation import (
-    MAPS,
-    Explanation,
-    draw_heatmap,
-    explain_response,
-)
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.explanation import Explanation, explain_response
+from dcse_tf.evaluation.heatmap import MAPS, draw_heatmap
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet
@@ -154,13 +151,16 @@ class TensorBoardShowcase:
         summaries.scalars("eval/geometry", self._evaluation.geometry, step)
         explanation = self._explain()
         if explanation:
-            for name in MAPS:
-                summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
+            try:
+                for name in MAPS:
+                    summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
+            except InputError as error:  # a training does without matplotlib
+                logging.log_first_n(logging.INFO, "TensorBoard has no heatmaps: %s", 1, error)
 
     def end(self, summaries: SummaryWriter) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
-            encoder = load_encoder(self._setup.config.run_dir, "run_dir", 0, "mean")
+            encoder = SentenceEncoder.load(self._setup.config.run_dir)
             write_projector(summaries.folder, self._points, encoder.encode)
         summaries.end_session()
 
