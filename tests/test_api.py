@@ -1,5 +1,7 @@
 """The encoder of notebooks: what it takes, what it gives, what it refuses."""
 
+import io
+
 import numpy as np
 import pytest
 import reference
@@ -11,8 +13,6 @@ from dcse_tf.encoder import graph, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
 from dcse_tf.model.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def expected(alone):
 @pytest.fixture(scope="module")
 def exported(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported") / "export"
-    export(ExportOptions(run_dir=str(folder), output_dir=str(output)))
+    assert dcse_tf.export(run_dir=folder, output_dir=output) == output
     return output
 
 
@@ -216,13 +216,15 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
         dcse_tf.SentenceEncoder.load(tmp_path / "nothing")
 
 
-def test_a_long_job_says_how_far_it_is(encoder, monkeypatch, capsys):
-    monkeypatch.setattr("dcse_tf.progress._SECONDS", 0.0)
+def test_a_long_job_says_how_far_it_is(encoder, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
     encoder.encode(TEXTS, show_progress=False)
-    assert capsys.readouterr().err == ""
+    assert terminal.getvalue() == ""
     encoder.encode(TEXTS)
     # The distinct texts have 6, 3, 2, 6 and 10 tokens, the first and the last two for [CLS], [SEP].
-    assert capsys.readouterr().err.startswith("27 of 27 tokens, ")
+    assert "27 of 27 tokens" in terminal.getvalue()
 
 
 def test_scores_are_the_matching_similarity(encoder, alone):

@@ -156,6 +156,7 @@ def scan_lines(path: pathlib.Path, most: int) -> Scan:
                 counts[text] = 1
         if lines % 100_000 == 0:
             progress.update(lines)
+    progress.close()
 
     found = sorted((-count, text) for text, count in counts.items() if count > 1)
     return Scan(lines, [text for _, text in found[:most]])
