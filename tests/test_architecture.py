@@ -28,7 +28,7 @@ ALLOWED = {
     "tools": {"baselines", "data", "encoder", "evaluation", "export", "model"},
     "search": {"encoder", "evaluation", "export", "tools"},
     "training": {"baselines", "data", "encoder", "evaluation", "model", "tasks"},
-    "tasks": {"data", "model"},
+    "tasks": {"data", "evaluation", "model"},
     "export": {"baselines", "data", "encoder", "evaluation", "model", "tasks", "training"},
     "encoder": {"baselines", "data", "evaluation", "export", "model"},
     "baselines": {"data", "encoder", "model"},

@@ -74,7 +74,7 @@ def test_results_that_cannot_be_written_after_all_are_printed(
     output = str(tmp_path / "results.json")
     with pytest.raises(OutputError, match="no space left"):
         evaluate_command(make_config(checkpoint, data_dir / "test.jsonl", output=output))
-    assert "response (matching)" in capsys.readouterr().out
+    assert "matching_r1" in capsys.readouterr().out
 
 
 def make_dialogues():
