@@ -5,6 +5,7 @@ Everything goes to stderr, so that a job's results can be piped.
 
 import contextlib
 import logging
+import pathlib
 import shutil
 import sys
 import time
@@ -13,6 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from absl import logging as absl_logging
+
+_PACKAGE = pathlib.Path(__file__).parent
 
 # Seconds between two states of the moving line: quick enough to look alive, and nearly free.
 _REFRESH = 0.1
@@ -57,15 +60,17 @@ def show_log(spell: Callable[[str], str] = str) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Says what is logged; the level only of what is more than information."""
+    """Says what is logged; of other packages, which use the same logger, only warnings."""
 
     def __init__(self, spell: Callable[[str], str]):
         super().__init__()
         self._spell = spell
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        say(level + self._spell(self.format(record)))
+        if record.levelno >= logging.WARNING:
+            say(f"{record.levelname.lower()}: {self._spell(self.format(record))}")
+        elif pathlib.Path(record.pathname).is_relative_to(_PACKAGE):
+            say(self._spell(self.format(record)))
 
 
 class Progress:

@@ -11,7 +11,7 @@ from train_options import make_options, resolve
 
 from dcse_tf.data.batch import make_simcse_batches
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.layout import Layout
 from dcse_tf.options import OptionError
@@ -58,7 +58,7 @@ def test_a_run_scores_by_cosine_and_leaves_an_encoder_like_any_other(data_dir, t
     [events] = (tmp_path / "tensorboard").glob("events.*")
     assert b"eval/geometry/sessions/uniformity" in events.read_bytes()
     assert b"explain/" not in events.read_bytes()  # there is no matching to draw
-    encoder = load_sentence_encoder(str(tmp_path), "model", 0, "mean")
+    encoder = SentenceEncoder.load(tmp_path)
     embeddings = encoder.encode(["Where is my parcel?", "Hello"])
     assert embeddings.shape == (2, 128)
     assert np.isfinite(embeddings).all()

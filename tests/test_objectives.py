@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from train_options import make_options
 
-from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
@@ -104,7 +104,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
         changes = {"center_tokens": center, "dev_samples": 0}
         changes["learning_rate"] = 1e-5  # the running average follows
         _train(data_dir, run_dir, batch_form=batch_form, **changes)
-        encoder = load_sentence_encoder(str(run_dir), "model", 0, "mean")
+        encoder = load_graph(str(run_dir), "model")
         tokens, mask = encoder.token_embeddings(tf.constant(texts))
         mean = tokens.numpy()[mask.numpy()].mean(axis=0)
         norms[center] = np.linalg.norm(mean) / np.linalg.norm(tokens[mask], axis=-1).mean()

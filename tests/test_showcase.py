@@ -15,7 +15,7 @@ from test_baseline_tasks import make_config
 from train_options import make_options
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.geometry import NAMES
@@ -110,7 +110,7 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
     assert [tag for tag in events if tag.startswith("eval/geometry/")] == [
         f"eval/geometry/{part}/{name}" for part in ("sessions", "retrieval") for name in NAMES
     ]
-    encoder = load_sentence_encoder(str(shown), "model", 16, "mean")
+    encoder = SentenceEncoder.load(shown, max_sequence_length=16)
     samples = response_selection.make_samples(
         read_dialogues(data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
@@ -184,7 +184,7 @@ def test_the_best_scores_and_the_projector_are_of_the_encoder_that_is_kept(data_
     assert scalars(events, "eval/dev/map") == [(0, 100.0), (2, 100.0), (4, 100.0)]
     assert scalars(events, "best/dev/map") == [(0, 100.0)]
     tensors, _ = read_projector(run / "tensorboard")
-    kept = load_sentence_encoder(str(run), "model", 16, "mean")
+    kept = SentenceEncoder.load(run, max_sequence_length=16)
     np.testing.assert_allclose(tensors, kept.encode(["a parcel", "a refund"]), atol=1e-5)
 
 

@@ -123,7 +123,7 @@ def compare(options: CompareOptions) -> None:
     for (model, _, other_settings), found in zip(others, compared, strict=True):
         print(f"first: {baseline}, second: {model}")
         for difference in describe_differences(settings, other_settings):
-            print(f"warning: {difference}")
+            print(f"warning: {as_flags(difference)}")
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 

@@ -12,7 +12,7 @@ from absl import logging
 
 import dcse_tf
 from dcse_tf.data.manifest import Manifest, read_manifest
-from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
@@ -115,9 +115,7 @@ _WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fiel
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
-def collect_card(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
-) -> ModelCard:
+def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
     """The card of an export, but for what only the written files tell.
 
     Args:
@@ -167,7 +165,7 @@ def _describe_origin(kept: Kept | None) -> str:
 
 
 def _describe_encoder(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
+    config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph
 ) -> dict[str, str]:
     shape = read_config(source)
     facts = {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import keras
 from absl import logging
 
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
@@ -68,8 +68,7 @@ class DevEvaluation:
     are percentages but for the task's own.
 
     Attributes:
-        encoder: the encoder as it is.
-        scorer: its matching similarity; None where the task has none.
+        scorer: the encoder as it is, for its matching similarity; None where the task has none.
         retrieval: the set of `dev_retrieval`; None without.
         geometry: of the last evaluation, "SET/FIGURE" to `geometry.describe`'s figures, which are
             no scores: higher is not better.
@@ -78,16 +77,22 @@ class DevEvaluation:
     def __init__(self, setup: Setup, model: keras.Model):
         options = setup.options
         task = TASKS[options.task]
-        self.encoder = SentenceEncoder(
-            setup.encoder, setup.vocabulary, setup.manifest.max_sequence_length, pooling="mean"
+        graph = EncoderGraph(
+            setup.encoder,
+            setup.vocabulary,
+            setup.manifest.max_sequence_length,
+            pooling="mean",
+            attention=setup.parts.attention,
         )
-        self.scorer: ResponseScorer | None = None
+        backend = GraphBackend(graph)
+        self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)
+        self.scorer: GraphBackend | None = None
         self.retrieval: RetrievalSet | None = None
         self.geometry: Scores = {}
         self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
         samples = _dev_samples(setup) if task.similarities else []
         if samples and "matching" in task.similarities:
-            self.scorer = ResponseScorer(self.encoder, setup.parts.attention)
+            self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
         if samples and "cosine" in task.similarities:
             self._parts.append(functools.partial(self._compare, samples))
@@ -109,17 +114,17 @@ class DevEvaluation:
         return _select(found, rank_scores("matching"))
 
     def _compare(self, samples: list[response_selection.Sample]) -> Scores:
-        found = response_selection.evaluate_by_cosine(samples, self.encoder.encode)
+        found = response_selection.evaluate_by_cosine(samples, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "sessions/")
         return _select(found, rank_scores("cosine"))
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
-        found = evaluate_retrieval(retrieval, self.encoder.encode)
+        found = evaluate_retrieval(retrieval, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "retrieval/")
         return _select(found, RETRIEVAL)
 
     def _correlate(self, sts: StsSet) -> Scores:
-        found = evaluate_sts(sts, self.encoder.encode)
+        found = evaluate_sts(sts, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "sts/")
         return _select(found, STS)
 

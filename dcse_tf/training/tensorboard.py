@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tensorboard.plugins import projector
 
 from dcse_tf.data.formats import jsonl
-from dcse_tf.encoder.load import load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.explanation import Explanation, explain_response
 from dcse_tf.evaluation.heatmap import MAPS, draw_heatmap
@@ -164,7 +164,7 @@ class TensorBoardShowcase(Hook):
     def end(self, step: int) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
-            encoder = load_encoder(self._setup.options.run_dir, "run_dir", 0, "mean")
+            encoder = SentenceEncoder.load(self._setup.options.run_dir)
             write_projector(self._summaries.folder, self._points, encoder.encode)
         self._summaries.end_session()
 
