@@ -28,7 +28,7 @@ ALLOWED = {
     "tools": {"baselines", "data", "encoder", "evaluation", "model"},
     "search": {"encoder", "evaluation", "tools"},
     "training": {"baselines", "data", "encoder", "evaluation", "model", "tasks"},
-    "tasks": {"data", "model"},
+    "tasks": {"data", "evaluation", "model"},
     "export": {"data", "encoder", "evaluation", "model", "tasks", "training"},
     "encoder": {"baselines", "model"},
     "baselines": {"data", "model"},
