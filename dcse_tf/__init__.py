@@ -23,6 +23,8 @@ __version__ = "0.1.0"
 # This loads the package `dcse_tf.export` too, so that no later import puts it in the place of the
 # function of that name.
 from dcse_tf.api import evaluate, export, prepare_data, train
+from dcse_tf.baselines.registry import register_baseline
+from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
 from dcse_tf.quiet import quiet_tensorflow
@@ -38,6 +40,8 @@ __all__ = [
     "evaluate",
     "export",
     "prepare_data",
+    "register_baseline",
+    "register_format",
     "train",
 ]
 

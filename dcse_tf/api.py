@@ -3,24 +3,27 @@
 Their keyword arguments have the names of the command line's flags. Errors name them in backticks.
 """
 
+import contextlib
 import dataclasses
+import logging
 import numbers
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dcse_tf import progress
 from dcse_tf.cli.flags import find_files, list_fields, plain_type, read_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.training.options import TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
-    from dcse_tf.training.controller import Outcome
+    from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
 
@@ -52,8 +55,9 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
     from dcse_tf.data.prepare import prepare
     from dcse_tf.model.checkpoints import resolve_checkpoint
 
-    folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
-    return prepare(read, folder)
+    with _visible():
+        folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
+        return prepare(read, folder)
 
 
 def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":
@@ -84,7 +88,8 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":
     read = make_options(TrainOptions, "train", preset, options)
     from dcse_tf.training import job
 
-    return job.train(read)
+    with _visible():
+        return job.train(read)
 
 
 def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Result]":
@@ -110,7 +115,8 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
     read = make_options(EvaluateOptions, "evaluate", preset, options)
     from dcse_tf.evaluation import job
 
-    return job.evaluate(read)
+    with _visible():
+        return job.evaluate(read)
 
 
 def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
@@ -134,7 +140,16 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
     read = make_options(ExportOptions, "export", preset, options)
     from dcse_tf.export import job
 
-    return job.export(read)
+    with _visible():
+        return job.export(read)
+
+
+def _visible() -> contextlib.AbstractContextManager[None]:
+    """Shows log messages, unless the program has decided by itself how they are shown."""
+    # absl gives the root logger a handler of the basic format where there is none.
+    formats = (getattr(handler.formatter, "_fmt", "") for handler in logging.root.handlers)
+    own = any(form != logging.BASIC_FORMAT for form in formats)
+    return contextlib.nullcontext() if own else progress.show_log()
 
 
 def make_options(

@@ -1,4 +1,4 @@
-"""The errors of input that cannot be used, and of output that cannot be written."""
+"""Errors of input that cannot be used, and of output that cannot be written."""
 
 import contextlib
 import importlib
@@ -12,11 +12,11 @@ class InputError(ValueError):
 
 
 class OutputError(OSError):
-    """Output that cannot be written; the message names the path and what was being written."""
+    """Output that cannot be written; the message names the path."""
 
 
 class LockedError(OutputError):
-    """Another process is at work in a folder, or writes a file."""
+    """Another process is writing the file, or is at work in the folder."""
 
 
 def require(name: str, extra: str, why: str) -> Any:
@@ -41,7 +41,7 @@ def require(name: str, extra: str, why: str) -> Any:
 
 @contextlib.contextmanager
 def name_output(path: pathlib.Path) -> Iterator[None]:
-    """Gives an error of writing the path, where it has none, as that of a full disk.
+    """Adds the path to write errors that name no file, such as that of a full disk.
 
     Raises:
         OutputError: a write failed without saying of which file.
@@ -49,9 +49,11 @@ def name_output(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # A system call's has a number. Without one and of the plain type it is NumPy's, that wrote
-        # less than it wanted; of another type, such as a worker's that was killed, it says enough.
-        if error.filename is None and (error.errno is not None or type(error) is OSError):
+        # Errors of system calls have a number. NumPy raises a plain OSError without one when it
+        # could not write everything. Any other type, such as that of a worker process that was
+        # killed, is no write error.
+        is_write_error = error.errno is not None or type(error) is OSError
+        if error.filename is None and is_write_error:
             reason = error.strerror or error
             raise OutputError(f"{path}: cannot be written: {reason}") from error
         raise

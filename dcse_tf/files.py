@@ -62,6 +62,25 @@ def hash_file(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_folder(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of the files in a folder, by name."""
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+
+
+def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
+    """What has happened to files since `hash_folder`; None if all are as they were.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for name, expected in hashes.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if hash_file(folder / name) != expected:
+            return f"{name} has another content than was written"
+    return None
+
+
 def hash_number(text: str) -> int:
     """A number below 2**64 that depends only on the text, unlike Python's own `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

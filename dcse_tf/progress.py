@@ -1,14 +1,21 @@
-"""What a person sees while a job runs: a line that moves on a terminal, plain lines elsewhere.
+"""What a person sees while a job runs: log messages, and a line that says how far it is.
 
 Everything goes to stderr, so that a job's results can be piped.
 """
 
+import contextlib
+import logging
+import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
+
+from absl import logging as absl_logging
+
+_PACKAGE = pathlib.Path(__file__).parent
 
 # Seconds between two states of the moving line: quick enough to look alive, and nearly free.
 _REFRESH = 0.1
@@ -31,6 +38,39 @@ def erase() -> None:
     if _moving:
         print("\r" + " " * len(_moving) + "\r", end="", file=sys.stderr, flush=True)
     _remember("")
+
+
+@contextlib.contextmanager
+def show_log(spell: Callable[[str], str] = str) -> Iterator[None]:
+    """Shows the package's log messages while it is entered, a line each.
+
+    Args:
+        spell: has the last word on a message's spelling.
+    """
+    logger, verbosity = absl_logging.get_absl_logger(), absl_logging.get_verbosity()
+    handlers, propagate = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [_Lines(spell)], False
+    absl_logging.set_verbosity(absl_logging.INFO)
+    try:
+        yield
+    finally:
+        erase()
+        logger.handlers, logger.propagate = handlers, propagate
+        absl_logging.set_verbosity(verbosity)
+
+
+class _Lines(logging.Handler):
+    """Says what is logged; of other packages, which use the same logger, only warnings."""
+
+    def __init__(self, spell: Callable[[str], str]):
+        super().__init__()
+        self._spell = spell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            say(f"{record.levelname.lower()}: {self._spell(self.format(record))}")
+        elif pathlib.Path(record.pathname).is_relative_to(_PACKAGE):
+            say(self._spell(self.format(record)))
 
 
 class Progress:

@@ -44,15 +44,7 @@ from report import (
     summarise,
     write_json,
 )
-from rows import (
-    DIALOGUE_CSE,
-    RECOMMENDED,
-    ROWS,
-    SIAMESE_MULTI,
-    Variant,
-    vary,
-    vary_share,
-)
+from rows import DIALOGUE_CSE, RECOMMENDED, ROWS, SIAMESE_MULTI, Row, Variant, vary
 from runner import UNKNOWN, RunError, Runner, read_commit, read_record
 from settings import Settings, SettingsError, add_flags, read_settings
 
@@ -84,7 +76,62 @@ class Experiment:
     half: str = "choose"
 
 
-_LEVERS = (
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A setting of some rows that takes several values.
+
+    Attributes:
+        title, axis, note: as in `Experiment`.
+        flag: of `train`; "" where the share of the dialogues is varied.
+        defaults: row -> its own value, with which it is the row of table 2 and is trained once.
+        values: those that are tried.
+        paper: value -> corpus -> the paper's scores, of DialogueCSE.
+    """
+
+    title: str
+    axis: str
+    flag: str
+    defaults: dict[Row, float]
+    values: tuple[float, ...]
+    paper: dict[float, dict[str, dict[str, float]]] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+
+SWEEPS = {
+    "table3": Sweep(
+        "Table 3: the temperature of the contrastive loss",
+        axis="temperature",
+        flag="temperature",
+        defaults={DIALOGUE_CSE: 0.1, RECOMMENDED: 0.05},
+        values=(0.05, 0.1, 0.2, 0.5),
+        paper=paper.TABLE_3,
+    ),
+    "table4": Sweep(
+        "Table 4: the negatives a positive",
+        axis="number of negatives",
+        flag="negatives",
+        defaults={DIALOGUE_CSE: 9, RECOMMENDED: 9},
+        values=(1, 4, 9, 19),
+        paper=paper.TABLE_4,
+    ),
+    "figure2": Sweep(
+        "Figure 2: most context turns on each side",
+        axis="context turns on each side",
+        flag="context_turns",
+        defaults={DIALOGUE_CSE: 3, SIAMESE_MULTI: 3, RECOMMENDED: 3},
+        values=(1, 2, 3, 4, 5, 6),
+    ),
+    "figure3": Sweep(
+        "Figure 3: share of the dialogues trained on",
+        axis="share of the dialogues",
+        flag="",
+        defaults={DIALOGUE_CSE: 1, SIAMESE_MULTI: 1, RECOMMENDED: 1},
+        values=(0.05, 0.1, 0.25, 0.5, 1.0),
+        note="The encoder was adapted to all training text; the share is of the contrastive "
+        "training. With --steps the number of steps is the same for every share.",
+    ),
+}
+LEVERS = (
     "--cosine_weight=0",
     "--cosine_weight=0.5",
     "--center_tokens",
@@ -97,18 +144,14 @@ _LEVERS = (
     "--steps=300",
     "--freeze_layers=-1 --freeze_embeddings",
 )
-_VALUES: dict[str, list[float]] = {
-    "table3": [0.05, 0.1, 0.2, 0.5],
-    "table4": [1, 4, 9, 19],
-    "figure2": [1, 2, 3, 4, 5, 6],
-    "figure3": [0.05, 0.1, 0.25, 0.5, 1.0],
-}
 
 
 def make_experiment(options: argparse.Namespace) -> Experiment:
-    """The experiment that a command line asks for."""
-    values = options.values or _VALUES.get(options.name, [])
-    beside = (DIALOGUE_CSE, SIAMESE_MULTI, RECOMMENDED)
+    """The experiment that a command line asks for.
+
+    Raises:
+        SettingsError: a value cannot be used.
+    """
     if options.name == "table2":
         return Experiment(
             "Table 2: models on semantic retrieval and dialogue STS",
@@ -117,49 +160,28 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
             paper=lambda variant: paper.TABLE_2.get(variant.row.name, {}),
             half="report",
         )
-    if options.name == "table3":
+    if options.name == "levers":
+        levers = [tuple(words.split()) for words in options.lever or LEVERS]
         return Experiment(
-            "Table 3: the temperature of the contrastive loss",
-            [
-                *vary(DIALOGUE_CSE, "temperature", values, default=0.1),
-                *vary(RECOMMENDED, "temperature", values, default=0.05),
-            ],
-            "temperature",
-            paper=_of_dialogue_cse(paper.TABLE_3),
+            "The recommended preset, one setting changed at a time",
+            [Variant(RECOMMENDED), *(Variant(RECOMMENDED, flags=flags) for flags in levers)],
+            against=RECOMMENDED.name,
         )
-    if options.name == "table4":
-        return Experiment(
-            "Table 4: the negatives a positive",
-            [v for r in (DIALOGUE_CSE, RECOMMENDED) for v in vary(r, "negatives", values, 9)],
-            "number of negatives",
-            paper=_of_dialogue_cse(paper.TABLE_4),
-        )
-    if options.name == "figure2":
-        return Experiment(
-            "Figure 2: most context turns on each side",
-            [variant for row in beside for variant in vary(row, "context_turns", values, 3)],
-            "context turns on each side",
-        )
-    if options.name == "figure3":
-        if not all(0 < share <= 1 for share in values):
-            raise SettingsError(f"--values={values}: expected shares above 0, up to 1")
-        return Experiment(
-            "Figure 3: share of the dialogues trained on",
-            [variant for row in beside for variant in vary_share(row, values)],
-            "share of the dialogues",
-            note="The encoder was adapted to all training text; the share is of the contrastive "
-            "training. With --steps the number of steps is the same for every share.",
-        )
-    levers = [tuple(words.split()) for words in options.lever or _LEVERS]
+    sweep = SWEEPS[options.name]
+    values = options.values or sweep.values
+    if not sweep.flag and not all(0 < share <= 1 for share in values):
+        raise SettingsError(f"--values={values}: expected shares above 0, up to 1")
     return Experiment(
-        "The recommended preset, one setting changed at a time",
-        [Variant(RECOMMENDED), *(Variant(RECOMMENDED, flags=flags) for flags in levers)],
-        against=RECOMMENDED.name,
+        sweep.title,
+        [
+            vary(row, sweep.flag, value, default)
+            for row, default in sweep.defaults.items()
+            for value in values
+        ],
+        sweep.axis,
+        paper=lambda variant: sweep.paper.get(variant.x, {}) if variant.row is DIALOGUE_CSE else {},
+        note=sweep.note,
     )
-
-
-def _of_dialogue_cse(table: dict[float, Any]) -> Callable[[Variant], dict[str, dict[str, float]]]:
-    return lambda variant: table.get(variant.x, {}) if variant.row is DIALOGUE_CSE else {}
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -168,7 +190,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         fromfile_prefix_chars="@",
     )
-    parser.add_argument("name", choices=("table2", *_VALUES, "levers"))
+    parser.add_argument("name", choices=("table2", *SWEEPS, "levers"))
     add_flags(parser)
     names = [row.name for row in ROWS]
     add = parser.add_argument

@@ -125,14 +125,11 @@ class Variant:
         return ", ".join([self.row.title, *(flag.removeprefix("--") for flag in self.flags)])
 
 
-def vary(row: Row, flag: str, values: list[float], default: float) -> list[Variant]:
-    """A variant for each value of a flag; the default's is the row itself, and trained once."""
-    return [
-        Variant(row, value, () if value == default else (f"--{flag}={value:g}",))
-        for value in values
-    ]
+def vary(row: Row, flag: str, value: float, default: float) -> Variant:
+    """A row with a value of a flag, or without one with a share of the dialogues.
 
-
-def vary_share(row: Row, shares: list[float]) -> list[Variant]:
-    """A variant for each share of the training dialogues."""
-    return [Variant(row, share, share=share) for share in shares]
+    With the default it is the row itself, which is trained once.
+    """
+    if not flag:
+        return Variant(row, value, share=value)
+    return Variant(row, value, () if value == default else (f"--{flag}={value:g}",))

@@ -1,5 +1,7 @@
 """The encoder of notebooks: what it takes, what it gives, what it refuses."""
 
+import io
+
 import numpy as np
 import pytest
 import reference
@@ -7,12 +9,10 @@ from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkp
 
 import dcse_tf
 from dcse_tf.baselines.word_vectors import WordVectorsOptions
-from dcse_tf.encoder import load, sentence_encoder
+from dcse_tf.encoder import graph, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
 from dcse_tf.model.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def expected(alone):
 @pytest.fixture(scope="module")
 def exported(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported") / "export"
-    export(ExportOptions(run_dir=str(folder), output_dir=str(output)))
+    assert dcse_tf.export(run_dir=folder, output_dir=output) == output
     return output
 
 
@@ -127,7 +127,7 @@ def test_normalized_embeddings_have_length_one_and_the_same_direction(encoder, e
 
 def spy_on_batches(encoder, monkeypatch):
     """The number of rows of each batch that the encoder is given."""
-    batches, rows = encoder._loaded.batches, []
+    batches, rows = encoder.backend, []
     embed = batches.embed
     monkeypatch.setattr(
         batches, "embed", lambda x, tokens: rows.append(x.shape[0]) or embed(x, tokens)
@@ -198,11 +198,11 @@ def test_a_batch_size_that_is_none_is_refused(encoder, batch_size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pooling": "max"}, "pooling='max': expected one of 'mean', 'cls'"),
-        ({"compute_dtype": "float16"}, "compute_dtype='float16'"),
-        ({"max_sequence_length": -1}, "max_sequence_length=-1: expected 0 or a whole number"),
-        ({"max_sequence_length": 2}, "max_sequence_length=2: .* of at least 3"),
-        ({"batch_tokens": 0}, "batch_tokens=0"),
+        ({"pooling": "max"}, "`pooling`=max: .*'mean', 'cls'"),
+        ({"compute_dtype": "float16"}, "`compute_dtype`=float16"),
+        ({"max_sequence_length": -1}, "`max_sequence_length`=-1: expected 0 or"),
+        ({"max_sequence_length": 2}, "`max_sequence_length`=2: .* at least 3"),
+        ({"batch_tokens": 0}, "`batch_tokens`=0"),
     ],
     ids=str,
 )
@@ -216,13 +216,15 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
         dcse_tf.SentenceEncoder.load(tmp_path / "nothing")
 
 
-def test_a_long_job_says_how_far_it_is(encoder, monkeypatch, capsys):
-    monkeypatch.setattr("dcse_tf.progress._SECONDS", 0.0)
+def test_a_long_job_says_how_far_it_is(encoder, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
     encoder.encode(TEXTS, show_progress=False)
-    assert capsys.readouterr().err == ""
+    assert terminal.getvalue() == ""
     encoder.encode(TEXTS)
     # The distinct texts have 6, 3, 2, 6 and 10 tokens, the first and the last two for [CLS], [SEP].
-    assert capsys.readouterr().err.startswith("27 of 27 tokens, ")
+    assert "27 of 27 tokens" in terminal.getvalue()
 
 
 def test_scores_are_the_matching_similarity(encoder, alone):
@@ -248,13 +250,14 @@ def test_scores_are_those_of_evaluate(folder, encoder, dialogues_file, monkeypat
     """The same samples, turns of both sides in their order: nothing is cut or turned round."""
     seen = []
 
-    class Spy(load.ResponseScorer):
-        def score(self, contexts, candidates):
-            scores = super().score(contexts, candidates)
-            seen.append((contexts, candidates, scores))
-            return scores
+    score = graph.GraphBackend.score
 
-    monkeypatch.setattr(load, "ResponseScorer", Spy)
+    def spy(self, contexts, candidates):
+        scores = score(self, contexts, candidates)
+        seen.append((contexts, candidates, scores))
+        return scores
+
+    monkeypatch.setattr(graph.GraphBackend, "score", spy)
     evaluate_job.evaluate(
         EvaluateOptions(
             model=str(folder),

@@ -10,12 +10,13 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS
+from train_options import make_options
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.options import FittedToEmbeddings, FittedToTexts, make_command_options
 from dcse_tf.baselines.registry import BASELINES
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.encoder.load import Execution, load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.geometry import NAMES
 from dcse_tf.evaluation.job import evaluate
@@ -29,7 +30,6 @@ from dcse_tf.tools.embed import embed
 from dcse_tf.tools.fit_baseline import fit_baseline, sample_utterances
 from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 SENTENCES = ["Where is my parcel?", "I drink it black with red coffee", "", "Where is my parcel?"]
 VECTORS = {
@@ -95,8 +95,8 @@ def embed_sentences(model, tmp_path, **settings):
     return np.load(output)
 
 
-def plain(bert, pooling="mean"):
-    return load_encoder(str(bert), "model", 0, pooling).encode(SENTENCES).astype(np.float64)
+def plain(bert, pooling=None):
+    return SentenceEncoder.load(bert, pooling=pooling).encode(SENTENCES).astype(np.float64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +140,7 @@ def test_the_corpus_whitened_has_identity_covariance(baselines, bert, data_dir):
     description = json.loads((baselines["whitening"] / "baseline.json").read_text())
     assert description["facts"]["sentences"] == sample.nrows()
     tensors = safetensors.numpy.load_file(baselines["whitening"] / "baseline.safetensors")
-    batches = load_encoder(str(bert), "model", 0, "mean").batches
+    batches = SentenceEncoder.load(bert).backend
     rows = np.concatenate(
         [batches.embed(sample[i : i + 1], int(n)) for i, n in enumerate(sample.row_lengths())]
     )
@@ -186,26 +186,25 @@ def test_word_vectors_are_not_exported(baselines, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fingerprint_covers_what_was_fitted(kind, baselines, tmp_path):
     folder = shutil.copytree(baselines[kind], tmp_path / kind)
-    first = load_encoder(str(folder), "model", 0, "mean").fingerprint()
+    first = SentenceEncoder.load(folder).fingerprint()
     path = folder / "baseline.safetensors"
     tensors = safetensors.numpy.load_file(path)
     name = "matrix" if "matrix" in tensors else "act_norm_0/shift"
     tensors[name] = tensors[name] + 1
     safetensors.numpy.save_file(tensors, path)
-    assert load_encoder(str(folder), "model", 0, "mean").fingerprint() != first
+    assert SentenceEncoder.load(folder).fingerprint() != first
 
 
 def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, data_dir, fit):
     with pytest.raises(InputError, match=r"`pooling`=cls: .* was fitted .* `pooling`=mean"):
-        load_encoder(str(baselines["flow"]), "model", 0, "cls")
-    execution = Execution(compute_dtype="bfloat16")
+        SentenceEncoder.load(baselines["flow"], pooling="cls")
     with pytest.raises(InputError, match="leave out `pooling` and `compute_dtype`"):
-        load_encoder(str(baselines["word_vectors"]), "model", 0, "cls", execution)
+        SentenceEncoder.load(baselines["word_vectors"], pooling="cls", compute_dtype="bfloat16")
     with pytest.raises(InputError, match="is a fitted baseline"):
         fit("whitening", encoder=str(baselines["flow"]))
     with pytest.raises(InputError, match="is a fitted baseline"):
         train(
-            TrainOptions(
+            make_options(
                 data_dir=str(data_dir), encoder=str(baselines["flow"]), run_dir="/nowhere/run"
             )
         )
@@ -224,7 +223,7 @@ def test_a_damaged_file_is_named(name, content, message, fit):
     folder = fit("whitening", max_sentences=30)
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        load_encoder(str(folder), "model", 0, "mean")
+        SentenceEncoder.load(folder)
 
 
 def test_a_map_of_another_dimension_is_refused(fit):
@@ -232,7 +231,7 @@ def test_a_map_of_another_dimension_is_refused(fit):
     tensors = {"mean": np.zeros(8), "matrix": np.zeros([8, 8])}
     safetensors.numpy.save_file(tensors, folder / "baseline.safetensors")
     with pytest.raises(InputError, match=r"safetensors: mean \[8\] .* an encoder of 64"):
-        load_encoder(str(folder), "model", 0, "mean")
+        SentenceEncoder.load(folder)
 
 
 def test_fewer_sentences_than_dimensions_are_said_in_words(fit, monkeypatch):
@@ -240,7 +239,7 @@ def test_fewer_sentences_than_dimensions_are_said_in_words(fit, monkeypatch):
     monkeypatch.setattr("absl.logging.info", lambda text, *values: said.append(text % values))
     folder = fit("whitening", max_sentences=10)
     assert any("the embeddings of 10 sentences vary in only 9 of 64 directions" in x for x in said)
-    assert load_encoder(str(folder), "model", 0, "mean").encode(["ok"]).shape == (1, 9)
+    assert SentenceEncoder.load(folder).encode(["ok"]).shape == (1, 9)
 
 
 def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
@@ -333,11 +332,11 @@ def registered():
 def test_a_layer_from_outside_is_fitted_loaded_and_exported(registered, fit, bert, tmp_path):
     """`share`=0.5 of the mean of all utterances of the train split is gone."""
     folder = fit("centering", share=0.5)
-    found = load_encoder(str(folder), "model", 0, "mean").encode(SENTENCES)
+    found = SentenceEncoder.load(folder).encode(SENTENCES)
     shift = safetensors.numpy.load_file(folder / "baseline.safetensors")["shift"]
     np.testing.assert_allclose(found, plain(bert) - shift, atol=1e-5)
     export(ExportOptions(run_dir=str(folder), output_dir=str(tmp_path / "export")))
-    exported = load_encoder(str(tmp_path / "export"), "model", 0, "mean").encode(SENTENCES)
+    exported = SentenceEncoder.load(tmp_path / "export").encode(SENTENCES)
     np.testing.assert_allclose(exported, found, atol=1e-5)
 
 
@@ -351,7 +350,7 @@ def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues
         for turn in json.loads(line)["turns"]
     ]
     assert max(map(len, turns)) - 5 < longest < max(map(len, turns)) + 5
-    found = load_encoder(str(folder), "model", 0, "mean").encode(["abc", "", "包裹"])
+    found = SentenceEncoder.load(folder).encode(["abc", "", "包裹"])
     np.testing.assert_allclose(found, [[3 / longest, 1], [0, 1], [2 / longest, 1]], rtol=1e-6)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.encoder.batching import embed_all, embed_distinct, split_by_length
+from dcse_tf.encoder.batching import embed_texts, split_by_length
 
 
 class Recorder:
@@ -27,7 +27,7 @@ class Recorder:
 def test_order_is_kept_and_each_distinct_sentence_embedded_once(batch_tokens):
     sentences = ["ccc", "a", "", "bb", "a", "好", "ccc", ""]
     recorder = Recorder(batch_tokens)
-    embeddings = embed_all(recorder, sentences)
+    embeddings = embed_texts(recorder, sentences)
     assert embeddings.dtype == np.float32
     expected = [[3, 99], [1, 97], [0, 0], [2, 98], [1, 97], [1, 0x597D], [3, 99], [0, 0]]
     np.testing.assert_array_equal(embeddings, expected)
@@ -37,7 +37,7 @@ def test_order_is_kept_and_each_distinct_sentence_embedded_once(batch_tokens):
 
 def test_sentences_of_a_length_are_together():
     recorder = Recorder(100)
-    embed_all(recorder, ["a" * 50, "b", "c" * 49, "d" * 33])
+    embed_texts(recorder, ["a" * 50, "b", "c" * 49, "d" * 33])
     assert [{len(text) for text in batch} for batch in recorder.batches] == [{1, 33}, {49, 50}]
     assert recorder.tokens == [33, 50]
 
@@ -74,10 +74,10 @@ def test_batches_hold_all_within_the_limit_and_are_not_closed_early(seed):
 
 def test_progress_is_told_in_tokens():
     told = []
-    embed_distinct(Recorder(4), ["aaaa", "b", "cc", "d"], lambda *args: told.append(args))
+    embed_texts(Recorder(4), ["aaaa", "b", "cc", "d"], progress=lambda *args: told.append(args))
     # Sorted: 1 + 1 (with cc it would be 3 x 2), 2, 4 of 8 tokens.
     assert told == [(2, 8), (4, 8), (8, 8)]
 
 
 def test_nothing_has_no_rows_but_a_width():
-    assert embed_all(Recorder(), []).shape == (0, 2)
+    assert embed_texts(Recorder(), []).shape == (0, 2)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -100,11 +101,11 @@ def test_a_write_that_fails_names_the_path_and_keeps_what_was_there(tmp_path, mo
     assert _names(tmp_path) == ["step-000000005"]
 
 
-def test_the_manifest_says_sizes(tmp_path):
+def test_the_manifest_has_the_hashes_of_the_files(tmp_path):
     Run(tmp_path).save(5)
     folder = tmp_path / "checkpoints/step-000000005"
     files = json.loads((folder / "manifest.json").read_text())["files"]
-    assert {name: entry["bytes"] for name, entry in files.items()} == {
-        path.name: path.stat().st_size for path in folder.glob("state*")
+    assert files == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("state*")
     }
     assert find_checkpoint(tmp_path) == folder

@@ -97,19 +97,3 @@ def test_sequence_length_round_trip_and_default(tmp_path):
     assert checkpoints.read_max_sequence_length(tmp_path) == 128
     checkpoints.write_max_sequence_length(tmp_path, 37)
     assert checkpoints.read_max_sequence_length(tmp_path) == 37
-
-
-def test_the_fingerprint_is_of_what_computes_and_not_of_where_it_comes_from(tmp_path):
-    from dcse_tf.encoder.load import LoadedEncoder
-
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-
-    def fingerprint():
-        return LoadedEncoder(None, None, tmp_path, {}).fingerprint()
-
-    before = fingerprint()
-    (tmp_path / "training.json").write_text('{"step": 3}')
-    assert fingerprint() == before
-    (tmp_path / "model.safetensors").write_bytes(b"others")
-    assert fingerprint() != before

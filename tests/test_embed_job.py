@@ -1,6 +1,7 @@
 """Embedding a file: rows, blocks, being stopped, being refused."""
 
 import gzip
+import inspect
 import os
 import zipfile
 
@@ -9,7 +10,8 @@ import pytest
 import reference
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, encode_alone
 
-from dcse_tf.encoder.load import Execution
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder, make_bert_config, save_backbone
 from dcse_tf.model.tokenizer import Tokenizer, write_vocabulary
@@ -110,10 +112,10 @@ def test_rows_are_those_of_the_lines_alone(config, expected, changes):
 
 def test_repeats_are_encoded_once(config, monkeypatch):
     embedded = []
-    loaded = embed.load(config)
-    read = loaded.batches.read
-    loaded.batches.read = lambda texts: embedded.append(list(texts)) or read(texts)
-    monkeypatch.setattr(job, "load", lambda config: loaded)
+    loaded = SentenceEncoder.from_options(config)
+    read = loaded.backend.read
+    loaded.backend.read = lambda texts: embedded.append(list(texts)) or read(texts)
+    monkeypatch.setattr(SentenceEncoder, "from_options", lambda config: loaded)
     run(config)
     first, *blocks = embedded
     assert sorted(first) == ["", "ok"]  # four times and five times
@@ -282,7 +284,12 @@ def test_progress_is_in_lines_by_the_share_of_tokens(config, monkeypatch):
     assert blocks == [0, 1, 3, 4, 6, 8, 10, 12, 14, 18, 18]
 
 
-def test_the_flags_default_is_the_encoders_own():
-    default = EmbedOptions(model="m", input="i", output="o")
-    settings = {name: getattr(default, name) for name in vars(Execution())}
-    assert Execution(**settings) == Execution()
+def test_the_defaults_of_the_library_are_those_of_the_command_line():
+    defaults = {
+        name: parameter.default or ""
+        for name, parameter in inspect.signature(SentenceEncoder.load).parameters.items()
+        if name != "model"
+    }
+    options = ModelOptions(model="m")
+    assert defaults == {name: getattr(options, name) or "" for name in defaults}
+    assert set(vars(options)) == {"model", *defaults}

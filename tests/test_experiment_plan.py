@@ -161,7 +161,9 @@ def test_a_rows_own_recipe_holds_against_the_sizes(files):
 
 def test_a_value_that_is_the_default_is_the_row_of_table_2(files):
     rows = load("rows")
-    plan = plan_of(rows.vary(rows.DIALOGUE_CSE, "temperature", [0.05, 0.1], 0.1), *files)
+    plan = plan_of(
+        [rows.vary(rows.DIALOGUE_CSE, "temperature", value, 0.1) for value in (0.05, 0.1)], *files
+    )
     table = plan_of([rows.Variant(rows.DIALOGUE_CSE)], *files)
     assert table.runs.items() <= plan.runs.items()
     (other,) = {name for name in plan.runs if name.startswith("rows/ecd/dialogue")} - {
@@ -244,7 +246,7 @@ def test_on_the_other_half_nothing_is_trained_anew(files):
 
 def test_a_share_of_the_dialogues_is_held_out_evenly(files):
     rows = load("rows")
-    plan = plan_of(rows.vary_share(rows.DIALOGUE_CSE, [0.25, 1.0]), *files)
+    plan = plan_of([rows.vary(rows.DIALOGUE_CSE, "", share, 1.0) for share in (0.25, 1.0)], *files)
     runs = plan.runs
     assert "--dev_fraction=0.375" in runs["data/ecd-share=0.25"].command
     assert "--test_fraction=0.375" in runs["data/ecd-share=0.25"].command

@@ -12,8 +12,7 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import heatmap
 from dcse_tf.evaluation.explanation import decompose, explain_response, top_pairs
@@ -104,7 +103,7 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
     bert = build_bert_encoder(backbone)
-    scorer = ResponseScorer(SentenceEncoder(bert, VOCABULARY, 6, "mean"), attention)
+    scorer = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention))
     context = Context(3, "both").of(5, 2)
     assert context == [0, 1, 3, 4]
     found = explain_response(scorer, VOCABULARY.tokens, SESSION, 2, context)

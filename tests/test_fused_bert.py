@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from tiny_bert import build_backbone, draw_utterances, encode_alone, make_table
+from tiny_bert import build_backbone, draw_utterances, encode_alone, fuse, make_table
 
-from dcse_tf.model.bert import FusedBert, build_bert_encoder
+from dcse_tf.model.bert import build_bert_encoder
 
 
 @pytest.fixture(scope="module", params=[1e-12, 0.02])
@@ -14,7 +14,7 @@ def backbone(request):
 def test_token_embeddings_are_those_of_the_keras_model(backbone, extra):
     bert = build_bert_encoder(backbone)
     utterances = draw_utterances(9)
-    found = FusedBert(backbone)(make_table(utterances, extra)).numpy()
+    found = fuse(backbone)(make_table(utterances, extra)).numpy()
     assert found.dtype == np.float32
     assert found.shape == (9, max(map(len, utterances)) + extra, 64)
     for rows, ids in zip(found, utterances, strict=True):
@@ -31,11 +31,11 @@ def test_several_heads_are_apart():
     initialize_weights(backbone.trainable_variables, 1, 0.2)
     ids = [2, 5, 6, 7, 8, 9, 3]
     expected = encode_alone(build_bert_encoder(backbone), ids)
-    np.testing.assert_allclose(FusedBert(backbone)(make_table([ids]))[0], expected, atol=2e-6)
+    np.testing.assert_allclose(fuse(backbone)(make_table([ids]))[0], expected, atol=2e-6)
 
 
 def test_what_padding_holds_does_not_matter(backbone):
-    bert, table = FusedBert(backbone), make_table([[2, 5, 3], [2, 5, 6, 7, 3]])
+    bert, table = fuse(backbone), make_table([[2, 5, 3], [2, 5, 6, 7, 3]])
     other = {**table, "token_ids": np.where(table["padding_mask"], table["token_ids"], 9)}
     keep = table["padding_mask"].numpy()
     np.testing.assert_allclose(bert(table).numpy()[keep], bert(other).numpy()[keep], atol=1e-6)
@@ -44,9 +44,7 @@ def test_what_padding_holds_does_not_matter(backbone):
 def test_bfloat16_is_near_and_comes_as_float32(backbone):
     table = make_table(draw_utterances(20))
     keep = table["padding_mask"].numpy()
-    exact, near = (
-        FusedBert(backbone, dtype)(table).numpy()[keep] for dtype in ("float32", "bfloat16")
-    )
+    exact, near = (fuse(backbone, dtype)(table).numpy()[keep] for dtype in ("float32", "bfloat16"))
     assert near.dtype == np.float32
     assert np.abs(exact - near).max() > 1e-4  # it did compute in bfloat16
     cosine = np.sum(exact * near, 1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
@@ -55,4 +53,4 @@ def test_bfloat16_is_near_and_comes_as_float32(backbone):
 
 def test_training_is_refused(backbone):
     with pytest.raises(ValueError, match="inference"):
-        FusedBert(backbone)(make_table([[2, 3]]), training=True)
+        fuse(backbone)(make_table([[2, 3]]), training=True)

@@ -147,7 +147,7 @@ def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, m
         settings: ClassVar = {"max_sequence_length": 64}
 
     Encoder.encode = staticmethod(encode)
-    monkeypatch.setattr(job, "load_encoder", lambda *_: Encoder)
+    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda _: Encoder)
     select, sts = tmp_path / "select.txt", tmp_path / "sts.txt"
     write_retrieval_set(select, make_retrieval_set())
     write_sts_set(sts, make_sts_set())

@@ -11,11 +11,13 @@ import tokenizers
 import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_bert import DIM, VOCABULARY, build_backbone
+from train_options import make_options
 
 from dcse_tf.baselines.files import write_baseline
 from dcse_tf.baselines.flow import FlowOptions
 from dcse_tf.baselines.registry import Fitted
-from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
+from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
@@ -25,7 +27,6 @@ from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabular
 from dcse_tf.options import OptionError
 from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 LENGTH = 9
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -100,8 +101,8 @@ def change(folder, name, **values):
     (folder / name).write_text(json.dumps({**read(folder, name), **values}))
 
 
-def embed(folder, pooling="mean"):
-    return load_encoder(str(folder), "model", 0, pooling).encode(SENTENCES)
+def embed(folder, pooling=None):
+    return SentenceEncoder.load(folder, pooling=pooling).encode(SENTENCES)
 
 
 def test_what_is_reloaded_embeds_bit_for_bit_the_same(exported, expected):
@@ -141,7 +142,7 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     source = write_bert(tmp_path / "bert", vocabulary, bert_encoder.build_backbone(config, 0.0))
     folder = write(source, tmp_path, max_sequence_length=40)
     texts = TEXTS + LONG_WORDS + SPECIAL
-    ours = load_sentence_encoder(str(folder), "model", 0, "mean").tokenize(tf.constant(texts))
+    ours = load_graph(str(folder), "model").tokenize(tf.constant(texts))
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     alone.encode_special_tokens = True
@@ -158,7 +159,7 @@ def test_a_folder_without_vocab_txt_is_read_from_tokenizer_json(bert, expected, 
     (folder / "vocab.txt").unlink()
     (folder / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
     assert read_vocabulary(folder) == VOCABULARY
-    assert load_sentence_encoder(str(folder), "model", 0, "mean").max_sequence_length == LENGTH
+    assert load_graph(str(folder), "model").max_sequence_length == LENGTH
     np.testing.assert_array_equal(embed(folder), expected["mean"])
 
 
@@ -182,7 +183,7 @@ def test_pooling_by_cls_is_written_and_honoured(bert, expected, tmp_path):
     np.testing.assert_array_equal(embed(folder), expected["cls"])
     assert np.abs(expected["cls"] - expected["mean"]).max() > 1e-2
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "cls", "include_prompt": true}')
-    assert load_sentence_encoder(str(folder), "model", 0, "mean").pooling == "cls"
+    assert load_graph(str(folder), "model").pooling == "cls"
 
 
 def test_unit_norm_is_a_module(bert, tmp_path):
@@ -203,7 +204,7 @@ def test_a_whitening_is_a_dense_module_and_comes_back(whitened, expected, tmp_pa
     by_hand = expected["mean"] @ tensors["linear.weight"].T + tensors["linear.bias"]
     np.testing.assert_allclose(by_hand, expected["whitened"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(embed(folder), expected["whitened"], rtol=1e-4, atol=1e-4)
-    assert load_encoder(str(folder), "model", 0, "mean").sentence_encoder is None
+    assert SentenceEncoder.load(folder).match is None
 
 
 def test_a_flow_has_no_module(bert, data_dir, tmp_path):
@@ -255,7 +256,7 @@ def test_training_refuses_a_map_that_it_would_lose(whitened, data_dir, tmp_path)
     folder = write(whitened, tmp_path)
     run = {"data_dir": str(data_dir), "run_dir": str(tmp_path / "run")}
     with pytest.raises(InputError, match="Dense module behind the pooling"):
-        train(TrainOptions(encoder=str(folder), **run))
+        train(make_options(encoder=str(folder), **run))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ import tensorflow as tf
 import tokenizers
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
-from dcse_tf.encoder.load import load_sentence_encoder
+from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.export import onnx
 from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints, weights
-from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model.affine import AffineMap
 from dcse_tf.model.tokenizer import write_vocabulary
 
 LENGTH = 12
@@ -77,7 +76,7 @@ def run(model, sentences, folder):
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
     folder = write(bert, tmp_path, pooling=pooling)
-    encoder = load_sentence_encoder(str(bert), "run_dir", 0, pooling)
+    encoder = load_graph(str(bert), "run_dir", pooling=pooling)
     expected = encoder.pool_tokens(encoder.tokenize(tf.constant(SENTENCES)).to_tensor()).numpy()
     model = str(folder / "model.onnx")
     np.testing.assert_allclose(run(model, SENTENCES, folder), expected, atol=1e-5)
@@ -124,21 +123,22 @@ def test_int8_is_smaller_and_close(bert, tmp_path):
 
 @needs_onnx
 def test_a_file_that_computes_something_else_is_not_kept(bert, tmp_path, monkeypatch):
-    right = weights.to_tensors
+    from dcse_tf.export import onnx
 
-    def wrong(pairs):
-        tensors = right(pairs)
-        tensors["encoder.layer.1.output.dense.bias"][0] += 0.01
-        return tensors
+    right = onnx.build_onnx_graph
 
-    monkeypatch.setattr(weights, "to_tensors", wrong)
+    def wrong(tensors, *settings):
+        name = "encoder.layer.1.output.dense.bias"
+        return right({**tensors, name: tensors[name] + 0.01}, *settings)
+
+    monkeypatch.setattr(onnx, "build_onnx_graph", wrong)
     with pytest.raises(OutputError, match=r"model\.onnx: its embeddings differ"):
         write(bert, tmp_path)
     assert not (tmp_path / "onnx").exists()
 
 
 def test_without_the_extra_the_message_names_it(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"needs onnx and onnxruntime: pip install dcse_tf\[onnx\]"
     ):

@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from absl import logging as absl_logging
 
 from dcse_tf import progress
 from dcse_tf.progress import Progress
@@ -178,3 +179,20 @@ def test_of_two_jobs_the_last_to_move_is_seen(open_terminal, clock):
         clock.now += 1
         outer.update(4)
         assert terminal.screen == ["4 of 9 steps, 0:01 left, 4.0 a second"]
+
+
+def test_log_messages_are_lines_that_do_not_break_the_moving_one(open_terminal, clock):
+    """Of this package all, of others only warnings; afterwards the logger is as it was."""
+    logger = absl_logging.get_absl_logger()
+    before = (list(logger.handlers), logger.propagate, absl_logging.get_verbosity())
+    terminal = open_terminal()
+    with progress.show_log(spell=str.upper), Progress("steps", 9, clock=clock) as counter:
+        counter.update(3)
+        own = compile("log('saved %d', 3)", progress.__file__, "exec")
+        exec(own, {"log": absl_logging.info})
+        absl_logging.info("of another package")
+        absl_logging.warning("careful")
+        *lines, moving = terminal.screen
+    assert [line[9:] for line in lines] == ["SAVED 3", "warning: CAREFUL"]
+    assert moving == "3 of 9 steps, 0.0 a second"
+    assert (list(logger.handlers), logger.propagate, absl_logging.get_verbosity()) == before

@@ -4,8 +4,7 @@ import reference
 import tensorflow as tf
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, make_table
 
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.tokenizer import Tokenizer
@@ -33,16 +32,16 @@ def bert():
 
 
 @pytest.fixture(scope="module")
-def encoder(bert):
-    return SentenceEncoder(bert, VOCABULARY, 32, "mean")
+def backend(bert):
+    return GraphBackend(EncoderGraph(bert, VOCABULARY, 32, "mean"))
 
 
 def _tokenize(texts: list[str]) -> list[list[int]]:
     return Tokenizer(VOCABULARY).tokenize(tf.constant(texts), 32).to_list()
 
 
-def test_scores_equal_the_reference(bert, encoder):
-    scores = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
+def test_scores_equal_the_reference(bert, backend):
+    scores = backend.score(CONTEXTS, CANDIDATES)
     assert scores.dtype == np.float32
     assert scores.shape == (5, 3)
 
@@ -59,7 +58,7 @@ def test_scores_equal_the_reference(bert, encoder):
     assert np.ptp(scores) > 0.05
 
 
-def test_scores_equal_the_functional_model_on_an_explicit_batch(bert, encoder):
+def test_scores_equal_the_functional_model_on_an_explicit_batch(bert, backend):
     """A row for every use of a text, in the order of use: nothing is shared or sorted."""
     uses = [text for groups in (CONTEXTS, CANDIDATES) for group in groups for text in group]
     table = make_table(_tokenize(uses))
@@ -74,30 +73,29 @@ def test_scores_equal_the_functional_model_on_an_explicit_batch(bert, encoder):
             "candidate_index": tf.reshape(tf.range(first, len(uses)), [5, 3]),
         }
     )
-    found = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
+    found = backend.score(CONTEXTS, CANDIDATES)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("chunk", "rows"), [(1, 1), (2, 16), (3, 2)])
-def test_chunks_and_rows_do_not_change_the_scores(encoder, chunk, rows):
-    expected = ResponseScorer(encoder).score(CONTEXTS, CANDIDATES)
-    found = ResponseScorer(encoder, None, chunk, rows).score(CONTEXTS, CANDIDATES)
+def test_chunks_and_rows_do_not_change_the_scores(backend, chunk, rows):
+    expected = backend.score(CONTEXTS, CANDIDATES)
+    found = backend.score(CONTEXTS, CANDIDATES, chunk, rows)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_order_of_samples_candidates_and_turns(encoder):
-    scorer = ResponseScorer(encoder)
-    expected = scorer.score(CONTEXTS, CANDIDATES)
+def test_order_of_samples_candidates_and_turns(backend):
+    expected = backend.score(CONTEXTS, CANDIDATES)
     np.testing.assert_allclose(
-        scorer.score(CONTEXTS[::-1], CANDIDATES[::-1]), expected[::-1], atol=1e-5
+        backend.score(CONTEXTS[::-1], CANDIDATES[::-1]), expected[::-1], atol=1e-5
     )
     turned = [group[::-1] for group in CONTEXTS], [group[::-1] for group in CANDIDATES]
-    np.testing.assert_allclose(scorer.score(*turned), expected[:, ::-1], atol=1e-5)
+    np.testing.assert_allclose(backend.score(*turned), expected[:, ::-1], atol=1e-5)
 
 
 def test_scores_follow_the_weights():
     backbone = build_backbone()
-    scorer = ResponseScorer(SentenceEncoder(build_bert_encoder(backbone), VOCABULARY, 32, "mean"))
-    before = scorer.score(CONTEXTS, CANDIDATES)
+    backend = GraphBackend(EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean"))
+    before = backend.score(CONTEXTS, CANDIDATES)
     backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.linspace(-1, 1, DIM))
-    assert not np.allclose(scorer.score(CONTEXTS, CANDIDATES), before, atol=1e-3)
+    assert not np.allclose(backend.score(CONTEXTS, CANDIDATES), before, atol=1e-3)

@@ -15,9 +15,8 @@ import pytest
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone
 
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.load import load_encoder, load_sentence_encoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
@@ -46,7 +45,11 @@ KINDS = ("attention", "additive_attention")
 
 def make_encoder(pooling="mean", length=LENGTH):
     encoder = build_bert_encoder(build_backbone())
-    return SentenceEncoder(encoder, VOCABULARY, length, pooling)
+    return EncoderGraph(encoder, VOCABULARY, length, pooling)
+
+
+def embed(encoder):
+    return SentenceEncoder(GraphBackend(encoder)).encode(SENTENCES)
 
 
 class Scale(tf.keras.layers.Layer):
@@ -75,12 +78,12 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def functions(encoder):
-    return ServedEncoder(encoder, None, unit_norm=False).functions
+    return ServedEncoder(encoder, unit_norm=False).functions
 
 
 @pytest.fixture(scope="module")
 def requests(encoder):
-    return make_requests(encoder, None, unit_norm=True)
+    return make_requests(encoder, unit_norm=True)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +131,8 @@ def ask(function, **inputs):
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_batch_of_any_size_is_embedded(pooling):
     encoder = make_encoder(pooling)
-    functions = ServedEncoder(encoder, None, unit_norm=False).functions
-    whole = encoder.encode(SENTENCES)
+    functions = ServedEncoder(encoder, unit_norm=False).functions
+    whole = embed(encoder)
     for count in (0, 1, len(SENTENCES)):
         sentences = tf.constant(SENTENCES[:count], tf.string)
         found = ask(functions["serving_default"], sentences=sentences)
@@ -180,8 +183,9 @@ def test_token_ids_that_are_none_are_refused(functions, ids, message):
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_match_is_the_response_scorers_similarity(encoder, functions, kind):
     attention = make_attention(kind) if kind else None
-    match = ServedEncoder(encoder, attention, unit_norm=True).functions["match"]
-    expected = ResponseScorer(encoder, attention).score(CONTEXTS, CANDIDATES)
+    graph = EncoderGraph(encoder.bert, VOCABULARY, LENGTH, "mean", attention=attention)
+    match = ServedEncoder(graph, unit_norm=True).functions["match"]
+    expected = GraphBackend(graph).score(CONTEXTS, CANDIDATES)
     context, candidates = pad(CONTEXTS), tf.constant(CANDIDATES)
     for count in (0, 1, 3):
         found = ask(match, context=context[:count], candidates=candidates[:count])
@@ -210,14 +214,14 @@ def test_as_many_contexts_as_rows_of_candidates(functions):
 
 
 def test_unit_norm_scales_and_leaves_zero(encoder, functions):
-    unit = ServedEncoder(encoder, None, unit_norm=True).functions
+    unit = ServedEncoder(encoder, unit_norm=True).functions
     sentences = tf.constant(SENTENCES)
     plain = ask(functions["serving_default"], sentences=sentences)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     found = ask(unit["serving_default"], sentences=sentences)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    short = SentenceEncoder(encoder.encoder, VOCABULARY, LENGTH, "mean", Scale(1e-11))
-    functions = ServedEncoder(short, None, unit_norm=True).functions
+    short = EncoderGraph(encoder.bert, VOCABULARY, LENGTH, "mean", Scale(1e-11))
+    functions = ServedEncoder(short, unit_norm=True).functions
     np.testing.assert_allclose(
         ask(functions["serving_default"], sentences=sentences), expected, atol=1e-6
     )
@@ -230,15 +234,15 @@ def test_unit_norm_scales_and_leaves_zero(encoder, functions):
 def test_an_export_gives_the_runs_unit_embeddings_and_similarities(
     exported, signatures, checkpoint
 ):
-    encoder = load_sentence_encoder(str(checkpoint), "run_dir", 0, "mean")
+    encoder = SentenceEncoder.load(checkpoint)
     plain = encoder.encode(SENTENCES)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     assert set(signatures) == {"serving_default", "tokens", "match"}
     found = ask(signatures["serving_default"], sentences=tf.constant(SENTENCES))
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    loaded = load_encoder(str(exported), "model", 0, "mean")
+    loaded = SentenceEncoder.load(exported)
     np.testing.assert_allclose(loaded.encode(SENTENCES), expected, atol=1e-5)
-    scored = ResponseScorer(encoder, make_attention("attention")).score(CONTEXTS, CANDIDATES)
+    scored = encoder.match(CONTEXTS, CANDIDATES)
     np.testing.assert_allclose(loaded.match(CONTEXTS, CANDIDATES), scored, atol=1e-5)
 
 
@@ -337,11 +341,12 @@ def test_all_signatures_are_asked_with_none_one_and_several_rows(requests, funct
 
 
 def test_a_fitted_encoder_has_no_match_and_the_tolerance_that_it_magnifies_to(encoder):
-    fitted = SentenceEncoder(encoder.encoder, VOCABULARY, LENGTH, "mean", Scale(1000.0))
-    scale = max(1, np.abs(encoder.encode(SAMPLE)).max())
-    functions = ServedEncoder(fitted, None, unit_norm=False).functions
+    fitted = EncoderGraph(encoder.bert, VOCABULARY, LENGTH, "mean", Scale(1000.0))
+    plain = SentenceEncoder(GraphBackend(encoder)).encode(SAMPLE)
+    scale = max(1, np.abs(plain).max())
+    functions = ServedEncoder(fitted, unit_norm=False).functions
     assert set(functions) == {"serving_default", "tokens"}
-    requests = make_requests(fitted, None, unit_norm=False)
+    requests = make_requests(fitted, unit_norm=False)
     assert {request.signature for request in requests} == {"serving_default", "tokens"}
     assert requests[0].tolerance == pytest.approx(1000 * TOLERANCE * scale, rel=0.1)
 

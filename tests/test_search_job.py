@@ -10,8 +10,10 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli.queries import search
-from dcse_tf.encoder.load import load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, LockedError
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
 from dcse_tf.files import lock_output
 from dcse_tf.options import OptionError
 from dcse_tf.search import index as layout
@@ -39,7 +41,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(model):
-    return load_encoder(str(model), "model", 0, "mean")
+    return SentenceEncoder.load(model)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def loaded():
 @pytest.fixture(autouse=True)
 def _load_once(loaded, monkeypatch):
     """Loading and tracing a model takes a second; its settings decide which."""
-    load = job.load
+    load = SentenceEncoder.from_options
 
     def load_once(config):
         key = (config.model, config.pooling, config.max_sequence_length, config.compute_dtype)
@@ -58,7 +60,7 @@ def _load_once(loaded, monkeypatch):
             loaded[key] = load(config)
         return loaded[key]
 
-    monkeypatch.setattr(job, "load", load_once)
+    monkeypatch.setattr(SentenceEncoder, "from_options", load_once)
 
 
 @pytest.fixture
@@ -101,11 +103,30 @@ def test_a_text_of_the_corpus_finds_itself_first(config):
 
 
 def test_each_distinct_text_is_encoded_once(config, monkeypatch):
-    texts, batches = [], job.load(config).batches
+    texts, batches = [], SentenceEncoder.from_options(config).backend
     read = batches.read
     monkeypatch.setattr(batches, "read", lambda some: texts.extend(some) or read(some))
     with job.open_searcher(config):
         assert sorted(text for text in texts if text) == sorted(DISTINCT)
+
+
+def test_an_index_built_by_a_run_serves_its_export_and_the_other_way_round(config, model, tmp_path):
+    """Unless the export changes the embeddings."""
+    expected = ask(config, QUERIES)
+    for unit_norm in (False, True):
+        folder = str(tmp_path / f"export-{unit_norm}")
+        export(ExportOptions(run_dir=str(model), output_dir=folder, unit_norm=unit_norm))
+    exported = config.replace(model=str(tmp_path / "export-False"))
+    assert _texts(ask(exported, QUERIES)) == _texts(expected)
+    other = exported.replace(index=str(tmp_path / "other"))
+    assert _texts(ask(other, QUERIES)) == _texts(expected)
+    assert _texts(ask(other.replace(model=str(model)), QUERIES)) == _texts(expected)
+    with pytest.raises(InputError, match="contents of `model`"):
+        ask(config.replace(model=str(tmp_path / "export-True")), QUERIES)
+
+
+def _texts(answers):
+    return [[hit.text for hit in hits] for hits in answers]
 
 
 def test_an_index_is_used_again_without_its_corpus(config, tmp_path, monkeypatch):
@@ -192,7 +213,7 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
     changes = [
         ({"model": str(other)}, r"contents of `model`: "),
         ({"pooling": "cls"}, r"`pooling`: cls \(was mean\)"),
-        ({"max_sequence_length": 9}, r"`max_sequence_length`: 9 \(was 0\)"),
+        ({"max_sequence_length": 9}, r"`max_sequence_length`: 9 \(was 128\)"),
         ({"index_type": "hnsw"}, r"`index_type`: hnsw \(was exact\)"),
     ]
     for change, message in changes:

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from tiny_bert import VOCABULARY, build_backbone, encode_alone
+from tiny_bert import VOCABULARY, build_backbone, encode_alone, fuse
 
-from dcse_tf.encoder.batching import embed_all
-from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
-from dcse_tf.model.bert import FusedBert, build_bert_encoder
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.model.bert import build_bert_encoder
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -25,8 +25,12 @@ def bert():
     return build_bert_encoder(build_backbone())
 
 
+def _graph(bert, pooling="mean", length=32):
+    return EncoderGraph(bert, VOCABULARY, length, pooling)
+
+
 def _encoder(bert, pooling="mean", length=32):
-    return SentenceEncoder(bert, VOCABULARY, length, pooling)
+    return SentenceEncoder(GraphBackend(_graph(bert, pooling, length)))
 
 
 def test_mean_pooling_is_over_all_tokens_from_cls_to_sep(bert):
@@ -57,7 +61,7 @@ def test_a_long_sentence_is_cut_and_keeps_its_end(bert):
 
 
 def test_token_embeddings_come_with_their_mask(bert):
-    embeddings, mask = _encoder(bert).token_embeddings(tf.constant(SENTENCES))
+    embeddings, mask = _graph(bert).token_embeddings(tf.constant(SENTENCES))
     assert embeddings.dtype == tf.float32
     np.testing.assert_array_equal(tf.reduce_sum(tf.cast(mask, tf.int32), 1), [6, 3, 2, 6, 10, 3])
     for rows, keep, ids in zip(embeddings.numpy(), mask.numpy(), IDS, strict=True):
@@ -89,29 +93,30 @@ def test_an_encoder_follows_its_weights():
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])
 def test_batches_of_any_size_give_what_one_sentence_alone_gives(bert, batch_tokens):
-    found = embed_all(TokenBatches(_encoder(bert), batch_tokens), SENTENCES)
+    found = SentenceEncoder(GraphBackend(_graph(bert), batch_tokens)).encode(SENTENCES)
     for row, ids in zip(found, IDS, strict=True):
         np.testing.assert_allclose(row, reference.mean_of_rows(encode_alone(bert, ids)), atol=1e-5)
 
 
 def test_batches_are_measured_in_tokens_and_not_in_letters(bert):
-    _, lengths = TokenBatches(_encoder(bert)).read(SENTENCES)
+    _, lengths = GraphBackend(_graph(bert)).read(SENTENCES)
     np.testing.assert_array_equal(lengths, [len(ids) for ids in IDS])
 
 
 def test_compiled_batches_have_few_shapes_and_the_same_values():
     """Lengths 2 to 12 become 8 and 16, and the rows what fits: 4 of 8 tokens, or 2 of 16."""
-    encoder = _encoder(FusedBert(build_backbone()))
+    graph = _graph(fuse(build_backbone()))
     shapes = []
-    pool = encoder.pool_tokens
+    pool = graph.pool_tokens
 
     def record(token_ids):  # runs when a shape is compiled
         shapes.append(tuple(token_ids.shape))
         return pool(token_ids)
 
-    encoder.pool_tokens = record
+    expected = SentenceEncoder(GraphBackend(graph))
+    graph.pool_tokens = record
     sentences = [" ".join(["is"] * count) for count in range(10)]
     sentences += [f"{text} ok" for text in sentences]
-    found = embed_all(TokenBatches(encoder, 32, jit_compile=True), sentences)
+    found = SentenceEncoder(GraphBackend(graph, 32, jit_compile=True)).encode(sentences)
     assert sorted(shapes) == [(2, 16), (4, 8)]
-    np.testing.assert_allclose(found, encoder.encode(sentences), atol=1e-5)
+    np.testing.assert_allclose(found, expected.encode(sentences), atol=1e-5)

@@ -4,7 +4,8 @@ from tiny_bert import VOCABULARY, build_backbone
 
 from dcse_tf.baselines.registry import Fitted
 from dcse_tf.baselines.whitening import WHITENING, fit_whitening, measure_directions
-from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder
 
@@ -24,8 +25,8 @@ def apply(fitted, rows):
 def bert_embeddings():
     rng = np.random.default_rng(0)
     sentences = sorted({" ".join(rng.choice(WORDS, 1 + n % 9)) for n in range(400)})
-    encoder = SentenceEncoder(build_bert_encoder(build_backbone()), VOCABULARY, 32, "mean")
-    return encoder.encode(sentences)
+    graph = EncoderGraph(build_bert_encoder(build_backbone()), VOCABULARY, 32, "mean")
+    return SentenceEncoder(GraphBackend(graph)).encode(sentences)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions, BaselineSpec, Fitted
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.checkpoints import write_tensor_file
+from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
 
 _DESCRIPTION_FILE = "baseline.json"
 _TENSORS_FILE = "baseline.safetensors"
@@ -94,11 +92,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     if not isinstance(facts, dict):
         raise InputError(f"{path}: not a file of fit_baseline: expected an object of facts")
 
-    path = folder / _TENSORS_FILE
-    try:
-        tensors = safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    tensors = read_tensor_file(folder / _TENSORS_FILE)
     return Baseline(folder, spec, pooling, Fitted(tensors, facts))
 
 

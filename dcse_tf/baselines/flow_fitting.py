@@ -120,6 +120,7 @@ def _run_steps(
                 logging.info("the held-out likelihood no longer improves: the fit ends here")
                 break
         progress.update(number, settings.steps)
+    progress.close()
 
     for variable, value in zip(flow.trainable_variables, kept, strict=True):
         variable.assign(value)

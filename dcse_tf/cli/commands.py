@@ -3,17 +3,13 @@
 TensorFlow is imported by a job's own modules alone, so that --help and a wrong flag answer at once.
 """
 
-import contextlib
 import faulthandler
 import gc
-import logging
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from absl import logging as absl_logging
 
 import dcse_tf
 from dcse_tf import progress
@@ -27,6 +23,7 @@ from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -35,7 +32,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 
 def prepare_data(options: PrepareOptions) -> None:
@@ -240,15 +236,15 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
         arguments: its flags; None for those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-        print(_describe(job))
-        return
     kind, function = COMMANDS[job]
     faulthandler.enable()
     try:
+        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+            print(_describe(job))
+            return
         options = parse_flags(kind, job, arguments)
         find_files(options)
-        with _log_lines():
+        with progress.show_log(spell=as_flags):
             function(options)
     except (OptionError, InputError, OSError) as error:
         sys.exit(f"error: {one_line(error)}")
@@ -281,26 +277,3 @@ def _describe(job: str) -> str:
             "commas\n    between them:\n" + describe_presets(job)
         )
     return "\n\n".join(parts)
-
-
-class _Lines(logging.Handler):
-    """Writes log messages as a person reads them, with options spelt as flags."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        progress.say(level + as_flags(self.format(record)))
-
-
-@contextlib.contextmanager
-def _log_lines() -> Iterator[None]:
-    """Shows the package's log messages while it is entered."""
-    logger, verbosity = absl_logging.get_absl_logger(), absl_logging.get_verbosity()
-    handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [_Lines()], False
-    absl_logging.set_verbosity(absl_logging.INFO)
-    try:
-        yield
-    finally:
-        progress.erase()
-        logger.handlers, logger.propagate = handlers, propagate
-        absl_logging.set_verbosity(verbosity)

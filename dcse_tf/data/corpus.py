@@ -39,6 +39,7 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
     for number, session in enumerate(limited, start=1):
         yield session
         progress.update(number)
+    progress.close()
 
 
 def join_session(

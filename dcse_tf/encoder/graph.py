@@ -1,51 +1,61 @@
-"""Strings to sentence embeddings, tokenisation in the graph: what is evaluated and served."""
+"""Strings to sentence embeddings in TensorFlow: the graph, and how many sentences are run by it."""
 
+import functools
+import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.batching import BATCH_TOKENS, Progress, embed_all
-from dcse_tf.model.matching import MaskedMeanPooling
+from dcse_tf.encoder.batching import BATCH_TOKENS, Match
+from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.model.checkpoints import read_config
+from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.matching import TurnAttention, masked_mean
 from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
+from dcse_tf.model.weights import read_bert_tensors
 
 # XLA compiles a program for every shape: lengths are rounded up, so that there are few.
 _XLA_TOKENS = 8
 
 
-class SentenceEncoder(tf.Module):
-    """Tokenizer, encoder and pooling as one graph.
+class EncoderGraph(tf.Module):
+    """Tokenizer, BERT and pooling: what is evaluated, exported and served.
 
     Args:
-        encoder: see `build_bert_encoder`; or a `FusedBert`, which cannot be exported.
-        vocabulary: of the encoder.
+        bert: see `build_bert_encoder`; or a `FusedBert`, which is faster but cannot be exported.
+        vocabulary: of the BERT.
         max_sequence_length: longest sentence in tokens; the rest is cut.
         pooling: "mean" over the last layer's real tokens, [CLS] and [SEP] among them, or "cls".
-        postprocessing: a layer that was fitted to the pooled embeddings, `[n, dim]` to `[n, k]`.
+        postprocessing: fitted to the pooled embeddings, float `[n, dim]` to `[n, k]`.
+        attention: weights of the turns in the matching similarity; None where each counts the same.
+        source: the checkpoint folder that the weights are of; None while they are trained.
+        postprocessing_fingerprint: a hash of what the postprocessing computes.
     """
 
     def __init__(
         self,
-        encoder: Callable[..., tf.Tensor],
+        bert: Callable[..., tf.Tensor],
         vocabulary: Vocabulary,
         max_sequence_length: int,
         pooling: str,
         postprocessing: keras.layers.Layer | None = None,
+        attention: TurnAttention | None = None,
+        source: pathlib.Path | None = None,
+        postprocessing_fingerprint: str = "",
     ):
         super().__init__()
+        self.bert = bert
         self.vocabulary = vocabulary
-        self.pooling = pooling
         self.tokenizer = Tokenizer(vocabulary)
-        self.encoder = encoder
         self.max_sequence_length = max_sequence_length
-        self._pooling = MaskedMeanPooling(dtype="float32") if pooling == "mean" else None
+        self.pooling = pooling
         self.postprocessing = postprocessing
-        # Given here, and not by a decorator, so that every instance has its own graph.
-        self.embed = tf.function(
-            self._embed, input_signature=[tf.TensorSpec([None], tf.string, name="sentences")]
-        )
-        self._batches = TokenBatches(self)
+        self.attention = attention
+        self.source = source
+        self.postprocessing_fingerprint = postprocessing_fingerprint
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
         """Token ids of strings `[n]`; int32 `[n, (tokens)]`."""
@@ -60,25 +70,25 @@ class SentenceEncoder(tf.Module):
         """
         padding_mask = token_ids != 0 if padding_mask is None else padding_mask
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
-        return tf.cast(self.encoder(inputs, training=False), tf.float32), padding_mask
+        return tf.cast(self.bert(inputs, training=False), tf.float32), padding_mask
 
     def token_embeddings(self, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Encodes strings `[n]` to float32 `[n, tokens, dim]` and a mask `[n, tokens]`."""
         return self.encode_tokens(self.tokenize(sentences).to_tensor())
 
-    def pool_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Embeds token ids, see `encode_tokens`; float32 `[n, dim]`, not normalised."""
-        return self.postprocess(self.pool_plainly(token_ids, padding_mask))
-
     def pool_plainly(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """`pool_tokens` without the postprocessing."""
+        """Sentence embeddings without the postprocessing, float32 `[n, dim]`."""
         embeddings, padding_mask = self.encode_tokens(token_ids, padding_mask)
-        if self._pooling is None:
+        if self.pooling == "cls":
             # The same as [:, 0], but a batch of none has no column 0.
             return tf.reduce_sum(embeddings[:, :1], axis=1)
-        return self._pooling(embeddings, padding_mask)
+        return masked_mean(embeddings, padding_mask)
+
+    def pool_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None) -> tf.Tensor:
+        """Sentence embeddings float32 `[n, dim]`, not normalised; see `encode_tokens`."""
+        return self.postprocess(self.pool_plainly(token_ids, padding_mask))
 
     def postprocess(self, pooled: tf.Tensor) -> tf.Tensor:
         """Applies the postprocessing, if there is one, to float32 `[n, dim]`."""
@@ -86,43 +96,62 @@ class SentenceEncoder(tf.Module):
             return pooled
         return tf.cast(self.postprocessing(pooled), tf.float32)
 
-    def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Embeds strings `[n]`; returns {"embeddings": float32 `[n, dim]`}, not normalised."""
-        return {"embeddings": self.pool_tokens(self.tokenize(sentences).to_tensor())}
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that the sentence embeddings depend on.
 
-    def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
-        """Embeds a list of sentences; float32 `[n, dim]` in its order."""
-        return embed_all(self._batches, sentences, progress)
+        The values count, not the files: an export of a checkpoint has the checkpoint's, unless it
+        changes the embeddings. The type that is computed in does not count.
+
+        Raises:
+            ValueError: the encoder was not read from a checkpoint.
+        """
+        if self.source is None:
+            raise ValueError("only an encoder that was read from a checkpoint has a fingerprint")
+        config = read_config(self.source)
+        settings = {
+            "vocabulary": self.vocabulary.fingerprint(),
+            "max_sequence_length": self.max_sequence_length,
+            "pooling": self.pooling,
+            "num_attention_heads": config["num_attention_heads"],
+            "layer_norm_eps": config["layer_norm_eps"],
+            "postprocessing": self.postprocessing_fingerprint,
+        }
+        return hash_arrays(read_bert_tensors(self.source, config), settings)
 
 
-class TokenBatches:
-    """A sentence encoder as `embed_distinct` runs it: tokenised first, then batched by tokens.
+class GraphBackend:
+    """Runs an `EncoderGraph`: tokenised first, then batched by tokens.
 
     Args:
-        encoder: the encoder.
+        graph: the encoder; what it computes follows its weights, while it is trained too.
         batch_tokens: most tokens of a batch, padding counted.
-        jit_compile: whether XLA compiles the encoder: batches then have one of a few shapes.
+        compute_dtype: what the graph's BERT computes in, for `settings`.
+        jit_compile: whether XLA compiles the BERT: batches then have one of a few shapes.
     """
 
     def __init__(
         self,
-        encoder: SentenceEncoder,
+        graph: EncoderGraph,
         batch_tokens: int = BATCH_TOKENS,
+        compute_dtype: str = "float32",
         jit_compile: bool = False,
     ):
+        self.graph = graph
         self.batch_tokens = batch_tokens
+        self.settings: dict[str, Any] = {
+            "max_sequence_length": graph.max_sequence_length,
+            "pooling": graph.pooling,
+            "compute_dtype": compute_dtype,
+        }
         self._jit_compile = jit_compile
-        self._tokenize = tf.function(
-            encoder.tokenize, input_signature=[tf.TensorSpec([None], tf.string)]
-        )
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
         self._pool = tf.function(
-            encoder.pool_tokens, input_signature=signature, jit_compile=jit_compile
+            graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
         )
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and their number; with XLA rounded up to a multiple of 8."""
-        token_ids = self._tokenize(tf.constant(sentences))
+        token_ids = self.graph.tokenize(tf.constant(sentences))
         lengths = token_ids.row_lengths().numpy()
         if self._jit_compile:
             lengths = -(-lengths // _XLA_TOKENS) * _XLA_TOKENS
@@ -133,3 +162,84 @@ class TokenBatches:
         count = int(token_ids.nrows())
         rows = max(1, self.batch_tokens // tokens) if self._jit_compile else count
         return self._pool(token_ids.to_tensor(shape=[rows, tokens]))[:count]
+
+    def fingerprint(self) -> str:
+        """See `EncoderGraph.fingerprint`."""
+        return self.graph.fingerprint()
+
+    @property
+    def match(self) -> Match | None:
+        """None with a postprocessing: it was fitted to sentence embeddings, not to tokens."""
+        return None if self.graph.postprocessing else self.score
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        signature = [tf.TensorSpec([None], tf.string)]
+        return tf.function(self.graph.token_embeddings, signature, autograph=False)
+
+    @functools.cached_property
+    def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
+        embeddings, _ = self.graph.token_embeddings(tf.constant([""]))
+        matching = build_matching(embeddings.shape[-1], self.graph.attention)
+        return tf.function(matching, reduce_retracing=True)
+
+    def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
+        """Token embeddings float32 `[tokens, dim]` of each text, without padding."""
+        encoded = {}
+        for start in range(0, len(texts), batch_size):
+            batch = texts[start : start + batch_size]
+            embeddings, padding_mask = (x.numpy() for x in self._encode(tf.constant(batch)))
+            for text, rows, mask in zip(batch, embeddings, padding_mask, strict=True):
+                encoded[text] = rows[mask]
+        return encoded
+
+    def score(
+        self,
+        contexts: list[list[str]],
+        candidates: list[list[str]],
+        chunk: int = 1000,
+        rows: int = 16,
+    ) -> np.ndarray:
+        """The matching similarity of each context's candidates; every distinct text is encoded once
+        a chunk.
+
+        Args:
+            contexts: texts of the context turns, at least one a context.
+            candidates: texts of the candidates, the same number for every context.
+            chunk: contexts whose token embeddings are held at a time.
+            rows: contexts matched at a time.
+
+        Returns:
+            float32 `[contexts, candidates]`.
+        """
+        scores = []
+        for begin in range(0, len(contexts), chunk):
+            end = min(begin + chunk, len(contexts))
+            groups = contexts[begin:end] + candidates[begin:end]
+            texts = {text for group in groups for text in group}
+            encoded = self.encode_texts(sorted(texts, key=lambda text: len(text.encode())))
+            for start in range(begin, end, rows):
+                part = slice(start, min(start + rows, end))
+                scores.append(self._score_rows(contexts[part], candidates[part], encoded))
+        return np.concatenate(scores)
+
+    def _score_rows(
+        self,
+        contexts: list[list[str]],
+        candidates: list[list[str]],
+        encoded: dict[str, np.ndarray],
+    ) -> np.ndarray:
+        texts = sorted({text for group in (*contexts, *candidates) for text in group})
+        place = {text: index for index, text in enumerate(texts)}
+        table = tf.ragged.stack([encoded[text] for text in texts])
+        turns = tf.ragged.constant([[place[t] for t in group] for group in contexts], tf.int32)
+        similarity = self._matching(
+            {
+                "token_embeddings": table.to_tensor(),
+                "padding_mask": tf.sequence_mask(table.row_lengths()),
+                "context_index": turns.to_tensor(),
+                "turn_mask": tf.sequence_mask(turns.row_lengths()),
+                "candidate_index": tf.constant([[place[t] for t in c] for c in candidates]),
+            }
+        )
+        return similarity.numpy()

@@ -1,184 +1,152 @@
-"""Any encoder that a user names, as a function from sentences to embeddings."""
+"""From what a user names to the backend that computes it: the only place that knows all kinds."""
 
-import dataclasses
-import functools
-import hashlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import keras
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 from absl import logging
 
 from dcse_tf.baselines.files import is_baseline, read_baseline
-from dcse_tf.encoder.batching import BATCH_TOKENS, BatchEncoder, Progress, embed_all
-from dcse_tf.encoder.graph import SentenceEncoder, TokenBatches
-from dcse_tf.encoder.scorers import ExportScorer, ResponseScorer
+from dcse_tf.encoder.batching import Backend
+from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.functions import FunctionBackend
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
 from dcse_tf.errors import InputError
-from dcse_tf.export.saved_model import MATCH, SETTINGS_FILE, SIGNATURE, is_saved_model
-from dcse_tf.files import hash_file
-from dcse_tf.input_files import read_json_object
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
     SentenceModules,
+    read_config,
     read_max_sequence_length,
     read_modules,
     resolve_checkpoint,
 )
 from dcse_tf.model.dialogue_cse import read_turn_attention
 from dcse_tf.model.tokenizer import read_vocabulary
-
-# Contexts and candidates to the matching similarity; see `ResponseScorer.score`.
-Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
-_BYTES_PER_TOKEN = 4
-_FILE_PATTERNS = (
-    "*.json",
-    "*.safetensors",
-    "vocab.txt",
-    "*.pb",
-    "variables/*",
-    "assets/*",
-    "*/config.json",
-    "*/*.safetensors",
-)
+from dcse_tf.model.weights import read_bert_tensors
 
 
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """How an encoder is run; see the flags of these names."""
-
-    batch_tokens: int = BATCH_TOKENS
-    compute_dtype: str = "float32"
-    jit_compile: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadedEncoder:
-    """An encoder ready for use.
-
-    Attributes:
-        batches: the encoder, for `embed_distinct`.
-        sentence_encoder: its parts, where a response can be matched by its token embeddings; None
-            for an export, which has become one graph, and for a fitted baseline, whose sentence
-            embeddings are another space than the tokens'.
-        folder: where the model lies.
-        settings: by which it computes, where they are known: max_sequence_length in tokens,
-            pooling, compute_dtype.
-        exported_match: the matching similarity of an export that has it.
-    """
-
-    batches: BatchEncoder
-    sentence_encoder: SentenceEncoder | None
-    folder: pathlib.Path
-    settings: Mapping[str, Any]
-    exported_match: Match | None = None
-
-    @functools.cached_property
-    def match(self) -> Match | None:
-        """The model's own matching similarity; None where it has sentence embeddings alone."""
-        if self.sentence_encoder is None:
-            return self.exported_match
-        return ResponseScorer(self.sentence_encoder, read_turn_attention(self.folder)).score
-
-    def encode(self, sentences: list[str], progress: Progress | None = None) -> np.ndarray:
-        """Embeds sentences; float32 `[n, dim]`."""
-        return embed_all(self.batches, sentences, progress)
-
-    def fingerprint(self) -> str:
-        """SHA-256 over the model's files: weights, vocabulary, configuration."""
-        digest = hashlib.sha256()
-        files = {path for pattern in _FILE_PATTERNS for path in self.folder.glob(pattern)}
-        # Not the record of the training: where an encoder comes from is not what it computes.
-        for path in sorted(files - {self.folder / "training.json"}):
-            digest.update(f"{path.relative_to(self.folder)} {hash_file(path)}\n".encode())
-        return digest.hexdigest()
-
-
-class ExportBatches:
-    """An export as `embed_distinct` runs it. It tokenises inside: bytes stand for tokens.
-
-    Args:
-        embed: strings `[n]` to float `[n, dim]`.
-        batch_tokens: most tokens of a batch, four bytes taken as one.
-    """
-
-    def __init__(self, embed: Callable[[tf.Tensor], tf.Tensor], batch_tokens: int):
-        self.batch_tokens = batch_tokens
-        self._embed = embed
-
-    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
-        """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""
-        lengths = np.array([len(text.encode()) for text in sentences])
-        return tf.constant(sentences), 2 + -(-lengths // _BYTES_PER_TOKEN)
-
-    def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
-        """Embeds strings `[n]`; float `[n, dim]`."""
-        return self._embed(sentences)
-
-
-def load_sentence_encoder(
-    name: str, flag: str, max_sequence_length: int, pooling: str
-) -> SentenceEncoder:
-    """Builds the encoder of a checkpoint, in a form that can be exported.
-
-    Args:
-        name: see `resolve_checkpoint`.
-        flag: the flag that names it, for messages.
-        max_sequence_length: 0 for the checkpoint's own.
-        pooling: "mean" or "cls".
-
-    A sentence-transformers folder that says "cls" has it unless told otherwise.
+def load_backend(options: ModelOptions) -> Backend:
+    """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
 
     Raises:
-        InputError: there is no such checkpoint, or its positions do not reach that far.
+        InputError: there is no such model; it is damaged; or it is asked for what it cannot do:
+            another pooling than it was fitted with, more positions than it has.
     """
-    folder = find_encoder(name, flag)
+    folder = pathlib.Path(options.model)
+    if is_saved_model(folder):
+        fixed = "an export computes as it was exported; {}, or name the run directory"
+        _refuse_settings(options, fixed)
+        return SavedModelBackend(folder, options.batch_tokens)
+
+    folder = _find_folder(options.model, "model")
+    baseline = read_baseline(folder) if is_baseline(folder) else None
+    if baseline and baseline.spec.make_encode:
+        _refuse_settings(options, "is a baseline without an encoder; {}")
+        encode, fitted = baseline.make_encode(), baseline.fitted
+        return FunctionBackend(encode, fitted.facts, fitted.tensors, options.batch_tokens)
+
+    return load_checkpoint(folder, options)
+
+
+def load_checkpoint(folder: pathlib.Path, options: ModelOptions) -> GraphBackend:
+    """`load_backend` of a folder that holds a BERT, whatever `model` says."""
+    config = read_config(folder)
+    bert = FusedBert(read_bert_tensors(folder, config), config, options.compute_dtype)
+    return GraphBackend(
+        _build_graph(folder, config, bert, options.max_sequence_length, options.pooling),
+        options.batch_tokens,
+        options.compute_dtype,
+        options.jit_compile,
+    )
+
+
+def load_graph(
+    name: str, option: str, max_sequence_length: int = 0, pooling: str = ""
+) -> EncoderGraph:
+    """Loads an encoder in a form that can be exported.
+
+    Args:
+        name: see `resolve_checkpoint`; or a baseline that was fitted to a BERT.
+        option: the option that names it, for messages.
+        max_sequence_length: in tokens; 0 for the checkpoint's own.
+        pooling: "mean" or "cls"; empty for the checkpoint's own.
+
+    Raises:
+        InputError: see `load_backend`.
+    """
+    folder = _find_folder(name, option)
     if is_baseline(folder) and read_baseline(folder).spec.make_encode:
         raise InputError(
-            f"`{flag}`={name}: is a baseline without an encoder, which cannot be exported"
+            f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
         )
-    return _build(folder, max_sequence_length, pooling, None)
+    bert = build_bert_encoder(load_backbone(folder))
+    return _build_graph(folder, read_config(folder), bert, max_sequence_length, pooling)
 
 
-def find_encoder(name: str, flag: str) -> pathlib.Path:
+def _find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
-    return folder if is_baseline(folder) else resolve_checkpoint(name, flag)
+    return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
-def _build(
-    folder: pathlib.Path, max_sequence_length: int, pooling: str, compute_dtype: str | None
-) -> SentenceEncoder:
-    """The encoder of a folder; fused, if a type to compute in is given."""
-    backbone = load_backbone(folder)
+def _build_graph(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    bert: Callable[..., tf.Tensor],
+    max_sequence_length: int,
+    pooling: str,
+) -> EncoderGraph:
     length = max_sequence_length or read_max_sequence_length(folder)
-    if length > backbone.max_sequence_length:
-        raise InputError(
-            f"`max_sequence_length`={length}: {folder} has {backbone.max_sequence_length} positions"
-        )
-    postprocessing = None
+    positions = config["max_position_embeddings"]
+    if length > positions:
+        raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
+
+    pooling, postprocessing, fingerprint = _read_pooling(folder, pooling, config["hidden_size"])
+    return EncoderGraph(
+        bert,
+        read_vocabulary(folder),
+        length,
+        pooling,
+        postprocessing,
+        read_turn_attention(folder),
+        folder,
+        fingerprint,
+    )
+
+
+def _read_pooling(
+    folder: pathlib.Path, asked: str, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """The pooling, "mean" or "cls"; the layer fitted to the pooled embeddings; and a hash of it.
+
+    Args:
+        folder: the checkpoint.
+        asked: the pooling that the user asks for; empty for the checkpoint's own.
+        dim: of its token embeddings.
+    """
     if is_baseline(folder):
         baseline = read_baseline(folder)
-        # Mean is the flag's default: it cannot be told from no flag.
-        if pooling not in ("mean", baseline.pooling):
+        assert baseline.pooling
+        if asked not in ("", baseline.pooling):
             raise InputError(
-                f"`pooling`={pooling}: {folder} was fitted to embeddings with "
+                f"`pooling`={asked}: {folder} was fitted to embeddings with "
                 f"`pooling`={baseline.pooling}"
             )
-        assert baseline.pooling
-        pooling, postprocessing = baseline.pooling, baseline.make_layer(backbone.hidden_dim)
-    elif modules := read_modules(folder):
-        pooling, postprocessing = _apply_modules(modules, folder, pooling, backbone.hidden_dim)
-    encoder = FusedBert(backbone, compute_dtype) if compute_dtype else build_bert_encoder(backbone)
-    return SentenceEncoder(encoder, read_vocabulary(folder), length, pooling, postprocessing)
+        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
+        return baseline.pooling, baseline.make_layer(dim), fingerprint
+    if modules := read_modules(folder):
+        return _apply_modules(modules, folder, asked, dim)
+    return asked or "mean", None, ""
 
 
 def _apply_modules(
-    modules: SentenceModules, folder: pathlib.Path, pooling: str, dim: int
-) -> tuple[str, AffineMaps | None]:
+    modules: SentenceModules, folder: pathlib.Path, asked: str, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
     """Pooling and postprocessing of a sentence-transformers folder."""
     if modules.unit_norm:
         logging.info(
@@ -187,87 +155,27 @@ def _apply_modules(
             folder,
         )
     if not modules.maps:
-        # Mean is the flag's default: it cannot be told from no flag. Cls was asked for.
-        return modules.pooling if pooling == "mean" else pooling, None
-    if pooling not in ("mean", modules.pooling):
+        return asked or modules.pooling, None, ""
+    if asked not in ("", modules.pooling):
         raise InputError(
-            f"`pooling`={pooling}: {folder} has a Dense module for `pooling`={modules.pooling}"
+            f"`pooling`={asked}: {folder} has a Dense module for `pooling`={modules.pooling}"
         )
     for step in modules.maps:
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
-    return modules.pooling, AffineMaps(modules.maps, name="dense")
-
-
-def load_checkpoint_encoder(
-    folder: pathlib.Path, max_sequence_length: int, pooling: str, execution: Execution
-) -> LoadedEncoder:
-    """Loads a checkpoint folder to embed many sentences; see `load_encoder`."""
-    encoder = _build(folder, max_sequence_length, pooling, execution.compute_dtype)
-    batches = TokenBatches(encoder, execution.batch_tokens, execution.jit_compile)
-    settings = {
-        "max_sequence_length": encoder.max_sequence_length,
-        "pooling": encoder.pooling,
-        "compute_dtype": execution.compute_dtype,
+    arrays = {
+        f"{place}/{name}": value
+        for place, step in enumerate(modules.maps)
+        for name, value in vars(step).items()
     }
-    return LoadedEncoder(batches, None if encoder.postprocessing else encoder, folder, settings)
+    return modules.pooling, AffineMaps(modules.maps, name="dense"), hash_arrays(arrays, {})
 
 
-def load_encoder(
-    name: str,
-    flag: str,
-    max_sequence_length: int,
-    pooling: str,
-    execution: Execution = Execution(),
-) -> LoadedEncoder:
-    """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
-
-    Args:
-        name, flag, max_sequence_length, pooling: see `load_sentence_encoder`.
-        execution: how it is run.
-
-    Raises:
-        InputError: also if of an export or of word vectors is asked what they do not have.
-    """
-    folder = pathlib.Path(name)
-    if is_saved_model(folder):
-        fixed = "an export computes as it was exported; {}, or name the run directory"
-        _refuse_settings(f"`{flag}`={name}: {fixed}", max_sequence_length, pooling, execution)
-        signatures = tf.saved_model.load(str(folder)).signatures
-        embed = signatures[SIGNATURE]
-        exported = ExportBatches(lambda x: embed(sentences=x)["embeddings"], execution.batch_tokens)
-        match = ExportScorer(signatures[MATCH]).score if MATCH in signatures else None
-        return LoadedEncoder(exported, None, folder, _read_export_settings(folder), match)
-    folder = find_encoder(name, flag)
-    if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
-        fixed = "a baseline without an encoder; {}"
-        _refuse_settings(f"`{flag}`={name}: {fixed}", max_sequence_length, pooling, execution)
-        encode = baseline.make_encode()
-        batches = ExportBatches(
-            lambda x: tf.constant(encode([text.decode() for text in x.numpy()])),
-            execution.batch_tokens,
-        )
-        return LoadedEncoder(batches, None, folder, {"max_sequence_length": None})
-    return load_checkpoint_encoder(folder, max_sequence_length, pooling, execution)
-
-
-def _read_export_settings(folder: pathlib.Path) -> dict[str, Any]:
-    path = folder / SETTINGS_FILE
-    written = read_json_object(path) if path.is_file() else {}
-    return {name: written.get(name) for name in ("max_sequence_length", "pooling")}
-
-
-def _refuse_settings(
-    message: str, max_sequence_length: int, pooling: str, execution: Execution
-) -> None:
-    """Refuses what only a checkpoint can be asked for; the message has a place for the flags."""
-    given = {
-        "`max_sequence_length`": max_sequence_length != 0,
-        "`pooling`": pooling != "mean",
-        "`compute_dtype`": execution.compute_dtype != "float32",
-        "`jit_compile`": execution.jit_compile,
-    }
-    flags = [flag for flag, is_given in given.items() if is_given]
-    if flags:
-        raise InputError(message.format(f"leave out {' and '.join(flags)}"))
+def _refuse_settings(options: ModelOptions, reason: str) -> None:
+    """Refuses what only a checkpoint can be asked for; the reason has a place for the names."""
+    names = ("max_sequence_length", "pooling", "compute_dtype", "jit_compile")
+    given = [f"`{name}`" for name in names if options.is_given(name)]
+    if given:
+        remedy = reason.format(f"leave out {' and '.join(given)}")
+        raise InputError(f"`model`={options.model}: {remedy}")

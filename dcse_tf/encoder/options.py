@@ -10,9 +10,11 @@ class EncoderOptions(Options):
     """How sentences become embeddings."""
 
     pooling: str = option(
-        "mean",
-        "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token.",
-        choices=("mean", "cls"),
+        "",
+        "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token. Without "
+        "it the model's own: what a sentence-transformers model or a baseline was made with, or "
+        "else the mean.",
+        choices=("", "mean", "cls"),
     )
     max_sequence_length: int = option(
         0,

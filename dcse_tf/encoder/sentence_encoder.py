@@ -1,58 +1,56 @@
-"""What a notebook needs: an encoder of any form, sentences to embeddings, responses to scores."""
+"""The one encoder that everything uses: sentences to embeddings, responses to scores."""
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Self
 
 import numpy as np
-import tensorflow as tf
 
-from dcse_tf.encoder.batching import (
-    BATCH_TOKENS,
-    BatchEncoder,
-    embed_all,
-    is_list_of_lists,
-    read_text_lists,
-    read_texts,
-)
-from dcse_tf.encoder.load import Execution, LoadedEncoder, load_encoder
-from dcse_tf.evaluation import metrics
+from dcse_tf.encoder.batching import Backend, Match, embed_texts
+from dcse_tf.encoder.batching import Progress as ProgressFunction
+from dcse_tf.encoder.load import load_backend
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.progress import Progress
 
 
 class SentenceEncoder:
-    """An encoder ready for use, made by `load`.
+    """An encoder of any kind: a run, a checkpoint, an export, a fitted baseline.
 
-    Not `dcse_tf.encoder.graph.SentenceEncoder`, the graph inside a checkpoint's: this
-    one is of any form that the command lines take as `model`.
+        encoder = dcse_tf.SentenceEncoder.load("run")
+        embeddings = encoder.encode(["where is my parcel", "it left today"])
+        scores = encoder.similarity(["where is my parcel"], ["it left today", "i like coffee"])
+
+    Args:
+        backend: computes the embeddings.
+        name: what the user calls it, for messages.
+
+    Attributes:
+        backend, name: as given.
     """
 
-    def __init__(self, loaded: LoadedEncoder, name: str):
-        """Args:
-        loaded: the encoder.
-        name: what the user calls it, for messages.
-        """
+    def __init__(self, backend: Backend, name: str = "the encoder"):
+        self.backend = backend
         self.name = name
-        self._loaded = loaded
 
     @classmethod
     def load(
         cls,
-        path_or_name: str | os.PathLike[str],
+        model: str | os.PathLike[str],
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
         max_sequence_length: int = 0,
         compute_dtype: str = "float32",
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int = 2048,
         jit_compile: bool = False,
-    ) -> "SentenceEncoder":
-        """Loads an encoder; the arguments are the flags of these names.
+    ) -> Self:
+        """Loads an encoder; the arguments are the options of these names.
 
         Args:
-            path_or_name: a run directory, a checkpoint folder, package:NAME, a hub name, a
-                SavedModel export or a fitted baseline.
-            pooling: "mean" over the tokens, or "cls".
+            model: a run directory, a checkpoint folder, package:NAME, a hub name, a SavedModel
+                export or a fitted baseline.
+            pooling: "mean" over the tokens, or "cls"; None for the model's own.
             max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
                 the encoder was trained with, or else 128.
             compute_dtype: "float32" or "bfloat16"; embeddings are float32 either way.
@@ -60,56 +58,93 @@ class SentenceEncoder:
             jit_compile: compile by XLA.
 
         Raises:
-            ValueError: a setting is none of those allowed.
-            InputError: there is no such encoder, or it is asked what it does not have.
+            OptionError: a setting is none of those allowed.
+            InputError: there is no such encoder, or it is asked for what it cannot do.
         """
-        _check_choice("pooling", pooling, ("mean", "cls"))
-        _check_choice("compute_dtype", compute_dtype, ("float32", "bfloat16"))
-        _check_least("max_sequence_length", max_sequence_length, 3, or_zero=True)
-        _check_least("batch_tokens", batch_tokens, 1)
-        name = os.fspath(path_or_name)
-        execution = Execution(batch_tokens, compute_dtype, jit_compile)
-        return cls(load_encoder(name, "model", max_sequence_length, pooling, execution), name)
+        return cls.from_options(
+            ModelOptions(
+                model=os.fspath(model),
+                pooling=pooling or "",
+                max_sequence_length=max_sequence_length,
+                compute_dtype=compute_dtype,
+                batch_tokens=batch_tokens,
+                jit_compile=jit_compile,
+            )
+        )
+
+    @classmethod
+    def from_options(cls, options: ModelOptions) -> Self:
+        """Loads the encoder that options name; see `load`."""
+        return cls(load_backend(options), options.model)
 
     @functools.cached_property
     def dim(self) -> int:
         """Length of an embedding."""
-        return self._loaded.encode([]).shape[1]
+        return int(embed_texts(self.backend, []).shape[1])
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What it computes with, where known: max_sequence_length in tokens, pooling and
+        compute_dtype.
+        """
+        return self.backend.settings
+
+    def fingerprint(self) -> str:
+        """A hash of everything the embeddings depend on.
+
+        A run and its own export have the same one, unless the export changes the embeddings
+        (`unit_norm`). Equal fingerprints mean equal embeddings, up to rounding.
+        """
+        return self.backend.fingerprint()
 
     def encode(
         self,
         texts: str | Iterable[str],
         batch_size: int | None = None,
-        show_progress: bool = True,
+        show_progress: bool | ProgressFunction = True,
         normalize_embeddings: bool = False,
     ) -> np.ndarray:
         """Embeds sentences, repeated ones once.
 
         Args:
             texts: a list, tuple, iterator, NumPy array or pandas Series of n strings; or a string.
-            batch_size: most sentences encoded at a time, where that is less than `batch_tokens`
-                holds; None for no such limit.
-            show_progress: whether a long job says every ten seconds how far it is, on stderr.
-            normalize_embeddings: whether embeddings are scaled to length 1.
+            batch_size: most sentences encoded at a time, where `batch_tokens` allows more; None for
+                no such limit.
+            show_progress: whether a long job says every ten seconds how far it is, on stderr; or a
+                function that is called with (tokens done, tokens in all).
+            normalize_embeddings: whether embeddings are scaled to length 1; zeros stay zeros.
 
         Returns:
-            float32 `[n, dim]` in the order given; `[dim]` of a single string.
+            float32 `[n, dim]` in the order given; `[dim]` of a single string. The last bits depend
+            on what is encoded together, but not on its order.
 
         Raises:
             TypeError: something is no string; the message says at which position.
             ValueError: a string is no text: it has half of a surrogate pair.
         """
         single = isinstance(texts, str)
-        sentences = read_texts([texts] if single else texts, "texts")
-        batches = self._loaded.batches
-        if batch_size is not None:
-            _check_least("batch_size", batch_size, 1)
-            batches = _FewerRows(batches, batch_size)
-        progress = Progress("tokens").update if show_progress else None
-        embeddings = embed_all(batches, sentences, progress)
+        sentences = _read_texts([texts] if single else texts, "texts")
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
+        if callable(show_progress):
+            progress: ProgressFunction | None = show_progress
+        else:
+            progress = Progress("tokens").update if show_progress else None
+
+        embeddings = embed_texts(self.backend, sentences, batch_size, progress)
         if normalize_embeddings:
-            embeddings = metrics.normalize(embeddings).astype(np.float32)
+            norms = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
+            embeddings = (embeddings / np.where(norms == 0.0, 1.0, norms)).astype(np.float32)
         return embeddings[0] if single else embeddings
+
+    @property
+    def match(self) -> Match | None:
+        """The model's own similarity of contexts and candidates, unchecked; see `similarity`.
+
+        A function of lists of texts, the same number of candidates for each context, to float32
+        `[contexts, candidates]`. None where the model has only sentence embeddings.
+        """
+        return self.backend.match
 
     def similarity(
         self,
@@ -118,7 +153,7 @@ class SentenceEncoder:
     ) -> np.ndarray:
         """How well responses fit a context, by the model's own matching similarity.
 
-        Training compares it, and `evaluate` scores responses by it. The context is the turns
+        Training contrasts it, and `evaluate` scores responses by it. The context is the turns
         around the response, the oldest first: those before it, and where the turns after it are
         known (both were trained and are evaluated with, three on each side), those too.
 
@@ -134,15 +169,15 @@ class SentenceEncoder:
             TypeError, ValueError: as `encode`; or a context without a turn, lists that do not fit
                 each other, or a model without a matching: a fitted baseline, or an export of one.
         """
-        single = not is_list_of_lists(context)
+        single = not _is_list_of_lists(context)
         if single:
-            contexts = [read_texts(context, "context")]
+            contexts = [_read_texts(context, "context")]
         else:
-            contexts = read_text_lists(context, "context")
-        if single or not is_list_of_lists(responses):
-            candidates = [read_texts(responses, "responses")] * len(contexts)
+            contexts = _read_text_lists(context, "context")
+        if single or not _is_list_of_lists(responses):
+            candidates = [_read_texts(responses, "responses")] * len(contexts)
         else:
-            candidates = read_text_lists(responses, "responses")
+            candidates = _read_text_lists(responses, "responses")
         scores = self._match(contexts, candidates)
         return scores[0] if single else scores
 
@@ -156,45 +191,62 @@ class SentenceEncoder:
                 f"responses: expected a list for each of {len(contexts)} contexts, all of one "
                 f"length; found {len(lengths)} lists of {min(lengths)} to {max(lengths)}"
             )
-        match = self._loaded.match
-        if match is None:
+        if self.match is None:
             raise ValueError(
-                f"{self.name}: has sentence embeddings alone, no token embeddings to match a "
-                "response by; load the run directory or the checkpoint it was made of"
+                f"{self.name}: has only sentence embeddings, no token embeddings to match a "
+                "response by; load the run directory or the checkpoint it was made from"
             )
         if not lengths[0]:
             return np.zeros([len(contexts), 0], np.float32)
-        return match(contexts, candidates)
+        return self.match(contexts, candidates)
 
     def as_mteb(self) -> Any:
         """This encoder as `mteb.evaluate` takes it; needs `pip install mteb`, which has PyTorch."""
         from dcse_tf.encoder.mteb import MtebEncoder
 
-        return MtebEncoder(self.encode, self.name, self._loaded.fingerprint(), self.dim)
+        return MtebEncoder(self.encode, self.name, self.fingerprint(), self.dim)
 
 
-class _FewerRows:
-    """A `BatchEncoder` that takes a batch in parts of a few rows."""
+def _read_texts(values: Any, name: str) -> list[str]:
+    """The strings of anything that has them in an order.
 
-    def __init__(self, encoder: BatchEncoder, rows: int):
-        self.batch_tokens = encoder.batch_tokens
-        self.read = encoder.read
-        self._encoder = encoder
-        self._rows = rows
+    Args:
+        values: what was given.
+        name: what the caller calls it, for messages.
 
-    def embed(self, inputs: Any, tokens: int) -> tf.Tensor:
-        parts = range(0, inputs.shape[0], self._rows)
-        return tf.concat(
-            [self._encoder.embed(inputs[i : i + self._rows], tokens) for i in parts], axis=0
-        )
+    Raises:
+        TypeError: it is no list of strings, or something in it is no string.
+        ValueError: a string is no text: it has half of a surrogate pair.
+    """
+    # A dict would give its keys, a table the names of its columns.
+    refused = isinstance(values, str | bytes | Mapping | AbstractSet)
+    if refused or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
+        shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
+        raise TypeError(f"{name}: expected a list of strings, found {_describe(values)}{shape}")
+    texts = []
+    for place, text in enumerate(values):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{place}]: expected a string, found {_describe(text)}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name}[{place}]: not a text: {error}") from None
+        texts.append(str(text))
+    return texts
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+def _read_text_lists(values: Any, name: str) -> list[list[str]]:
+    """The lists of strings in a list; see `_read_texts`."""
+    return [_read_texts(group, f"{name}[{place}]") for place, group in enumerate(values)]
 
 
-def _check_least(name: str, value: object, least: int, or_zero: bool = False) -> None:
-    if not isinstance(value, int) or (value < least and not (or_zero and value == 0)):
-        zero = "0 or " if or_zero else ""
-        raise ValueError(f"{name}={value!r}: expected {zero}a whole number of at least {least}")
+def _is_list_of_lists(values: object) -> bool:
+    """Whether the first of what was given is itself a list, and not a text."""
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        return False
+    return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray)
+
+
+def _describe(value: object) -> str:
+    kind = type(value).__name__
+    return f"{kind} {value!r}" if isinstance(value, int | float) else kind

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.model.matching import TurnAttention
 
 # The smallest product of squared norms, as in the model's own cosine.
@@ -115,7 +115,7 @@ class Explanation:
     Attributes:
         context: the turns around the response, in order.
         matching: of these turns' tokens with the response's.
-        scored: the similarity that `ResponseScorer` gives, float32.
+        scored: the similarity that the backend gives, float32.
     """
 
     session_id: str
@@ -126,7 +126,7 @@ class Explanation:
 
 
 def explain_response(
-    scorer: ResponseScorer,
+    backend: GraphBackend,
     tokens: tuple[str, ...],
     session: tuple[str, list[str]],
     response: int,
@@ -135,7 +135,7 @@ def explain_response(
     """Matches a response with turns of its session.
 
     Args:
-        scorer: the model.
+        backend: the model.
         tokens: the entries of its vocabulary.
         session: id, and texts of the turns.
         response: index of the turn that is the response.
@@ -143,15 +143,16 @@ def explain_response(
     """
     session_id, texts = session
     chosen = [texts[turn] for turn in (*context, response)]
-    encoded = scorer.encode_texts(sorted(set(chosen)))
-    ids = scorer.encoder.tokenize(tf.constant(chosen)).to_list()
+    encoded = backend.encode_texts(sorted(set(chosen)))
+    ids = backend.graph.tokenize(tf.constant(chosen)).to_list()
     read = [
         Text(turn, text, [tokens[entry] for entry in row])
         for turn, text, row in zip((*context, response), chosen, ids, strict=True)
     ]
-    weigh = _attend(scorer.attention) if scorer.attention else mean_weights
+    attention = backend.graph.attention
+    weigh = _attend(attention) if attention else mean_weights
     matching = decompose([encoded[text] for text in chosen[:-1]], encoded[chosen[-1]], weigh)
-    scored = float(scorer.score([chosen[:-1]], [chosen[-1:]])[0, 0])
+    scored = float(backend.score([chosen[:-1]], [chosen[-1:]])[0, 0])
     return Explanation(session_id, read[-1], read[:-1], matching, scored)
 
 

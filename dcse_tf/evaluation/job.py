@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-from dcse_tf.encoder.load import Execution, LoadedEncoder, load_encoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.options import EvaluateOptions
@@ -112,13 +112,7 @@ def evaluate(
     }
     if config.output:
         report.refuse_unwritable(pathlib.Path(config.output))
-    encoder = load_encoder(
-        config.model,
-        "model",
-        config.max_sequence_length,
-        config.pooling,
-        Execution(config.batch_tokens, config.compute_dtype, config.jit_compile),
-    )
+    encoder = SentenceEncoder.from_options(config)
     results = []
     for source, retrieval_set in retrieval.items():
         logging.info("semantic retrieval on %s", source)
@@ -161,7 +155,7 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
 
 
 def _select_responses(
-    source: str, samples: list[response_selection.Sample], encoder: LoadedEncoder
+    source: str, samples: list[response_selection.Sample], encoder: SentenceEncoder
 ) -> list[Result]:
     """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
     drawn = hash_bytes(repr(samples).encode())
@@ -173,7 +167,7 @@ def _select_responses(
         logging.warning(
             "%s gives sentence embeddings alone, no token embeddings: response selection by "
             "cosine only",
-            encoder.folder,
+            encoder.name,
         )
     found = response_selection.evaluate_by_cosine(samples, encoder.encode)
     return [*results, make_result("response (cosine)", source, drawn, found)]

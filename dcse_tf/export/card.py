@@ -12,7 +12,7 @@ from absl import logging
 
 import dcse_tf
 from dcse_tf.data.manifest import Manifest, read_manifest
-from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
@@ -20,8 +20,8 @@ from dcse_tf.export.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
@@ -111,13 +111,11 @@ _LEFT_OUT = {
     "save_every",
 }
 # The words that the command line has for some numbers, such as all negatives.
-_WORDS = {field.name: field.metadata["words"] for field in dataclasses.fields(TrainOptions)}
+_WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fields()}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
-def collect_card(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
-) -> ModelCard:
+def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
     """The card of an export, except for what depends on the files to be written.
 
     Args:
@@ -167,7 +165,7 @@ def _describe_origin(kept: Kept | None) -> str:
 
 
 def _describe_encoder(
-    config: ExportOptions, source: pathlib.Path, encoder: SentenceEncoder
+    config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph
 ) -> dict[str, str]:
     shape = read_config(source)
     facts = {

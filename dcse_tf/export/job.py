@@ -1,20 +1,20 @@
 """The export job."""
 
 import contextlib
+import importlib.util
 import pathlib
 
 from absl import logging
 
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.load import find_encoder, load_sentence_encoder
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.encoder.load import load_graph
+from dcse_tf.errors import InputError
 from dcse_tf.export.card import collect_card, write_model_card
-from dcse_tf.export.onnx import write_onnx
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.export.saved_model import write_saved_model
 from dcse_tf.export.sentence_transformers import write_sentence_transformers
 from dcse_tf.files import atomic_directory, atomic_version, complete_path
 from dcse_tf.model.checkpoints import hash_files
-from dcse_tf.model.dialogue_cse import read_turn_attention
 
 
 def export(config: ExportOptions) -> pathlib.Path:
@@ -31,22 +31,30 @@ def export(config: ExportOptions) -> pathlib.Path:
     """
     output = pathlib.Path(config.output_dir)
     with _open(config, output) as folder:
-        encoder = load_sentence_encoder(
-            config.run_dir, "run_dir", config.max_sequence_length, config.pooling
-        )
-        source = find_encoder(config.run_dir, "run_dir")
+        encoder = load_graph(config.run_dir, "run_dir", config.max_sequence_length, config.pooling)
+        source = encoder.source
+        assert source
         card = collect_card(config, source, encoder)
         card_file = "model_card.md"
         if config.format == "sentence_transformers":
-            write_sentence_transformers(folder, source, encoder, config.unit_norm)
+            write_sentence_transformers(folder, encoder, config.unit_norm)
             card_file = "README.md"
         elif config.format == "onnx":
-            agreement = write_onnx(folder, source, encoder, config.unit_norm, config.quantize)
+            _require("onnx", "onnxruntime")
+            from dcse_tf.export.onnx import write_onnx
+
+            agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
             card = card.add_facts(agreement.describe())
         else:
             _write_saved_model(config, folder, source, encoder)
         write_model_card(folder / card_file, card)
     return complete_path(folder)
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"`format`=onnx needs {' and '.join(missing)}: pip install dcse_tf[onnx]")
 
 
 def _open(
@@ -58,7 +66,7 @@ def _open(
 
 
 def _write_saved_model(
-    config: ExportOptions, folder: pathlib.Path, source: pathlib.Path, encoder: SentenceEncoder
+    config: ExportOptions, folder: pathlib.Path, source: pathlib.Path, encoder: EncoderGraph
 ) -> None:
     settings = {
         **config.to_dict(),
@@ -69,7 +77,6 @@ def _write_saved_model(
     found = write_saved_model(
         folder,
         encoder,
-        read_turn_attention(source),
         settings,
         unit_norm=config.unit_norm,
         warmup=config.warmup,

@@ -6,7 +6,6 @@ Built operation by operation from the tensors of a checkpoint: a conversion of t
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import logging as python_logging
 import pathlib
@@ -18,12 +17,13 @@ import tensorflow as tf
 from absl import logging
 from onnx import TensorProto, helper, numpy_helper
 
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.errors import OutputError
 from dcse_tf.export.sentence_transformers import list_maps, true_config
-from dcse_tf.model import bert, checkpoints, weights
+from dcse_tf.model import checkpoints
 from dcse_tf.model.checkpoints import AffineMap
 from dcse_tf.model.tokenizer import write_tokenizer
+from dcse_tf.model.weights import read_bert_tensors
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "embeddings"
@@ -222,8 +222,7 @@ class Agreement:
 
 def write_onnx(
     folder: pathlib.Path,
-    source: pathlib.Path,
-    encoder: SentenceEncoder,
+    encoder: EncoderGraph,
     unit_norm: bool,
     quantize: str,
 ) -> Agreement:
@@ -231,26 +230,24 @@ def write_onnx(
 
     Args:
         folder: where to; it exists.
-        source: the checkpoint folder that the encoder is of.
-        encoder: what to export.
+        encoder: what to export, read from a checkpoint.
         unit_norm: whether embeddings are scaled to unit length.
         quantize: "none", or "int8": weights of the matrix products in eight bits.
 
     Raises:
-        InputError: onnx and onnxruntime are not installed, or the encoder has a part that cannot
-            be written.
+        InputError: the encoder has a part that cannot be written.
         OutputError: the file computes something else than the encoder.
     """
-    _require("onnx", "onnxruntime")
-    import onnx
-
-    pass
-
-    backbone = bert.load_backbone(source)
-    tensors = weights.to_tensors(weights.backbone_weights(backbone))
-    maps = list_maps(encoder.postprocessing, FORMAT)
-    epsilon = bert.epsilon_of(backbone)
-    model = build_onnx_graph(tensors, backbone.num_heads, epsilon, encoder.pooling, maps, unit_norm)
+    assert encoder.source
+    config = true_config(encoder.source)
+    model = build_onnx_graph(
+        read_bert_tensors(encoder.source, config),
+        config["num_attention_heads"],
+        config["layer_norm_eps"],
+        encoder.pooling,
+        list_maps(encoder.postprocessing, FORMAT),
+        unit_norm,
+    )
     onnx.checker.check_model(model)
     path = folder / MODEL_FILE
     onnx.save(model, path)
@@ -271,21 +268,13 @@ def write_onnx(
     )
     write_tokenizer(folder, encoder.vocabulary, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
-    config = json.dumps(true_config(source), indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(config, encoding="utf-8")
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
     return agreement
 
 
-def _require(*names: str) -> None:
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"`format`={FORMAT} needs {' and '.join(missing)}: pip install dcse_tf[onnx]"
-        )
-
-
 def _compare(
-    path: pathlib.Path, encoder: SentenceEncoder, unit_norm: bool, quantize: str
+    path: pathlib.Path, encoder: EncoderGraph, unit_norm: bool, quantize: str
 ) -> Agreement:
     """All probes in one batch, then each alone: batch and length must be free."""
     import onnxruntime

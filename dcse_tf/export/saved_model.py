@@ -18,13 +18,17 @@ import tensorflow as tf
 from absl import logging
 
 import dcse_tf
-from dcse_tf.encoder.graph import SentenceEncoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.saved_model import (
+    EMBED,
+    EMBED_TOKENS,
+    MATCH,
+    SETTINGS_FILE,
+    export_fingerprint,
+)
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import TurnAttention
-
-SIGNATURE, TOKENS, MATCH = "serving_default", "tokens", "match"
 
 
 class ServedEncoder(tf.Module):
@@ -35,7 +39,6 @@ class ServedEncoder(tf.Module):
 
     Args:
         encoder: the encoder.
-        attention: weights of the turns in the matching similarity; None where each counts the same.
         unit_norm: whether embeddings are scaled to length 1; a zero vector stays zero.
 
     Attributes:
@@ -49,9 +52,7 @@ class ServedEncoder(tf.Module):
                 postprocessing, which was fitted to sentence embeddings.
     """
 
-    def __init__(
-        self, encoder: SentenceEncoder, attention: TurnAttention | None, unit_norm: bool
-    ) -> None:
+    def __init__(self, encoder: EncoderGraph, unit_norm: bool) -> None:
         super().__init__()
         self._max_tokens = encoder.max_sequence_length
         self._vocabulary_size = encoder.tokenizer.size
@@ -62,10 +63,10 @@ class ServedEncoder(tf.Module):
             encoder.pool_tokens,
             input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
         )
-        self._parts = [encoder.tokenizer, encoder.encoder]
+        self._parts: list[Any] = [encoder.tokenizer, encoder.bert]
         self.functions = {
-            SIGNATURE: tf.function(self._embed, input_signature=[_texts("sentences")]),
-            TOKENS: tf.function(
+            EMBED: tf.function(self._embed, input_signature=[_texts("sentences")]),
+            EMBED_TOKENS: tf.function(
                 self._embed_tokens,
                 input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
             ),
@@ -75,7 +76,7 @@ class ServedEncoder(tf.Module):
             return
         self._encode = encoder.encode_tokens
         dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
-        self._matching = build_matching(dim, attention)
+        self._matching = build_matching(dim, encoder.attention)
         self.functions[MATCH] = tf.function(
             self._match,
             input_signature=[
@@ -179,26 +180,26 @@ class Request:
     tolerance: float
 
 
-def make_requests(
-    encoder: SentenceEncoder, attention: TurnAttention | None, unit_norm: bool
-) -> list[Request]:
+def make_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
     """Requests of none, of one and of several rows to each signature of `ServedEncoder`.
 
-    The answers come by the ways that evaluation goes, not by the graphs that are exported.
+    The answers come from the code that evaluates, not from the graphs that are exported.
 
     Args:
-        encoder, attention, unit_norm: see `ServedEncoder`.
+        graph: the encoder.
+        unit_norm: see `ServedEncoder`.
     """
-    embeddings = _finish(encoder.encode(SENTENCES), unit_norm)
-    token_ids = encoder.tokenize(tf.constant(SENTENCES)).to_tensor().numpy()
-    tolerance = _measure_tolerance(encoder, token_ids, unit_norm)
+    encoder = SentenceEncoder(GraphBackend(graph))
+    embeddings = _finish(encoder.encode(SENTENCES, show_progress=False), unit_norm)
+    token_ids = graph.tokenize(tf.constant(SENTENCES)).to_tensor().numpy()
+    tolerance = _measure_tolerance(graph, token_ids, unit_norm)
     requests = []
     for rows in (slice(0, 0), slice(2, 3), slice(None)):
         texts = {"sentences": np.array(SENTENCES, object)[rows]}
         tokens = {"token_ids": token_ids[rows], "padding_mask": token_ids[rows] != 0}
-        requests.append(Request(SIGNATURE, texts, "embeddings", embeddings[rows], tolerance))
-        requests.append(Request(TOKENS, tokens, "embeddings", embeddings[rows], tolerance))
-    return requests if encoder.postprocessing else requests + _match(encoder, attention)
+        requests.append(Request(EMBED, texts, "embeddings", embeddings[rows], tolerance))
+        requests.append(Request(EMBED_TOKENS, tokens, "embeddings", embeddings[rows], tolerance))
+    return requests + _make_match_requests(encoder)
 
 
 def _finish(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
@@ -208,7 +209,7 @@ def _finish(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
     return (embeddings / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def _measure_tolerance(encoder: SentenceEncoder, token_ids: np.ndarray, unit_norm: bool) -> float:
+def _measure_tolerance(encoder: EncoderGraph, token_ids: np.ndarray, unit_norm: bool) -> float:
     """What `TOLERANCE` in the pooled embeddings becomes in the answers.
 
     Postprocessing may magnify: whitening does what it can for directions that hardly vary.
@@ -225,9 +226,11 @@ def _measure_tolerance(encoder: SentenceEncoder, token_ids: np.ndarray, unit_nor
     return max(TOLERANCE, float(np.abs(after - before).max()))
 
 
-def _match(encoder: SentenceEncoder, attention: TurnAttention | None) -> list[Request]:
+def _make_match_requests(encoder: SentenceEncoder) -> list[Request]:
+    if encoder.match is None:
+        return []
     turns = [[text for text in context if text] for context in CONTEXTS]
-    similarities = ResponseScorer(encoder, attention).score(turns, CANDIDATES)
+    similarities = encoder.match(turns, CANDIDATES)
     requests = []
     for rows in (slice(0, 0), slice(0, 1), slice(None)):
         texts = {
@@ -360,14 +363,12 @@ def _describe(request: Request) -> dict[str, Any]:
     return {"signature": request.signature, "inputs": inputs}
 
 
-SETTINGS_FILE = "dcse_tf.json"
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub")
 
 
 def write_saved_model(
     folder: pathlib.Path,
-    encoder: SentenceEncoder,
-    attention: TurnAttention | None,
+    encoder: EncoderGraph,
     settings: dict[str, Any],
     *,
     unit_norm: bool = False,
@@ -377,7 +378,7 @@ def write_saved_model(
 
     Args:
         folder: where to; it exists. What is in it after an error is not to be used.
-        encoder, attention, unit_norm: see `ServedEncoder`.
+        encoder, unit_norm: see `ServedEncoder`.
         settings: written beside the model, with the versions of what it was made by.
         warmup: whether TensorFlow Serving finds requests to warm up with.
 
@@ -390,23 +391,24 @@ def write_saved_model(
     """
     if warmup:
         import_messages()  # before the work
-    served = ServedEncoder(encoder, attention, unit_norm)
+    served = ServedEncoder(encoder, unit_norm)
     with _warnings_only(), _named_faults(folder):
         tf.saved_model.save(served, str(folder), signatures=served.functions)
     # Both sides of the comparison are computed by the processor.
     with tf.device("CPU:0"):
-        requests = make_requests(encoder, attention, unit_norm)
+        requests = make_requests(encoder, unit_norm)
     if warmup:
         with _named_faults(folder):
             write_warmup_requests(folder, requests)
-    settings = {**settings, "signatures": sorted(served.functions), "versions": _versions()}
+    settings = {
+        **settings,
+        "fingerprint": export_fingerprint(encoder.fingerprint(), unit_norm),
+        "signatures": sorted(served.functions),
+        "versions": _versions(),
+    }
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
     return verify(folder, requests)
-
-
-def is_saved_model(folder: pathlib.Path) -> bool:
-    return (folder / "saved_model.pb").is_file()
 
 
 @contextlib.contextmanager

@@ -6,19 +6,20 @@ from typing import Any
 
 import keras
 
-from dcse_tf.encoder.graph import SentenceEncoder
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.model import bert, checkpoints
+from dcse_tf.model import checkpoints
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
 from dcse_tf.model.tokenizer import write_tokenizer
+from dcse_tf.model.weights import read_bert_tensors, write_tensors
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
     """The affine maps of an encoder's postprocessing, in order.
 
     Args:
-        layer: see `SentenceEncoder`.
+        layer: see `EncoderGraph`.
         form: the export's `format`, for the message.
 
     Raises:
@@ -38,33 +39,38 @@ FORMAT = "sentence_transformers"
 
 
 def write_sentence_transformers(
-    folder: pathlib.Path, source: pathlib.Path, encoder: SentenceEncoder, unit_norm: bool
+    folder: pathlib.Path, encoder: EncoderGraph, unit_norm: bool
 ) -> None:
     """Writes an encoder as sentence-transformers saves one: transformer, pooling, further modules.
 
     Args:
         folder: where to; it exists.
-        source: the checkpoint folder that the encoder is of.
-        encoder: what to export.
+        encoder: what to export, read from a checkpoint.
         unit_norm: whether embeddings are scaled to unit length.
 
     Raises:
         InputError: the encoder has a part that the library has no module for.
     """
     maps = list_maps(encoder.postprocessing, FORMAT)
-    backbone = bert.load_backbone(source)
-    bert.save_backbone(folder, backbone, true_config(source))
+    assert encoder.source
+    config = true_config(encoder.source)
+    _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
+    write_tensors(folder, read_bert_tensors(encoder.source, config))
     write_tokenizer(folder, encoder.vocabulary, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
     modules = SentenceModules(encoder.pooling, maps, unit_norm)
-    write_modules(folder, modules, backbone.hidden_dim)
+    write_modules(folder, modules, config["hidden_size"])
     settings: dict[str, Any] = {
         "prompts": {},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
-    text = json.dumps(settings, indent=2) + "\n"
-    (folder / "config_sentence_transformers.json").write_text(text, encoding="utf-8")
+    _write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 def true_config(source: pathlib.Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """BERT: the backbone, the functional encoder on it, and a fused form for inference."""
 
+from __future__ import annotations
+
 import json
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
-import keras_hub
 import numpy as np
 import tensorflow as tf
 from keras import ops
@@ -14,6 +15,9 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.checkpoints import read_config
 from dcse_tf.model.matching import zero_padding
+
+if TYPE_CHECKING:
+    import keras_hub
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -112,6 +116,9 @@ def build_backbone(
         dropout: dropout probability while training.
         compute_dtype: "float32" or "bfloat16"; the weights are float32 in either.
     """
+    # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
+    import keras_hub
+
     backbone = keras_hub.models.BertBackbone(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],
@@ -144,8 +151,9 @@ def load_backbone(
     Raises:
         InputError: the folder does not hold a BERT, or not all of it.
     """
-    backbone = build_backbone(read_config(folder), dropout, compute_dtype)
-    tensors = bert_weights.read_tensors(folder)
+    config = read_config(folder)
+    backbone = build_backbone(config, dropout, compute_dtype)
+    tensors = bert_weights.read_bert_tensors(folder, config)
     bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
     return backbone
 
@@ -244,7 +252,7 @@ _MASKED = -1e9
 
 
 class FusedBert:
-    """Computes what keras-hub's BERT computes, faster; its weights are copies and stay as they are.
+    """Computes what keras-hub's BERT computes, faster, from the tensors of a checkpoint.
 
     Tokens are rows of one matrix, so that TensorFlow joins a product, its bias and GELU into one
     oneDNN operation, which it does not do for the three axes that Keras multiplies; query, key and
@@ -252,23 +260,26 @@ class FusedBert:
     GELU) are in bfloat16; residuals, layer norms and the output stay float32.
 
     Args:
-        backbone: the BERT to copy.
+        tensors: see `read_bert_tensors`.
+        config: see `read_config`.
         compute_dtype: "float32" or "bfloat16".
     """
 
-    def __init__(self, backbone: keras_hub.models.BertBackbone, compute_dtype: str = "float32"):
-        self.dim: int = backbone.hidden_dim
-        self._heads = backbone.num_heads
-        self._epsilon = epsilon_of(backbone)
+    def __init__(
+        self, tensors: dict[str, np.ndarray], config: dict[str, Any], compute_dtype: str = "float32"
+    ):
+        self.dim: int = config["hidden_size"]
+        self._heads = config["num_attention_heads"]
+        self._epsilon = float(config["layer_norm_eps"])
         self._dtype = tf.as_dtype(compute_dtype)
-        tensors = {p.name: p.to_huggingface() for p in bert_weights.backbone_weights(backbone)}
         tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position")]
         segment = tensors["embeddings.token_type_embeddings.weight"][0]
         self._tokens = tf.constant(tables[0])
         self._positions = tf.constant(tables[1] + segment)  # a sentence is one segment
         self._norm = _norm_weights(tensors, "embeddings")
         self._layers = [
-            self._layer_weights(tensors, f"encoder.layer.{i}") for i in range(backbone.num_layers)
+            self._layer_weights(tensors, f"encoder.layer.{i}")
+            for i in range(config["num_hidden_layers"])
         ]
 
     def _layer_weights(

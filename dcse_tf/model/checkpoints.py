@@ -39,6 +39,18 @@ def write_tensor_file(
     path.chmod(mode)
 
 
+def read_tensor_file(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return safetensors.numpy.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class AffineMap:
     """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
@@ -183,12 +195,9 @@ def _read_dense(folder: pathlib.Path) -> AffineMap:
             f"{path}: activation {activation}; only a Dense of the sentence embedding without "
             f"activation ({_IDENTITY}) and without residual can be computed here"
         )
-    try:
-        tensors = safetensors.numpy.load_file(weights)
-        matrix = tensors["linear.weight"].T.astype(np.float32)
-        bias = tensors.get("linear.bias", np.zeros(matrix.shape[1])).astype(np.float32)
-    except (OSError, KeyError, safetensors.SafetensorError) as error:
-        raise InputError(f"{weights}: cannot be read: {error}") from error
+    tensors = read_tensor_file(weights)
+    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
+    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
     if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
         raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
     return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias)

@@ -1,10 +1,12 @@
 """DialogueCSE as functional models: the matching of contexts and candidates, and its loss."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
+from typing import TYPE_CHECKING
 
 import keras
-import keras_hub
 import safetensors
 from keras import ops
 
@@ -24,6 +26,9 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
+
+if TYPE_CHECKING:
+    import keras_hub
 
 _FILE = "turn_attention.safetensors"
 

@@ -4,14 +4,19 @@ Whatever the layout, the encoded tokens come back as the table `[utterances, tok
 layout decides only what is encoded on the way. See `dcse_tf.model.layout`.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 import keras
-import keras_hub
 import tensorflow as tf
 from keras import ops
 
 from dcse_tf.model.bert import TokenCentering, build_bert_encoder
+
+if TYPE_CHECKING:
+    import keras_hub
 
 
 def first_fit_decreasing(

@@ -1,13 +1,19 @@
 """The Siamese baselines: a network that scores pairs of embeddings."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
-import keras_hub
 from keras import ops
 
 from dcse_tf.model.bert import TokenCentering, initialize_weights
 from dcse_tf.model.layout import Layout, build_table_encoder, index_inputs, table_inputs
 from dcse_tf.model.losses import NTXent
 from dcse_tf.model.matching import MaskedMeanPooling
+
+if TYPE_CHECKING:
+    import keras_hub
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")

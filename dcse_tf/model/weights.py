@@ -4,24 +4,102 @@ One table says which variable is which tensor, so that what is loaded and what i
 differ. keras-hub can load such files but not write them.
 """
 
-import dataclasses
-import pathlib
-from collections.abc import Iterator
+from __future__ import annotations
 
-import keras
-import keras_hub
+import dataclasses
+import operator
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
-from dcse_tf.model.checkpoints import write_tensor_file
+from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
 from dcse_tf.model.tokenizer import SPECIAL_TOKENS, Vocabulary
 from dcse_tf.model.vectors import WordVectors
 
+if TYPE_CHECKING:  # reading tensors needs neither
+    import keras
+    import keras_hub
+
+
 _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weight:
+    """A row of the table of weights.
+
+    Attributes:
+        name: of the tensor in HuggingFace's files; of a transformer layer's, without its prefix.
+        sizes: the tensor's shape, by the names of config.json.
+        path: of the variable, from keras-hub's backbone or one of its transformer layers.
+        kind, input_axes: see `WeightPair`.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    path: str
+    kind: str = "table"
+    input_axes: int = 1
+
+
+def _dense(name: str, inputs: str, outputs: str, path: str, input_axes: int = 1) -> list[_Weight]:
+    return [
+        _Weight(f"{name}.weight", (outputs, inputs), f"{path}.kernel", "kernel", input_axes),
+        _Weight(f"{name}.bias", (outputs,), f"{path}.bias", "vector"),
+    ]
+
+
+def _norm(name: str, path: str) -> list[_Weight]:
+    return [
+        _Weight(f"{name}.weight", ("hidden_size",), f"{path}.gamma", "vector"),
+        _Weight(f"{name}.bias", ("hidden_size",), f"{path}.beta", "vector"),
+    ]
+
+
+_HIDDEN, _WIDE = "hidden_size", "intermediate_size"
+_EMBEDDINGS = [
+    _Weight(
+        "embeddings.word_embeddings.weight",
+        ("vocab_size", _HIDDEN),
+        "token_embedding.embeddings",
+    ),
+    _Weight(
+        "embeddings.position_embeddings.weight",
+        ("max_position_embeddings", _HIDDEN),
+        "position_embedding.position_embeddings",
+    ),
+    _Weight(
+        "embeddings.token_type_embeddings.weight",
+        ("type_vocab_size", _HIDDEN),
+        "segment_embedding.embeddings",
+    ),
+    *_norm("embeddings.LayerNorm", "embeddings_layer_norm"),
+]
+_ATTENTION = "_self_attention_layer"
+_LAYER = [
+    *_dense("attention.self.query", _HIDDEN, _HIDDEN, f"{_ATTENTION}.query_dense"),
+    *_dense("attention.self.key", _HIDDEN, _HIDDEN, f"{_ATTENTION}.key_dense"),
+    *_dense("attention.self.value", _HIDDEN, _HIDDEN, f"{_ATTENTION}.value_dense"),
+    *_dense("attention.output.dense", _HIDDEN, _HIDDEN, f"{_ATTENTION}.output_dense", 2),
+    *_norm("attention.output.LayerNorm", "_self_attention_layer_norm"),
+    *_dense("intermediate.dense", _HIDDEN, _WIDE, "_feedforward_intermediate_dense"),
+    *_dense("output.dense", _WIDE, _HIDDEN, "_feedforward_output_dense"),
+    *_norm("output.LayerNorm", "_feedforward_layer_norm"),
+]
+_MASKED_LM_HEAD = [
+    *_dense("cls.predictions.transform.dense", _HIDDEN, _HIDDEN, "_intermediate_dense"),
+    *_norm("cls.predictions.transform.LayerNorm", "_intermediate_layer_norm"),
+    _Weight("cls.predictions.bias", ("vocab_size",), "_bias", "vector"),
+]
+
+
+def _layer_prefix(index: int) -> str:
+    return f"encoder.layer.{index}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +116,14 @@ class WeightPair:
 
     variable: keras.Variable
     name: str
-    kind: str = "table"
-    input_axes: int = 1
+    kind: str
+    input_axes: int
 
     def to_keras(self, value: np.ndarray) -> np.ndarray:
         return (value.T if self.kind == "kernel" else value).reshape(self.variable.shape)
 
     def to_huggingface(self) -> np.ndarray:
-        value = keras.ops.convert_to_numpy(self.variable)
+        value = self.variable.numpy()
         if self.kind == "kernel":
             inputs = int(np.prod(value.shape[: self.input_axes]))
             return value.reshape(inputs, -1).T
@@ -53,44 +131,52 @@ class WeightPair:
 
 
 def backbone_weights(backbone: keras_hub.models.BertBackbone) -> Iterator[WeightPair]:
-    """All weights of a BERT but the pooler's, which a sentence encoder does not use."""
-    layer = backbone.get_layer
-    yield WeightPair(layer("token_embedding").embeddings, "embeddings.word_embeddings.weight")
-    yield WeightPair(
-        layer("position_embedding").position_embeddings, "embeddings.position_embeddings.weight"
-    )
-    yield WeightPair(
-        layer("segment_embedding").embeddings, "embeddings.token_type_embeddings.weight"
-    )
-    yield from _norm(layer("embeddings_layer_norm"), "embeddings.LayerNorm")
-    for i in range(backbone.num_layers):
-        block, prefix = layer(f"transformer_layer_{i}"), f"encoder.layer.{i}"
-        attention = block._self_attention_layer
-        yield from _dense(attention.query_dense, f"{prefix}.attention.self.query")
-        yield from _dense(attention.key_dense, f"{prefix}.attention.self.key")
-        yield from _dense(attention.value_dense, f"{prefix}.attention.self.value")
-        yield from _dense(attention.output_dense, f"{prefix}.attention.output.dense", 2)
-        yield from _norm(block._self_attention_layer_norm, f"{prefix}.attention.output.LayerNorm")
-        yield from _dense(block._feedforward_intermediate_dense, f"{prefix}.intermediate.dense")
-        yield from _dense(block._feedforward_output_dense, f"{prefix}.output.dense")
-        yield from _norm(block._feedforward_layer_norm, f"{prefix}.output.LayerNorm")
+    """All weights of a BERT except the pooler's, which a sentence encoder does not use."""
+    yield from _pair(_EMBEDDINGS, backbone)
+    for index, layer in enumerate(backbone.transformer_layers):
+        yield from _pair(_LAYER, layer, _layer_prefix(index))
 
 
 def masked_lm_head_weights(head: keras_hub.layers.MaskedLMHead) -> Iterator[WeightPair]:
     """The weights of the prediction head; its output matrix is the token embedding."""
-    yield from _dense(head._intermediate_dense, "cls.predictions.transform.dense")
-    yield from _norm(head._intermediate_layer_norm, "cls.predictions.transform.LayerNorm")
-    yield WeightPair(head._bias, "cls.predictions.bias", "vector")
+    yield from _pair(_MASKED_LM_HEAD, head)
 
 
-def _dense(layer: keras.layers.Layer, name: str, input_axes: int = 1) -> Iterator[WeightPair]:
-    yield WeightPair(layer.kernel, f"{name}.weight", "kernel", input_axes)
-    yield WeightPair(layer.bias, f"{name}.bias", "vector")
+def _pair(table: list[_Weight], layer: object, prefix: str = "") -> Iterator[WeightPair]:
+    for row in table:
+        variable = operator.attrgetter(row.path)(layer)
+        yield WeightPair(variable, prefix + row.name, row.kind, row.input_axes)
 
 
-def _norm(layer: keras.layers.Layer, name: str) -> Iterator[WeightPair]:
-    yield WeightPair(layer.gamma, f"{name}.weight", "vector")
-    yield WeightPair(layer.beta, f"{name}.bias", "vector")
+def read_bert_tensors(folder: pathlib.Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The weights of a BERT, float32, under HuggingFace's names without "bert.".
+
+    Args:
+        folder: the checkpoint.
+        config: its configuration, see `read_config`.
+
+    Raises:
+        InputError: a file cannot be read; or a tensor is missing or of another shape.
+    """
+    tensors = read_tensors(folder)
+    table = [(row.name, row.sizes) for row in _EMBEDDINGS]
+    for index in range(config["num_hidden_layers"]):
+        table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
+    return {
+        name: _take(tensors, name, tuple(config[size] for size in sizes), str(folder))
+        for name, sizes in table
+    }
+
+
+def _take(
+    tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...], source: str
+) -> np.ndarray:
+    value = tensors.get(name)
+    if value is None:
+        raise InputError(f"{source}: lacks the tensor {name}")
+    if value.shape != shape:
+        raise InputError(f"{source}: {name} is {value.shape}, expected {shape}")
+    return value.astype(np.float32, copy=False)
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -104,10 +190,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
         names = _read_index(folder / _INDEX_FILE)
     tensors: dict[str, np.ndarray] = {}
     for name in names:
-        try:
-            tensors.update(safetensors.numpy.load_file(folder / name))
-        except (OSError, safetensors.SafetensorError) as error:
-            raise InputError(f"{folder / name}: cannot be read: {error}") from error
+        tensors.update(read_tensor_file(folder / name))
     return {
         key.removeprefix("bert.")
         .replace("LayerNorm.gamma", "LayerNorm.weight")
@@ -126,23 +209,18 @@ def _read_index(path: pathlib.Path) -> list[str]:
     return sorted(plain_name(name, path) for name in names)
 
 
-def assign(pairs: Iterator[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
+def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
     """Gives Keras variables the values of a checkpoint.
 
     Raises:
-        InputError: a tensor is missing or of another size.
+        InputError: a tensor is missing or of another shape.
     """
     for pair in pairs:
-        value = tensors.get(pair.name)
-        if value is None:
-            raise InputError(f"{source}: lacks the tensor {pair.name}")
-        expected = pair.to_huggingface().shape
-        if value.shape != expected:
-            raise InputError(f"{source}: {pair.name} is {value.shape}, expected {expected}")
-        pair.variable.assign(pair.to_keras(value.astype(np.float32)))
+        value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
+        pair.variable.assign(pair.to_keras(value))
 
 
-def to_tensors(pairs: Iterator[WeightPair]) -> dict[str, np.ndarray]:
+def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
     """The values of Keras variables under HuggingFace's names."""
     return {pair.name: np.ascontiguousarray(pair.to_huggingface()) for pair in pairs}
 

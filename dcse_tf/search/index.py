@@ -97,6 +97,7 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
             offset += file.write(content + b"\n")
             if number % 100_000 == 0:
                 progress.update(number)
+    progress.close()
     if not lines:
         raise InputError(f"{source}: no text in {number} lines")
     offsets.append(offset)

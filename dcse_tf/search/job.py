@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dcse_tf.encoder.load import LoadedEncoder
 from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import (
     MadeFrom,
@@ -27,20 +27,18 @@ from dcse_tf.search import index as layout
 from dcse_tf.search.index import Hit, SearchIndex
 from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
 from dcse_tf.search.options import SearchOptions
-from dcse_tf.tools.embed import embed, load
+from dcse_tf.tools.embed import embed
 from dcse_tf.tools.options import EmbedOptions
 
 _QUERIES_AT_A_TIME = 256
 _RECALL_AT = 10
 _CORPUS = "contents of `corpus`"
-# Settings by which embeddings differ in more than the last bits.
-_DECISIVE = ("pooling", "max_sequence_length")
 
 
 class Searcher:
     """An index and the encoder it was made with."""
 
-    def __init__(self, index: SearchIndex, encoder: LoadedEncoder, top: int):
+    def __init__(self, index: SearchIndex, encoder: SentenceEncoder, top: int):
         self.index = index
         self._encoder = encoder
         self._top = top
@@ -79,7 +77,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if not exists and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
-        encoder = load(config)
+        encoder = SentenceEncoder.from_options(config)
         if not exists:
             build_index(config, folder, encoder)
         settings = Settings(ef_search=config.ef_search, nprobe=config.nprobe)
@@ -89,7 +87,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         yield Searcher(index, encoder, config.top)
 
 
-def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEncoder) -> None:
+def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:
     """Builds the index of `corpus` in steps, and logs how long it took.
 
     Raises:
@@ -102,7 +100,7 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEnco
     kind = config.index_type or "exact"
     if kind != "exact":
         import_faiss(kind)  # before the embedding, which takes long
-    made_from = layout.describe(kind, {**_describe_model(config, encoder), **_hash_corpus(config)})
+    made_from = layout.describe(kind, {**_describe_model(encoder), **_hash_corpus(config)})
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         lock_output(folder),
@@ -123,9 +121,11 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: LoadedEnco
     logging.info("built %s in %.0f s", folder, time.monotonic() - started)
 
 
-def _describe_model(config: SearchOptions, encoder: LoadedEncoder) -> dict[str, Any]:
+def _describe_model(encoder: SentenceEncoder) -> dict[str, Any]:
     """What decides the embeddings of the texts and of the queries."""
-    settings = {f"`{name}`": getattr(config, name) for name in _DECISIVE}
+    # The settings are part of the fingerprint; they are listed to say what differs.
+    names = ("pooling", "max_sequence_length")
+    settings = {f"`{name}`": encoder.settings.get(name) for name in names}
     return {"contents of `model`": encoder.fingerprint(), **settings}
 
 
@@ -137,7 +137,7 @@ def _hash_corpus(config: SearchOptions) -> dict[str, Any]:
 
 
 def _embed_texts(
-    config: SearchOptions, texts: pathlib.Path, output: pathlib.Path, encoder: LoadedEncoder
+    config: SearchOptions, texts: pathlib.Path, output: pathlib.Path, encoder: SentenceEncoder
 ) -> None:
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelOptions)}
     # The texts are distinct: no cache for repeated ones.
@@ -158,10 +158,10 @@ def _build_approximate(
 
 
 def _require_same(
-    config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: LoadedEncoder
+    config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: SentenceEncoder
 ) -> None:
     """Refuses an index that was made from another model or corpus than the settings name."""
-    now = _describe_model(config, encoder)
+    now = _describe_model(encoder)
     if config.corpus:
         now |= _hash_corpus(config)
     if config.index_type:

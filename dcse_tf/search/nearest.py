@@ -12,7 +12,8 @@ from dcse_tf.evaluation.metrics import quantize
 from dcse_tf.files import atomic_file
 
 _BLOCK_ROWS = 16_384
-# Over float32's error in a cosine: what may come before the last of the best must not be lost.
+# Larger than float32's error in a cosine: rows this close below the last of the best are compared
+# again in float64, so that none of the nearest is lost.
 _SLACK = 1e-5
 
 
@@ -22,15 +23,15 @@ class Nearest:
 
     Attributes:
         rows: int64 `[found]`.
-        cosines: float64 `[found]`, in steps of `metrics.TIE_RESOLUTION`, over which no order is
-            claimed; equal ones by row.
+        cosines: float64 `[found]`, rounded to `metrics.TIE_RESOLUTION`, below which differences
+            mean nothing; equal ones are in the order of their rows.
     """
 
     rows: np.ndarray
     cosines: np.ndarray
 
 
-NOTHING = Nearest(np.zeros(0, np.int64), np.zeros(0))
+_NOTHING = Nearest(np.zeros(0, np.int64), np.zeros(0))
 
 
 def find_nearest(
@@ -38,11 +39,11 @@ def find_nearest(
 ) -> list[Nearest]:
     """The `top` nearest rows of each query, or all if there are fewer.
 
-    Candidates are found by float32 products of blocks, then compared in float64, so that neither
-    the block nor the number of queries decides which comes first.
+    Candidates are found with float32 products of blocks and then compared in float64, so that the
+    result depends neither on the size of the blocks nor on the other queries.
 
     Args:
-        matrix: float32 `[rows, dim]`, of length 1 each; an array on disk, perhaps.
+        matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
         queries: float32 `[queries, dim]`, of length 1 each.
         top: at least 1.
         block_rows: rows read and compared at a time.
@@ -50,7 +51,7 @@ def find_nearest(
     Raises:
         InputError: a cosine is not finite.
     """
-    found = [NOTHING] * len(queries)
+    found = [_NOTHING] * len(queries)
     for start in range(0, len(matrix), block_rows):
         block = np.asarray(matrix[start : start + block_rows])
         products = queries @ block.T
@@ -61,14 +62,14 @@ def find_nearest(
 
 
 def rank_rows(matrix: np.ndarray, rows: np.ndarray, query: np.ndarray, top: int) -> Nearest:
-    """The `top` nearest of some rows of the matrix, int64 `[candidates]`, to a query `[dim]`."""
-    return _merge(NOTHING, rows, matrix[rows], query, top)
+    """The `top` nearest among some rows of the matrix, int64 `[candidates]`, to a query `[dim]`."""
+    return _merge(_NOTHING, rows, matrix[rows], query, top)
 
 
 def _pick(products: np.ndarray, found: Nearest, top: int) -> np.ndarray:
-    """Places of a block that may be among the best of all rows so far."""
+    """Rows of a block that may be among the best so far, int `[candidates]`."""
     if not np.isfinite(products).all():
-        return np.arange(len(products))  # for `quantize` to refuse
+        return np.arange(len(products))  # `quantize` will refuse them
     floor = found.cosines[-1] - _SLACK if len(found.rows) == top else -np.inf
     near = np.flatnonzero(products >= floor)
     if len(near) > top:
@@ -80,7 +81,8 @@ def _pick(products: np.ndarray, found: Nearest, top: int) -> np.ndarray:
 def _merge(
     found: Nearest, rows: np.ndarray, embeddings: np.ndarray, query: np.ndarray, top: int
 ) -> Nearest:
-    # A sum of its own for every row: equal rows have equal cosines, wherever they stand.
+    # Not a matrix product, whose order of summation depends on where a row stands: equal rows
+    # must have equal cosines.
     cosines = np.sum(embeddings.astype(np.float64) * query.astype(np.float64), axis=1)
     cosines = np.concatenate([found.cosines, quantize(cosines)])
     rows = np.concatenate([found.rows, rows.astype(np.int64)])
@@ -88,18 +90,19 @@ def _merge(
     return Nearest(rows[order], cosines[order])
 
 
-KINDS = ("hnsw", "ivf")
-_APPROXIMATE_BLOCK_ROWS = 65_536
-# FAISS wants at least this many rows to place a list's centre by, and takes at most 256.
+# Approximate search
+
+_ADDED_ROWS = 65_536  # at a time
+# FAISS warns if it trains the centre of a list on fewer rows, and uses no more.
 _LEAST_OF_A_LIST, _MOST_OF_A_LIST = 39, 256
 _SEED = 0
-# FAISS' candidates for each answer: what its approximation puts too low is put right after it.
+# Candidates that FAISS is asked for per answer; ranking them exactly corrects its order.
 _CANDIDATES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How an index is built and searched; see the flags of these names."""
+    """How an approximate index is built and searched; see the options of these names."""
 
     hnsw_m: int = 32
     ef_construction: int = 200
@@ -109,7 +112,10 @@ class Settings:
 
 
 def import_faiss(kind: str) -> Any:
-    """The library.
+    """The FAISS library.
+
+    Args:
+        kind: the index that needs it, for the message.
 
     Raises:
         InputError: it is not installed.
@@ -127,12 +133,12 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, matrix: np.ndarray, kind: str, settings: Settings) -> "ApproximateIndex":
-        """Builds an index by one thread: by several, what it finds would depend on their timing.
+        """Builds an index with one thread; with several its content would depend on their timing.
 
         Args:
-            matrix: float32 `[rows, dim]`, of length 1 each; an array on disk, perhaps. Memory:
-                the index holds a copy of it.
-            kind: one of KINDS.
+            matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk. The index
+                holds a copy of it in memory.
+            kind: "hnsw" or "ivf".
             settings: see `Settings`.
         """
         faiss = import_faiss(kind)
@@ -150,8 +156,8 @@ class ApproximateIndex:
                 index = faiss.IndexIVFFlat(centres, dim, lists, faiss.METRIC_INNER_PRODUCT)
                 index.cp.seed = 1234
                 index.train(_draw_rows(matrix, _MOST_OF_A_LIST * lists))
-            for start in range(0, rows, _APPROXIMATE_BLOCK_ROWS):
-                index.add(np.ascontiguousarray(matrix[start : start + _APPROXIMATE_BLOCK_ROWS]))
+            for start in range(0, rows, _ADDED_ROWS):
+                index.add(np.ascontiguousarray(matrix[start : start + _ADDED_ROWS]))
         finally:
             faiss.omp_set_num_threads(threads)
         return cls(index, kind, matrix)
@@ -166,7 +172,8 @@ class ApproximateIndex:
             try:
                 import_faiss(self._kind).write_index(self._index, str(partial))
             except RuntimeError as error:
-                reason = str(error).rpartition(" failed: ")[2]  # before it: where in its source
+                # FAISS puts the place in its own source first.
+                reason = str(error).rpartition(" failed: ")[2]
                 raise OutputError(f"{path}: cannot be written: {reason}") from error
 
     @classmethod
@@ -174,7 +181,7 @@ class ApproximateIndex:
         """Reads what `write` wrote.
 
         Raises:
-            InputError: it is damaged, or of another matrix.
+            InputError: it is damaged, or was made from another matrix.
         """
         faiss = import_faiss(kind)
         try:
@@ -187,23 +194,23 @@ class ApproximateIndex:
         return cls(index, kind, matrix)
 
     def find_nearest(self, queries: np.ndarray, top: int, settings: Settings) -> list[Nearest]:
-        """Near rows of each query, `top` of them or fewer; float32 `[queries, dim]`."""
+        """At most `top` near rows of each query; queries are float32 `[queries, dim]`."""
         wanted = min(_CANDIDATES * top, len(self._matrix))
         if self._kind == "hnsw":
             self._index.hnsw.efSearch = max(settings.ef_search, wanted)
         else:
             self._index.nprobe = min(settings.nprobe, self._index.nlist)
         _, rows = self._index.search(np.ascontiguousarray(queries, np.float32), wanted)
-        # FAISS fills up with -1 what it did not find.
+        # FAISS fills the answers that it did not find with -1.
         return [
             rank_rows(self._matrix, np.unique(found[found >= 0]), query, top)
             for found, query in zip(rows, queries, strict=True)
         ]
 
     def measure_recall(self, settings: Settings, top: int, sample: int = 1000) -> float:
-        """Share of the exact nearest that are found, rows of the matrix being the queries.
+        """Share of the exact `top` nearest that are found, with rows of the matrix as queries.
 
-        A row is left out of its own answer: it is always found.
+        A row does not count in its own answer, as it is always found.
         """
         rows = _draw(len(self._matrix), sample)
         queries = np.asarray(self._matrix[rows])
@@ -218,7 +225,7 @@ class ApproximateIndex:
 
 
 def _draw(rows: int, most: int) -> np.ndarray:
-    """Different rows, drawn at random by a fixed seed, ascending; all if there are no more."""
+    """At most so many different rows, drawn with a fixed seed, ascending."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(_SEED).choice(rows, most, replace=False))

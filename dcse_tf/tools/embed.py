@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -24,8 +25,7 @@ from absl import logging
 
 from dcse_tf.data.processes import available_processors
 from dcse_tf.encoder.batching import Progress as Tell
-from dcse_tf.encoder.load import Execution, LoadedEncoder, load_encoder
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, resumable
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
@@ -49,7 +49,7 @@ Postprocess = Callable[[np.ndarray], np.ndarray]
 
 def embed(
     config: EmbedOptions,
-    encoder: LoadedEncoder | None = None,
+    encoder: SentenceEncoder | None = None,
     postprocess: Postprocess = lambda rows: rows,
 ) -> tuple[int, int]:
     """Embeds every line of a file, blank ones too, so that row and line numbers agree.
@@ -75,8 +75,10 @@ def embed(
         if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
             raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
         described = _describe_input(source)
-        encoder = encoder or load(config)
-        settings = {f"`{name}`": getattr(config, name) for name in _DECISIVE}
+        encoder = encoder or SentenceEncoder.from_options(config)
+        # As the encoder resolved them, so that a message names the pooling and the length.
+        used = {**config.to_dict(), **encoder.settings}
+        settings = {f"`{name}`": used[name] for name in _DECISIVE}
         made_from = MadeFrom(
             {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
         )
@@ -93,21 +95,6 @@ def embed(
             rows.path.replace(output)
             flush(output.parent)
     return rows.shape
-
-
-def load(config: ModelOptions) -> LoadedEncoder:
-    """Loads the encoder of `model`.
-
-    Raises:
-        InputError: see `load_encoder`.
-    """
-    return load_encoder(
-        config.model,
-        "model",
-        config.max_sequence_length,
-        config.pooling,
-        Execution(config.batch_tokens, config.compute_dtype, config.jit_compile),
-    )
 
 
 def _describe_input(path: pathlib.Path) -> str:
@@ -169,12 +156,13 @@ def scan_lines(path: pathlib.Path, most: int) -> Scan:
                 counts[text] = 1
         if lines % 100_000 == 0:
             progress.update(lines)
+    progress.close()
 
     found = sorted((-count, text) for text, count in counts.items() if count > 1)
     return Scan(lines, [text for _, text in found[:most]])
 
 
-def _begin(config: EmbedOptions, encoder: LoadedEncoder, folder: pathlib.Path) -> None:
+def _begin(config: EmbedOptions, encoder: SentenceEncoder, folder: pathlib.Path) -> None:
     """Makes the folder that `Rows` opens.
 
     Raises:
@@ -186,7 +174,7 @@ def _begin(config: EmbedOptions, encoder: LoadedEncoder, folder: pathlib.Path) -
     # In a single block every sentence is encoded once anyway.
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
-    embeddings = encoder.encode(texts, Progress("tokens of shared sentences").update)
+    embeddings = encoder.encode(texts, show_progress=Progress("tokens of shared sentences").update)
 
     shape = (scan.lines, embeddings.shape[1])
     needed, free = 4 * shape[0] * shape[1], shutil.disk_usage(folder.parent).free
@@ -309,7 +297,7 @@ class Block:
 
 
 def embed_block(
-    encoder: LoadedEncoder, shared: Shared, sentences: list[str], progress: Tell | None = None
+    encoder: SentenceEncoder, shared: Shared, sentences: list[str], progress: Tell | None = None
 ) -> Block:
     """Embeds a block. The result depends only on the arguments, down to the last bit.
 
@@ -323,12 +311,12 @@ def embed_block(
     place = {text: row for row, text in enumerate(distinct)}
     for text in set(sentences) - place.keys():
         place[text] = -1 - shared.row[text]
-    embeddings = encoder.encode(distinct, progress)
+    embeddings = encoder.encode(distinct, show_progress=progress or False)
     return Block(embeddings, np.array([place[text] for text in sentences], np.int64))
 
 
 def _write_blocks(
-    config: EmbedOptions, encoder: LoadedEncoder, rows: Rows, postprocess: Postprocess
+    config: EmbedOptions, encoder: SentenceEncoder, rows: Rows, postprocess: Postprocess
 ) -> None:
     """Embeds and writes the blocks that are not done."""
     total = rows.shape[0]
@@ -363,7 +351,7 @@ def _read_blocks(config: EmbedOptions, start: int, total: int) -> Iterator[list[
 
 
 def _embed_here(
-    encoder: LoadedEncoder,
+    encoder: SentenceEncoder,
     shared: Shared,
     texts: Iterable[list[str]],
     progress: Callable[[int], object],
@@ -381,14 +369,23 @@ def _embed_here(
 
 
 # Of a worker process: what `_start_worker` loaded.
-_worker: tuple[LoadedEncoder, Shared]
+_worker: tuple[SentenceEncoder, Shared]
 
 
 def _start_worker(config: EmbedOptions, shared: Shared) -> None:
     global _worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     threads = max(1, available_processors() // config.workers)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    _worker = load(config), shared
+    _worker = SentenceEncoder.from_options(config), shared
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent is killed: the pool would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
 
 
 def _embed_in_worker(sentences: list[str]) -> Block:

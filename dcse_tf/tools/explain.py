@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dcse_tf.encoder.load import load_encoder
-from dcse_tf.encoder.scorers import ResponseScorer
+from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.load import load_backend
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.explanation import (
     Explanation,
@@ -19,8 +20,6 @@ from dcse_tf.evaluation.explanation import (
 from dcse_tf.evaluation.heatmap import MAPS, draw_heatmap
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.files import atomic_directory
-from dcse_tf.model.dialogue_cse import read_turn_attention
-from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tools.options import ExplainOptions
 from dcse_tf.tools.pages import render_page
@@ -46,15 +45,16 @@ def explain(config: ExplainOptions) -> str:
     session = _find_session(config)
     response, context = _choose_response(config, session)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        encoder = load_encoder(config.model, "model", config.max_sequence_length, "mean")
-        if encoder.sentence_encoder is None:
+        backend = load_backend(
+            ModelOptions(model=config.model, max_sequence_length=config.max_sequence_length)
+        )
+        if not isinstance(backend, GraphBackend) or backend.match is None:
             raise InputError(
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "
                 "with token embeddings, such as a run directory"
             )
-        scorer = ResponseScorer(encoder.sentence_encoder, read_turn_attention(encoder.folder))
-        tokens = read_vocabulary(encoder.folder).tokens
-        explanation = explain_response(scorer, tokens, session, response, context)
+        tokens = backend.graph.vocabulary.tokens
+        explanation = explain_response(backend, tokens, session, response, context)
         page = render_explanation(explanation)
         (folder / "explanation.html").write_text(page, encoding="utf-8")
         content = {"settings": config.to_dict(), **_to_dict(explanation)}

@@ -13,7 +13,9 @@ from dcse_tf.baselines.registry import BaselineOptions, find_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.encoder.batching import embed_inputs
-from dcse_tf.encoder.load import Execution, LoadedEncoder, load_checkpoint_encoder
+from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.load import load_checkpoint
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
@@ -60,23 +62,22 @@ class _Sample:
         return [" ".join(row).replace(" ##", "") for row in pieces]
 
     def embeddings(self) -> np.ndarray:
-        assert self._encoder.sentence_encoder
-        length = self._encoder.sentence_encoder.max_sequence_length
+        length = self._encoder.graph.max_sequence_length
         # The last token, [SEP], stays.
         token_ids = tf.concat(
             [self._token_ids[:, :-1][:, : length - 1], self._token_ids[:, -1:]], axis=1
         )
         lengths = token_ids.row_lengths().numpy()
         progress = Progress("tokens of the corpus")
-        return embed_inputs(self._encoder.batches, token_ids, lengths, progress.update)
+        return embed_inputs(self._encoder, token_ids, lengths, progress=progress.update)
 
     def copy_encoder(self, folder: pathlib.Path) -> str:
         """Copies the encoder's files into a folder; returns its pooling."""
-        assert self._encoder.sentence_encoder
-        checkpoints.copy_checkpoint(self._encoder.folder, folder)
-        length = self._encoder.sentence_encoder.max_sequence_length
-        checkpoints.write_max_sequence_length(folder, length)
-        return self._encoder.sentence_encoder.pooling
+        graph = self._encoder.graph
+        assert graph.source
+        checkpoints.copy_checkpoint(graph.source, folder)
+        checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
+        return graph.pooling
 
     @functools.cached_property
     def _token_ids(self) -> tf.RaggedTensor:
@@ -84,7 +85,7 @@ class _Sample:
         data_dir = pathlib.Path(options.data_dir)
         vocabulary = None
         if isinstance(options, FittedToEmbeddings):
-            vocabulary = read_vocabulary(self._encoder.folder).fingerprint()
+            vocabulary = self._encoder.graph.vocabulary.fingerprint()
         manifest = read_manifest(data_dir, vocabulary)
         found = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
         if found.nrows() < 2:
@@ -95,14 +96,19 @@ class _Sample:
         return found
 
     @functools.cached_property
-    def _encoder(self) -> LoadedEncoder:
+    def _encoder(self) -> GraphBackend:
         options = self._fitted_to(FittedToEmbeddings)
         source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(source, "encoder")
         checkpoints.refuse_maps(source, "encoder")
-        execution = Execution(options.batch_tokens)
-        return load_checkpoint_encoder(
-            source, options.max_sequence_length, options.pooling, execution
+        return load_checkpoint(
+            source,
+            ModelOptions(
+                model=options.encoder,
+                pooling=options.pooling,
+                max_sequence_length=options.max_sequence_length,
+                batch_tokens=options.batch_tokens,
+            ),
         )
 
     def _fitted_to(self, kind: type[T]) -> T:

@@ -298,31 +298,32 @@ class EmbedOptions(ModelOptions):
     output: str = option(
         "",
         "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
-        "complete it is a folder of this name with .dcse_tf-partial, from which the same command "
-        "goes on.",
+        "complete its rows lie in a folder of this name with .dcse_tf-partial; if the job is "
+        "stopped, the same command resumes it.",
         required=True,
         writes=True,
     )
     block_size: int = option(
         100_000,
-        "Lines read, embedded and written at a time; distinct sentences of a block are encoded "
+        "Lines read, embedded and written at a time; a sentence repeated in a block is encoded "
         "once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: 154 MB).",
         minimum=1,
     )
     cache_size: int = option(
         50_000,
-        "Input of several blocks: sentences repeated most often, encoded once for all blocks. "
-        "Memory: their embeddings (x 384 dimensions: 77 MB), and while they are counted the "
-        "texts of ten times as many (about 100 MB). 0: repeats are looked for in a block only.",
+        "If there are several blocks: how many of the sentences repeated most often are encoded "
+        "once for all blocks. Memory: their embeddings (x 384 dimensions: 77 MB), and while they "
+        "are counted the texts of ten times as many (about 100 MB). 0: repeats are looked for "
+        "within a block only.",
         minimum=0,
     )
     workers: int = option(
         1,
-        "Processes that embed blocks, sharing the processor's cores; each holds the model and a "
-        "block. One process uses all cores already.",
+        "Processes that embed blocks, sharing the processor cores; each holds the model and a "
+        "block. One process already uses all cores.",
         minimum=1,
         maximum=1024,
     )
     overwrite: bool = option(
-        False, "Replace `output` if it exists, and start anew instead of going on."
+        False, "Replace `output` if it exists, and start anew instead of resuming."
     )

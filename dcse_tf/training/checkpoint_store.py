@@ -6,13 +6,18 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.files import atomic_directory, atomic_file, hash_file, restore_replaced
+from dcse_tf.files import (
+    atomic_directory,
+    atomic_file,
+    find_damage,
+    hash_folder,
+    restore_replaced,
+)
 from dcse_tf.input_files import parse_json, read_json_object
 
 FOLDER = "checkpoints"
@@ -25,9 +30,9 @@ _LEFT_OVER = re.compile(r"step-\d{9}\.dcse_tf-(partial|previous|lock)")
 class CheckpointStore:
     """Writes and restores checkpoints.
 
-    A checkpoint is a folder with TensorFlow's files and a manifest of their sizes and SHA-256. It
-    appears when it is whole and on the disk, and it counts only if all is as its manifest says: one
-    that was damaged later is passed over for the one before it.
+    A checkpoint is a folder with TensorFlow's files and a manifest of their SHA-256. It appears
+    when it is complete and on the disk, and it counts only if its files are as the manifest says:
+    one that was damaged later is passed over for the one before it.
 
     Args:
         run_dir: the run's folder.
@@ -50,7 +55,7 @@ class CheckpointStore:
         try:
             with atomic_directory(path, overwrite=True) as partial:
                 self._state.write(str(partial / _STATE))
-                manifest = {"step": step, "files": _describe_files(partial)}
+                manifest = {"step": step, "files": hash_folder(partial)}
                 (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         except (OSError, tf.errors.OpError) as error:
             before = find_checkpoint(self._folder.parent)
@@ -102,19 +107,18 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
+def step_of(path: pathlib.Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(path.name.removeprefix("step-"))
+
+
 def describe_damage(path: pathlib.Path) -> str | None:
-    """What a checkpoint differs in from its manifest; None where it is whole."""
+    """How a checkpoint differs from its manifest; None if it is whole."""
     try:
         files = parse_json((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name, expected in files.items():
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                return f"{name} has {size} bytes, expected {expected['bytes']}"
-            if hash_file(path / name) != expected["sha256"]:
-                return f"{name} has another content than was written"
+        return find_damage(path, files) if files else f"{_MANIFEST} names no file"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{_MANIFEST} or a file of it cannot be read: {error}"
-    return None if files else f"{_MANIFEST} names no file"
 
 
 def _list(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -122,11 +126,6 @@ def _list(folder: pathlib.Path) -> list[pathlib.Path]:
     if not folder.is_dir():
         return []
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
-
-
-def _describe_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-    files = sorted(folder.iterdir())
-    return {p.name: {"bytes": p.stat().st_size, "sha256": hash_file(p)} for p in files}
 
 
 def _reason(error: Exception) -> str:
@@ -204,7 +203,7 @@ class BestEncoder:
         restore_replaced(self._folder)
         try:
             kept, files = _read_record(self._folder)
-            damage = _find_damage(self._folder, files)
+            damage = find_damage(self._folder, files)
         except (InputError, OSError) as error:
             damage = str(error)
         if damage:
@@ -236,8 +235,7 @@ class BestEncoder:
         kept = Kept(step, self._metric if scores else "", score)
         with atomic_directory(self._folder, overwrite=True) as target:
             self._write(target)
-            files = {path.name: hash_file(path) for path in sorted(target.iterdir())}
-            _write_record(target / RECORD_FILE, kept, files)
+            _write_record(target / RECORD_FILE, kept, hash_folder(target))
         self.kept = kept
         return True
 
@@ -285,13 +283,3 @@ def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
 def _write_record(path: pathlib.Path, kept: Kept, files: dict[str, str]) -> None:
     content = {**dataclasses.asdict(kept), "files": files}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _find_damage(folder: pathlib.Path, files: dict[str, str]) -> str | None:
-    """What an encoder's files differ in from their record; None where all are as written."""
-    for name, expected in files.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if hash_file(folder / name) != expected:
-            return f"{name} has another content than was written"
-    return None

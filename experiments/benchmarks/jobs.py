@@ -253,7 +253,10 @@ def read_training(run_dir: pathlib.Path) -> Round:
     tags = events.Tags()["tensors"]
 
     def read(ending: str) -> list[float]:
-        (tag,) = (tag for tag in tags if tag.startswith("train/") and tag.endswith(ending))
+        found = [tag for tag in tags if tag.startswith("train/") and tag.endswith(ending)]
+        if len(found) != 1:
+            sys.exit(f"error: {run_dir}: expected one scalar train/*{ending}, found {found}")
+        (tag,) = found
         points = [point for point in events.Tensors(tag) if point.step > WARM_UP_STEPS]
         return [float(make_ndarray(point.tensor_proto)) for point in points]
 

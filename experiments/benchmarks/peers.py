@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -113,22 +114,21 @@ class Peer:
 
 def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: Inputs) -> list[Case]:
     """The peers of a subject as cases on the same dialogues."""
-    modes = {"train": ("plain", "cached_mnrl"), "embed": ("encode",), "prepare": ()}[args.subject]
+    mode = {"train": "plain", "embed": "encode"}.get(args.subject)
+    if not mode:
+        return []
     settings = {
         "model": find_model(args.encoder),
         "longest": LONGEST,
         "dialogues": str(inputs.dialogues),
         "sentences": str(inputs.sentences[1]),
     }
-    cases = []
-    for mode in modes:
-        peer = stack.enter_context(Peer(build_environment(args.peer_env), mode, settings))
-        print(json.dumps(peer.found), flush=True)
-        cases += [
-            Case(variant, peer.found["unit"], lambda peer=peer, variant=variant: peer.run(variant))
-            for variant in peer.found["variants"]
-        ]
-    return cases
+    peer = stack.enter_context(Peer(build_environment(args.peer_env), mode, settings))
+    print(json.dumps(peer.found), flush=True)
+    return [
+        Case(variant, peer.found["unit"], functools.partial(peer.run, variant))
+        for variant in peer.found["variants"]
+    ]
 
 
 def find_model(encoder: str) -> str:

@@ -4,7 +4,6 @@
 
 As many candidates as contexts, 6 turns, utterances of 4 to 36 tokens, 384 wide; values and
 gradients. The direct layers take the rows a few at a time: all at once would need tens of GB.
-Then the memory of the Gram way as contexts and candidates double, each in a process of its own.
 About 1 minute on 2 cores.
 """
 
@@ -13,8 +12,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
-import resource
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -100,41 +97,16 @@ def check_equal(one: Run, two: Run) -> None:
             sys.exit(f"error: the two ways differ in a {what}")
 
 
-def measure_memory(contexts: int) -> float:
-    """MB that the Gram way needs beyond its inputs, in a fresh process."""
-    command = [sys.executable, __file__, f"--memory_of={contexts}"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout)
-
-
-def print_memory_of(contexts: int) -> None:
-    def peak() -> float:
-        # Kilobytes on Linux, bytes on macOS.
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
-    Pairs(ROWS).gram()()  # TensorFlow's own needs come before
-    pairs = Pairs(contexts)
-    before = peak()
-    pairs.gram()()[1].numpy()
-    print(peak() - before)
-
-
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__)
-    for name, default in (("contexts", 256), ("doublings", 3)):
-        parser.add_argument(
-            f"--{name}", type=measure.at_least_one, default=default, help="default: %(default)s"
-        )
-    parser.add_argument("--memory_of", type=measure.at_least_one, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--contexts", type=measure.at_least_one, default=256, help="default: %(default)s"
+    )
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    if args.memory_of:
-        print_memory_of(args.memory_of)
-        return
     contexts, pairs = args.contexts, Pairs(args.contexts)
     runs = {"direct": pairs.direct(), "gram": pairs.gram()}
     check_equal(runs["gram"], runs["direct"])
@@ -147,13 +119,7 @@ def main() -> None:
     rows = measure.run_rounds(cases, args.rounds, warm_up=1)
     print(f"{contexts} x {contexts} pairs, values and gradients")
     print(measure.format_rows(rows))
-
-    memory = {size: measure_memory(size) for size in (contexts << i for i in range(args.doublings))}
-    print("contexts x tokens, peak MB, bytes a context and token:")
-    for size, peak in memory.items():
-        cell = peak * 2**20 / (size * size * LONGEST)
-        print(f"  {size} x {size * LONGEST}  {peak:.0f}  {cell:.1f}")
-    measure.write_json(args.output, rows, peak_mb=memory)
+    measure.write_json(args.output, rows)
 
 
 if __name__ == "__main__":

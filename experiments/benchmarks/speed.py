@@ -5,10 +5,9 @@
     python experiments/benchmarks/speed.py prepare --turns=5000000
 
 Each form is the job's command line with further flags, in a process of its own, by turns with the
-others on the same drawn dialogues; see jobs.py for what is timed. Beside train stand the paper's
-procedure in plain PyTorch, every use of an utterance encoded, and sentence-transformers'
-CachedMultipleNegativesRankingLoss on pairs; beside embed sentence-transformers' encode. They run in
-an environment of their own. About 15 minutes on 2 quiet cores.
+others on the same drawn dialogues; see jobs.py for what is timed. Beside train stands the paper's
+procedure in plain PyTorch, every use of an utterance encoded; beside embed sentence-transformers'
+encode. They run in an environment of their own. About 15 minutes on 2 quiet cores.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import peers
 
 FORMS = {
     "train": {
-        "plain": "--batch_form=plain --global_batch_size=16",
+        "plain": "--batch_form=plain --global_batch_size=16 --cosine_weight=0",
         "unique": "--batch_form=unique --global_batch_size=64",
         "dense": "",
         "dense, padded": "--layout=padded",

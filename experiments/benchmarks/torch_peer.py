@@ -27,8 +27,7 @@ Settings = dict[str, Any]
 
 LEARNING_RATE, CLIP_NORM, TEMPERATURE = 1e-5, 3.0, 0.1
 BATCHES = 4
-SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # of "plain": a batch, context turns a side, candidates
-PAIRS = 64  # of "cached_mnrl"
+SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # of a batch; context turns a side; of a sample
 
 
 def timed(function: Callable[[], Any], **counts: float) -> dict[str, float]:
@@ -139,34 +138,6 @@ def plain(settings: Settings) -> tuple[str, Variants]:
     return "samples", {"PyTorch plain": lambda: timed(steps, samples=SAMPLES * BATCHES)}
 
 
-def cached_mnrl(settings: Settings) -> tuple[str, Variants]:
-    """Steps of CachedMultipleNegativesRankingLoss, its defaults, on pairs of neighbouring turns.
-
-    Settings: model, dialogues, longest.
-    """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
-
-    model = SentenceTransformer(settings["model"], device="cpu")
-    model.max_seq_length = settings["longest"]
-    freeze(model[0].auto_model)
-    loss = CachedMultipleNegativesRankingLoss(model.train())
-    optimizer = make_optimizer(model)
-    pairs = [session[:2] for session in read_sessions(settings["dialogues"])]
-    # Tokenised before, as the batches of "plain" are.
-    features = [
-        [model.preprocess(list(texts)) for texts in zip(*pairs[i * PAIRS : (i + 1) * PAIRS])]
-        for i in range(BATCHES)
-    ]
-
-    def steps() -> None:
-        for batch in features:
-            # The model writes its outputs into the dict.
-            take_step(model, optimizer, loss([dict(part) for part in batch], None))
-
-    return "samples", {"CachedMNRL": lambda: timed(steps, samples=PAIRS * BATCHES)}
-
-
 def encode(settings: Settings) -> tuple[str, Variants]:
     """sentence-transformers' `encode` of a file of sentences. Settings: model, sentences."""
     from sentence_transformers import SentenceTransformer
@@ -213,7 +184,7 @@ def embed(settings: Settings) -> tuple[str, Variants]:
     return "sentences", {}
 
 
-MODES = {"plain": plain, "cached_mnrl": cached_mnrl, "encode": encode, "embed": embed}
+MODES = {"plain": plain, "encode": encode, "embed": embed}
 
 
 def main() -> None:

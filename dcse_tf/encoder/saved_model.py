@@ -1,0 +1,94 @@
+"""The SavedModel format of exports, and how an export is run over many sentences."""
+
+import functools
+import hashlib
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+
+from dcse_tf.encoder.batching import Match, count_by_bytes
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import read_json_object
+
+# The signatures; `dcse_tf.export.saved_model.ServedEncoder` says what they take and give.
+EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
+# What the export was made with, and the fingerprint of what it computes.
+SETTINGS_FILE = "dcse_tf.json"
+
+_ROWS = 16  # contexts matched at a time
+_COMPUTING_FILES = ("*.pb", "variables/*", "assets/*")
+
+
+def is_saved_model(folder: pathlib.Path) -> bool:
+    return (folder / "saved_model.pb").is_file()
+
+
+def export_fingerprint(of_encoder: str, unit_norm: bool) -> str:
+    """What an export's embeddings depend on: the encoder's fingerprint, and its own scaling."""
+    if not unit_norm:
+        return of_encoder
+    return hashlib.sha256(f"{of_encoder} unit_norm".encode()).hexdigest()
+
+
+class SavedModelBackend:
+    """Runs an export. It tokenises inside: bytes stand for tokens.
+
+    Args:
+        folder: of the export.
+        batch_tokens: most tokens of a batch, four bytes taken as one.
+    """
+
+    def __init__(self, folder: pathlib.Path, batch_tokens: int):
+        self.batch_tokens = batch_tokens
+        self._folder = folder
+        self._signatures = tf.saved_model.load(str(folder)).signatures
+
+    @functools.cached_property
+    def _written(self) -> dict[str, Any]:
+        path = self._folder / SETTINGS_FILE
+        return read_json_object(path) if path.is_file() else {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the export was made with; None where it does not say."""
+        return {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
+
+    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
+        """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""
+        return tf.constant(sentences), count_by_bytes(sentences)
+
+    def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
+        """Embeds strings `[n]`; float `[n, dim]`."""
+        return self._signatures[EMBED](sentences=sentences)["embeddings"]
+
+    def fingerprint(self) -> str:
+        """What the export says, or a hash of its files where it says nothing."""
+        written = self._written.get("fingerprint")
+        if isinstance(written, str):
+            return written
+        digest = hashlib.sha256()
+        paths = {path for pattern in _COMPUTING_FILES for path in self._folder.glob(pattern)}
+        for path in sorted(paths):
+            digest.update(f"{path.relative_to(self._folder)} {hash_file(path)}\n".encode())
+        return digest.hexdigest()
+
+    @property
+    def match(self) -> Match | None:
+        """By the signature "match"; an export of a fitted baseline has none."""
+        return self._score if MATCH in self._signatures else None
+
+    def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        scores = []
+        for start in range(0, len(contexts), _ROWS):
+            rows = slice(start, start + _ROWS)
+            # To the signature an empty string is no turn. A space has no token either, but is one.
+            turns = [[turn or " " for turn in context] for context in contexts[rows]]
+            found = self._signatures[MATCH](
+                context=tf.ragged.constant(turns, tf.string).to_tensor(),
+                candidates=tf.constant(candidates[rows]),
+            )
+            scores.append(found["similarities"].numpy())
+        return np.concatenate(scores)
