@@ -18,12 +18,12 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.training.options import TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
-    from dcse_tf.training.controller import Outcome
+    from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
 

@@ -4,8 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
 
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import parse_json
@@ -35,11 +35,12 @@ def option(
     reads: bool = False,
     files: bool = False,
     writes: bool = False,
+    ignored_elsewhere: bool = False,
 ) -> Any:
     """A field of a configuration, from which its command-line flag is made.
 
     Args:
-        default: the value when the flag is not given; None means that a job works it out.
+        default: the value when the option is not given.
         help: what `--help` says, with the unit.
         choices: the values allowed, if they are few; may be a registry that grows later. Entries
             of a mapping say in their `help` what they are.
@@ -52,6 +53,8 @@ def option(
         files: whether it names files that the job reads; the command line looks for them before
             anything is loaded.
         writes: whether it names a file or a folder that the job replaces.
+        ignored_elsewhere: whether a sibling class without this option ignores it where it is
+            given, so that one flag file can serve them all; otherwise it is refused there.
     """
     metadata = {
         "help": help,
@@ -64,7 +67,17 @@ def option(
         "reads": reads or files,
         "files": files,
         "writes": writes,
+        "ignored_elsewhere": ignored_elsewhere,
     }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def redefault(owner: "type[Options]", name: str, default: Any) -> Any:
+    """An option of a base class with another default, and the same help and bounds.
+
+    For example `learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)`.
+    """
+    metadata = next(field.metadata for field in dataclasses.fields(owner) if field.name == name)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -77,7 +90,12 @@ class Options:
             _check(field, getattr(self, field.name))
         _refuse_loss(self)
 
-    def refuse(self, name: str, why: str) -> None:
+    @classmethod
+    def all_fields(cls) -> Sequence[dataclasses.Field]:
+        """The options that a command line offers; a family of classes offers those of all."""
+        return dataclasses.fields(cls)
+
+    def refuse(self, name: str, why: str) -> NoReturn:
         """Raises OptionError: a setting contradicts the others."""
         raise OptionError(f"`{name}`={show(getattr(self, name))}: {why}")
 

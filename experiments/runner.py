@@ -78,11 +78,7 @@ class Runner:
     ):
         self._work_dir = work_dir.resolve()
         self._runs, self._jobs, self._say = runs, jobs, say
-        self._order = list(
-            graphlib.TopologicalSorter(
-                {run.name: run.needs for run in runs.values()}
-            ).static_order()
-        )
+        self._order = list(self._sort().static_order())
         self._digests: dict[str, str] = {}
         for name in self._order:
             run = runs[name]

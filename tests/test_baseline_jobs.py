@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS
+from train_options import make_options
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.options import FittedToEmbeddings, FittedToTexts, make_command_options
@@ -29,7 +30,6 @@ from dcse_tf.tools.embed import embed
 from dcse_tf.tools.fit_baseline import fit_baseline, sample_utterances
 from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 SENTENCES = ["Where is my parcel?", "I drink it black with red coffee", "", "Where is my parcel?"]
 VECTORS = {
@@ -204,7 +204,7 @@ def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, data_dir, f
         fit("whitening", encoder=str(baselines["flow"]))
     with pytest.raises(InputError, match="is a fitted baseline"):
         train(
-            TrainOptions(
+            make_options(
                 data_dir=str(data_dir), encoder=str(baselines["flow"]), run_dir="/nowhere/run"
             )
         )

@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 from test_layouts import LAYOUTS
 from tiny_bert import build_backbone
+from train_options import make_options, resolve
 
 from dcse_tf.data.batch import make_simcse_batches
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.layout import Layout
@@ -16,7 +18,6 @@ from dcse_tf.options import OptionError
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.training import job
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.trainer import seed_dropout
 
 
@@ -36,7 +37,7 @@ def make_config(data_dir, run_dir, task, **changes):
         "eval_every": 4,
         "dev_samples": 12,
     }
-    return TrainOptions(**{**settings, **changes})
+    return make_options(**{**settings, **changes})
 
 
 def read_checkpoint(run_dir):
@@ -51,9 +52,7 @@ def test_a_run_scores_by_cosine_and_leaves_an_encoder_like_any_other(data_dir, t
     scores = job.train(make_config(data_dir, tmp_path, task, steps=2)).scores
     assert set(scores) == {f"dev/cosine_{name}" for name in ("r1", "r2", "r5", "mrr")}
     settings = json.loads((tmp_path / "config.json").read_text())
-    expected = {"siamese_single": (1, "before", 1.0), "simcse": (3, "both", 0.05)}[task]
-    names = ("context_turns", "context_side", "temperature")
-    assert tuple(settings[name] for name in names) == expected
+    assert settings["temperature"] == {"siamese_single": 1.0, "simcse": 0.05}[task]
     names = {path.name for path in (tmp_path / "encoder").iterdir()}
     assert not any("head" in name or "attention" in name for name in names)
     [events] = (tmp_path / "tensorboard").glob("events.*")
@@ -92,11 +91,10 @@ def test_a_run_that_was_cut_off_goes_on_with_its_head(data_dir, tmp_path, monkey
 
 
 def test_a_pair_of_turns_has_no_other_context():
+    assert make_config("data", "run", "siamese_single").context == Context(1, "before")
     for name, value in (("context_turns", 3), ("context_side", "both")):
-        with pytest.raises(OptionError, match=f"`{name}`={value}: `task`=siamese_single"):
+        with pytest.raises(OptionError, match=f"`{name}`={value}: has no meaning"):
             make_config("data", "run", "siamese_single", **{name: value})
-    given = {"context_turns": 1, "context_side": "before"}
-    assert make_config("data", "run", "siamese_single", **given)
 
 
 @pytest.mark.parametrize(
@@ -111,20 +109,20 @@ def test_a_pair_of_turns_has_no_other_context():
     ],
 )
 def test_rows_are_as_long_as_the_longest_context(settings, longest, expected):
-    config = make_config("data", "run", "siamese_multi", **settings).with_defaults(1000, longest)
+    config = resolve(make_config("data", "run", "siamese_multi", **settings), longest=longest)
     assert config.row_length == max(64, expected)
 
 
 def test_too_short_rows_for_contexts_are_refused():
     config = make_config("data", "run", "siamese_multi", row_length=64)
-    with pytest.raises(OptionError, match="`row_length`=64: contexts of data have up to 115"):
-        config.with_defaults(1000, 20)
+    with pytest.raises(OptionError, match="`row_length`=64: sequences of data have up to 115"):
+        resolve(config, longest=20)
 
 
 def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
     """The encoders made here have 512; 40 x 2 turns of up to 16 tokens are more."""
     changes = {"context_turns": 40, "context_tokens": 600}
-    with pytest.raises(OptionError, match="`context_tokens`=600: the encoder has 512 positions"):
+    with pytest.raises(OptionError, match="up to 600 tokens, but the encoder has 512 positions"):
         job.train(make_config(data_dir, tmp_path, "siamese_multi", **changes))
 
 

@@ -113,14 +113,12 @@ def test_the_table_has_a_line_a_score():
         Comparison("retrieval", path, "map", 50.0, 51.234, Difference(1.234, -0.5, 3.0, 0.12346)),
         Comparison("sts", "sts.txt", "spearman", 80.0, 79.0, Difference(-1.0, -2.0, -0.125, 4e-4)),
     ]
-    head = "evaluation  file           score     first  second  difference    95% interval       p"
+    head = "set            score     first  second  difference    95% interval       p"
     assert format_comparisons(comparisons, [0.12346, 8e-4]).splitlines() == [
         f"{head}  p (Holm)",
         "-" * (len(head) + 10),
-        "retrieval   mdc/dev/s.txt  map       50.00   51.23       +1.23  -0.50 to +3.00  0.1235"
-        "    0.1235",
-        "sts         sts.txt        spearman  80.00   79.00       -1.00  -2.00 to -0.12  0.0004"
-        "    0.0008",
+        "mdc/dev/s.txt  map       50.00   51.23       +1.23  -0.50 to +3.00  0.1235    0.1235",
+        "sts.txt        spearman  80.00   79.00       -1.00  -2.00 to -0.12  0.0004    0.0008",
     ]
 
 
@@ -142,13 +140,13 @@ def test_the_command_compares_each_with_the_first(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "first: run/base, second: run/中文"
     assert lines[1] == "warning: --max_sequence_length is not the same: first 64, second 256"
-    assert lines[4].split()[:6] == ["sts", "sts.txt", "spearman", "-100.00", "100.00", "+200.00"]
+    assert lines[4].split()[:5] == ["sts.txt", "spearman", "-100.00", "100.00", "+200.00"]
     # Twice the p-value: the two files that are compared with the first are one family.
     raw, corrected = map(float, lines[4].split()[-2:])
     assert corrected == pytest.approx(2 * raw)
     assert 0 < raw < 0.01
     assert lines[5] == "first: run/base, second: run/same"
-    assert lines[8].split()[5:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000", "1.0000"]
+    assert lines[8].split()[4:] == ["+0.00", "+0.00", "to", "+0.00", "1.0000", "1.0000"]
     assert len(lines) == 9
 
 
@@ -160,9 +158,9 @@ def test_settings_that_bear_on_the_scores_are_named_and_no_others():
         found = describe_differences(*(config.to_dict() for config in configs))
         return [line.split()[0] for line in found]
 
-    assert name(first, second) == ["--pooling"]
+    assert name(first, second) == ["`pooling`"]
     both = [config.replace(response_selection=("r.jsonl",)) for config in (first, second)]
-    assert name(*both) == ["--pooling", "--candidates", "--seed"]
-    assert name(both[0], second) == ["--pooling"]
+    assert name(*both) == ["`pooling`", "`candidates`", "`seed`"]
+    assert name(both[0], second) == ["`pooling`"]
     assert name(first, first.replace(model="c")) == []
     assert describe_differences({}, second.to_dict()) == []  # of an older version, perhaps

@@ -3,6 +3,7 @@ import json
 import math
 
 import pytest
+from train_options import resolve
 
 from dcse_tf.baselines.options import make_command_options
 from dcse_tf.data.options import PrepareOptions
@@ -10,6 +11,8 @@ from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks import registry
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -18,7 +21,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 FitBaselineOptions = make_command_options()
 
@@ -48,15 +50,16 @@ each_config = pytest.mark.parametrize(
 
 
 def train_config(**changes):
-    return TrainOptions(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes})
+    settings = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes}
+    return TrainOptions.from_dict(settings)
 
 
 @each_config
 def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
-    with pytest.raises(OptionError, match=f"unknown setting tempo, zoo; {config.__name__} knows"):
+    with pytest.raises(OptionError, match=r"unknown setting tempo, zoo; \w+ knows"):
         config.from_dict({**values, "zoo": 1, "tempo": 2})
     with pytest.raises(OptionError, match="unknown setting tempo"):
-        config(**values).replace(tempo=1)
+        config.from_dict(values).replace(tempo=1)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**values, "tempo": 1}))
     with pytest.raises(OptionError, match=f"{path}.*unknown setting tempo"):
@@ -65,19 +68,19 @@ def test_unknown_settings_are_refused_by_name(config, values, tmp_path):
 
 @each_config
 def test_a_configuration_survives_json(config, values, tmp_path):
-    before = config(**values)
+    before = config.from_dict(values)
     before.write_json(tmp_path / "config.json")
     after = config.read_json(tmp_path / "config.json")
     assert after == before
     assert hash(after) == hash(before)  # lists became tuples again
     written = json.loads((tmp_path / "config.json").read_text())
-    assert list(written) == sorted(field.name for field in dataclasses.fields(config))
+    assert list(written) == sorted(field.name for field in dataclasses.fields(before))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 @each_config
 def test_a_configuration_cannot_be_changed_but_copied(config, values):
-    before = config(**values)
+    before = config.from_dict(values)
     name = next(iter(values))
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(before, name, "other")
@@ -200,10 +203,10 @@ def test_a_broken_file_is_named(tmp_path, content):
 )
 def test_an_error_names_the_flag(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
     with pytest.raises(OptionError):
-        config(**CONFIGS[config]).replace(**changes)
+        config.from_dict(CONFIGS[config]).replace(**changes)
 
 
 @pytest.mark.parametrize("encoder", ["", "./bert"])
@@ -252,7 +255,7 @@ def test_exactly_one_of_vocab_and_vocab_size(vocab):
     ],
 )
 def test_the_task_fills_what_was_not_given(task, expected):
-    filled = train_config(task=task).with_defaults(1000, 50).to_dict()
+    filled = resolve(train_config(task=task)).to_dict()
     assert {name: filled[name] for name in expected} == expected
     assert None not in filled.values()
 
@@ -266,23 +269,26 @@ def test_what_was_given_stays():
         "freeze_layers": 2,
         "freeze_embeddings": False,
     }
-    filled = train_config(**given).with_defaults(1000, 50).to_dict()
+    filled = resolve(train_config(**given)).to_dict()
     assert {name: filled[name] for name in given} == given
     # 3 epochs of 100 sessions in batches of 30: 300 / 30 = 10 steps.
-    assert train_config(global_batch_size=30, epochs=3.0).with_defaults(100, 50).steps == 10
-    assert train_config(epochs=0.0).with_defaults(100, 50).steps == 1
+    assert resolve(train_config(global_batch_size=30, epochs=3.0), 100).steps == 10
+    assert resolve(train_config(epochs=0.0), 100).steps == 1
+    # 50 steps of 20 of 100 samples.
+    assert resolve(train_config(steps=50), 100).epochs == 10.0
 
 
 def test_filling_in_twice_changes_nothing():
-    once = train_config(task="mlm").with_defaults(1000, 50)
-    assert once.with_defaults(1000, 50) == once
+    for task in registry.TASKS:
+        once = resolve(train_config(task=task))
+        assert resolve(once) == once
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
         (PrepareOptions, {"vocab_size": 5}, "`vocab_size`=5: expected more than the 5 special"),
-        (PrepareOptions, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "--lowercase=False"),
+        (PrepareOptions, {"vocab_size": 0, "vocab": "b", "lowercase": False}, "`lowercase`=False"),
         (PrepareOptions, {"dev_fraction": 0.5, "test_fraction": 0.5}, "nothing to train on"),
         (PrepareOptions, {"shards": 2**31}, "`shards`=(a number of 32 bits): expected at most"),
         (PrepareOptions, {"seed": 2**31}, "`seed`=(a number of 32 bits): expected at most 21474"),
@@ -304,6 +310,11 @@ def test_filling_in_twice_changes_nothing():
         (TrainOptions, {"task": "mlm", "batch_form": "plain"}, "only with dialogue_cse, siamese_s"),
         (TrainOptions, {"task": "mlm", "context_turns": 2}, "`context_turns`=2: has no meaning"),
         (TrainOptions, {"task": "simcse", "cosine_weight": 0.5}, "`cosine_weight`=0.5: has no"),
+        (
+            TrainOptions,
+            {"task": "siamese_single", "context_turns": 1},
+            "`context_turns`=1: has no meaning with `task`=siamese_single",
+        ),
         (TrainOptions, {"context_tokens": 100}, "`context_tokens`=100: has no meaning with"),
         (TrainOptions, {"mask_rate": 0.2}, "`mask_rate`=0.2: has no meaning with"),
         (TrainOptions, {"session_turns": 8}, "`session_turns`=8: has no meaning without"),
@@ -321,7 +332,7 @@ def test_filling_in_twice_changes_nothing():
         (
             BuildRetrievalOptions,
             {"text_column": "t"},
-            "`text_column`=t: has no meaning with --form",
+            "`text_column`=t: has no meaning with `form",
         ),
         (
             BuildStsOptions,
@@ -335,12 +346,12 @@ def test_filling_in_twice_changes_nothing():
             "`word_vectors`=a.txt: has no meaning without word2vec in `strategies`",
         ),
         (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without `vocab`"),
-        (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without --retr"),
+        (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without `retr"),
     ],
 )
 def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
 
@@ -352,7 +363,7 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
             {"output_dir": "./b.tsv"},
             "`output_dir`=./b.tsv: would take the place of",
         ),
-        (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "--input=d/../d/x/a*"),
+        (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "`input`=d/../d/x/a*"),
         (
             EvaluateOptions,
             {"output": "对话.txt"},
@@ -381,7 +392,7 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
 )
 def test_what_is_read_is_not_written_over(config, changes, message):
     with pytest.raises(OptionError) as caught:
-        config(**{**CONFIGS[config], **changes})
+        config.from_dict({**CONFIGS[config], **changes})
     assert message in str(caught.value)
 
 
@@ -399,7 +410,7 @@ def test_what_is_read_is_not_written_over(config, changes, message):
     ],
 )
 def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(config, settings):
-    with pytest.raises(OptionError, match="would take the place of --"):
+    with pytest.raises(OptionError, match="would take the place of `"):
         config(**settings)
 
 
@@ -420,17 +431,17 @@ def test_scores_that_a_run_has_may_decide_which_encoder_is_best():
 
 def test_negatives_must_fit_into_the_other_sessions_of_the_batch():
     with pytest.raises(OptionError, match=r"`negatives`=20: .* at most .* = 19"):
-        train_config(negatives=20).with_defaults(1000, 50)
-    assert train_config(negatives=19).with_defaults(1000, 50).negatives == 19
-    assert train_config(task="mlm", negatives=60).with_defaults(1000, 50)
+        train_config(negatives=20)
+    assert train_config(negatives=19).negatives == 19
+    assert not hasattr(train_config(task="mlm", negatives=60), "negatives")
 
 
 @pytest.mark.parametrize(("task", "batch"), [("dialogue_cse", 20), ("mlm", 50)])
 def test_a_batch_must_fit_into_an_epoch(task, batch):
     message = f"`global_batch_size`={batch}: the train split of data has only {batch - 1} samples"
     with pytest.raises(OptionError, match=message):
-        train_config(task=task).with_defaults(batch - 1, 50)
-    assert train_config(task=task).with_defaults(batch, 50).global_batch_size == batch
+        resolve(train_config(task=task), batch - 1)
+    assert resolve(train_config(task=task), batch).global_batch_size == batch
 
 
 @pytest.mark.parametrize(
@@ -445,16 +456,16 @@ def test_a_batch_must_fit_into_an_epoch(task, batch):
     ],
 )
 def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
-    config = train_config(**given).with_defaults(1000, 50)
+    config = resolve(train_config(**given))
     assert (config.layout, config.row_length) == expected
-    longer = train_config(**given).with_defaults(1000, 80)
+    longer = resolve(train_config(**given), longest=80)
     assert (longer.layout, longer.row_length) == (expected[0], 80)
 
 
 def test_rows_hold_the_longest_utterance():
-    with pytest.raises(OptionError, match="`row_length`=64: utterances of data have up to 100"):
-        train_config(row_length=64).with_defaults(1000, 100)
-    assert train_config(row_length=64, layout="bucketed").with_defaults(1000, 100)
+    with pytest.raises(OptionError, match="`row_length`=64: sequences of data have up to 100"):
+        resolve(train_config(row_length=64), longest=100)
+    assert resolve(train_config(row_length=64, layout="bucketed"), longest=100)
 
 
 @pytest.mark.parametrize(

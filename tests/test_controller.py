@@ -11,16 +11,18 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.files import marked
-from dcse_tf.training.checkpoint_store import BestEncoder, Kept, read_kept
+from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore, Kept, read_kept
 from dcse_tf.training.controller import (
+    Checkpoints,
     Controller,
     Divergence,
-    Schedule,
-    SkippedBatches,
+    Hook,
     Stopped,
     StopSignals,
     TrainingError,
 )
+from dcse_tf.training.hooks import Evaluate, Report
+from dcse_tf.training.summaries import SummaryWriter
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
 METRICS["without_negatives"] = 0.0
@@ -66,36 +68,38 @@ class CountingTrainer:
         return {**METRICS, "steps": float(done), "diverged": float(diverged)}
 
 
-class NoShowcase:
-    def begin(self, summaries):
-        pass
-
-    def kept(self, summaries, scores, step):
-        pass
-
-    def evaluated(self, summaries, step):
-        pass
-
-    def end(self, summaries):
-        pass
-
-
-def _start(run_dir, trainer, evaluate=dict, skip=False, steps=20, lower=False, **schedule):
-    every = {"log_every": 3, "save_every": 5, "eval_every": 10, "keep_checkpoints": 2}
+def _start(
+    run_dir,
+    trainer,
+    evaluate=dict,
+    *,
+    skip=False,
+    steps=20,
+    lower=False,
+    eval_every=10,
+    hooks=(),
+):
+    """A run that logs every 3 steps and saves every 5; what it ended with."""
+    summaries = SummaryWriter(run_dir / "tensorboard")
+    best = BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write)
+    evaluation = Evaluate(evaluate, best, eval_every, summaries)
+    state = tf.train.Checkpoint(
+        model=trainer.model, optimizer=trainer.optimizer, scored=evaluation.scored
+    )
+    divergence = Divergence(
+        run_dir, lambda step: [f"s{step}", "other"], loss_limit=10.0, skip=skip, most=2
+    )
     controller = Controller(
         trainer,
-        start_at=lambda step: iter(range(step + 1, 1000)),
-        evaluate=evaluate,
-        best=BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write),
-        advise=lambda _: None,
-        schedule=Schedule(steps=steps, **{**every, **schedule}),
-        divergence=Divergence(10.0, skip, most=2),
-        skipped=SkippedBatches(run_dir, lambda step: [f"s{step}", "other"]),
+        lambda step: iter(range(step + 1, 1000)),
+        Checkpoints(CheckpointStore(run_dir, state, keep=2), every=5, keep_start=skip),
+        [evaluation, Report(summaries, 3, steps, lambda: 0.1, lambda _: None), *hooks],
+        steps=steps,
+        divergence=divergence,
         signals=trainer.signals,
-        run_dir=run_dir,
-        showcase=NoShowcase(),
     )
-    return controller.run("")
+    controller.run()
+    return evaluation.outcome
 
 
 def _weight(trainer):
@@ -129,7 +133,7 @@ def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_p
 def test_a_loss_that_diverges_stops_the_run_and_names_the_sessions(tmp_path):
     with pytest.raises(TrainingError, match=r"sessions s13, other.*step-000000010") as caught:
         _start(tmp_path, CountingTrainer(bad=[13]))
-    assert "lower --learning_rate" in str(caught.value)
+    assert "lower `learning_rate`" in str(caught.value)
     diverged = json.loads((tmp_path / "diverged_batch.json").read_text())
     assert diverged == {"step": 13, "sessions": ["s13", "other"]}
 
@@ -155,7 +159,53 @@ def test_batches_are_left_out_a_bounded_number_of_times(tmp_path):
 def test_no_list_of_batches_is_one_error(tmp_path):
     (tmp_path / "skipped_batches.json").write_text('{"batches": [{}]}')
     with pytest.raises(ValueError, match=r"skipped_batches\.json: not a list of batches"):
-        SkippedBatches(tmp_path, lambda step: [])
+        Divergence(tmp_path, lambda step: [])
+
+
+def test_hooks_are_called_at_their_own_steps_and_told_of_every_stretch(tmp_path):
+    called = []
+
+    class Every4(Hook):
+        every = 4
+
+        def begin(self, step, resumed):
+            called.append(("begin", step, resumed))
+
+        def at_boundary(self, step, last):
+            if self.is_due(step, last):
+                called.append(("due", step, last))
+
+        def after_stretch(self, stretch):
+            called.append(("stretch", stretch.step, stretch.taken))
+
+        def end(self, step):
+            called.append(("end", step))
+
+    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Every4()])
+    # Boundaries: 3 and 6 of the report, 4 of the hook, 5 of the checkpoints.
+    assert called == [
+        ("begin", 0, False),
+        ("due", 0, False),
+        *(("stretch", 3, 3), ("stretch", 4, 1), ("due", 4, False)),
+        *(("stretch", 5, 1), ("stretch", 6, 1), ("due", 6, True)),
+        ("end", 6),
+    ]
+    del called[:]
+    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Every4()])
+    assert called == [("begin", 6, True), ("due", 6, True), ("end", 6)]
+
+
+def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
+    """Else a run that is cut off between the two would evaluate the step twice, or never."""
+    trainer = CountingTrainer()
+    checkpoints = []
+
+    def evaluate():
+        checkpoints.append(sorted(path.name for path in tmp_path.glob("checkpoints/*")))
+        return {"dev/score": 1.0}
+
+    _start(tmp_path, trainer, evaluate, steps=10)
+    assert checkpoints == [[], ["step-000000005"]]
 
 
 def test_the_stop_is_a_variable_of_the_inner_loop():

@@ -109,7 +109,7 @@ def test_evaluate_writes_scores_beside_chance(trained):
         "--candidates=4",
         f"--output={trained}/results.json",
     )
-    assert "response (matching)" in printed
+    assert "matching_r1" in printed
     assert f"results are in {trained}/results.json" in printed
     matching, cosine = json.loads((trained / "results.json").read_text())["results"]
     assert matching["scores"]["chance_r1"] == pytest.approx(25.0)

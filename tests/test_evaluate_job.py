@@ -5,6 +5,7 @@ import collections
 import pytest
 from dialogue_files import json_lines, run
 from tiny_bert import build_backbone, save_checkpoint
+from train_options import make_options
 
 from dcse_tf.cli.commands import evaluate as evaluate_command
 from dcse_tf.errors import OutputError
@@ -16,7 +17,6 @@ from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 LENGTH = 8
 
@@ -74,7 +74,7 @@ def test_results_that_cannot_be_written_after_all_are_printed(
     output = str(tmp_path / "results.json")
     with pytest.raises(OutputError, match="no space left"):
         evaluate_command(make_config(checkpoint, data_dir / "test.jsonl", output=output))
-    assert "response (matching)" in capsys.readouterr().out
+    assert "matching_r1" in capsys.readouterr().out
 
 
 def make_dialogues():
@@ -132,7 +132,7 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
         assert found.sessions >= 20
         assert (found.utterances == 3 * found.sessions) != join
     train(
-        TrainOptions(
+        make_options(
             data_dir=str(tmp_path / "data"),
             run_dir=str(tmp_path / "run"),
             encoder_size="tiny",

@@ -15,7 +15,7 @@ from dcse_tf.cli.presets import list_presets
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
-from dcse_tf.training.options import TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 JOBS = {job: options for job, (options, _) in COMMANDS.items()}

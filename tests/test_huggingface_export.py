@@ -11,6 +11,7 @@ import tokenizers
 import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_bert import DIM, VOCABULARY, build_backbone
+from train_options import make_options
 
 from dcse_tf.baselines.files import write_baseline
 from dcse_tf.baselines.flow import FlowOptions
@@ -26,7 +27,6 @@ from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabular
 from dcse_tf.options import OptionError
 from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 LENGTH = 9
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -256,7 +256,7 @@ def test_training_refuses_a_map_that_it_would_lose(whitened, data_dir, tmp_path)
     folder = write(whitened, tmp_path)
     run = {"data_dir": str(data_dir), "run_dir": str(tmp_path / "run")}
     with pytest.raises(InputError, match="Dense module behind the pooling"):
-        train(TrainOptions(encoder=str(folder), **run))
+        train(make_options(encoder=str(folder), **run))
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def find_by_hand(sentences, utterances, threshold):
     return spellings, found
 
 
-def find(sentences, utterances, threshold=0.8):
-    finder = LeakFinder("select.txt", sentences, threshold)
+def find(sentences, utterances, threshold=0.8, chunk=2048):
+    finder = LeakFinder("select.txt", sentences, threshold, chunk)
     for session_id, text in utterances:
         finder.add(session_id, text)
     return finder.finish()
@@ -74,12 +74,11 @@ def draw_texts(kind, seed, count, longest=12):
 @pytest.mark.parametrize("chunk", [1, 3, 2048])
 @pytest.mark.parametrize("threshold", ["0.1", "0.5", "0.8", "1"])
 @pytest.mark.parametrize("kind", ALPHABETS)
-def test_leaks_are_those_of_comparing_all_pairs(monkeypatch, kind, threshold, chunk):
-    monkeypatch.setattr(statistics, "_CHUNK", chunk)
+def test_leaks_are_those_of_comparing_all_pairs(kind, threshold, chunk):
     for seed in range(4):
         sentences = draw_texts(kind, seed, 25)
         utterances = [(f"s{i // 3}", t) for i, t in enumerate(draw_texts(kind, -1 - seed, 50))]
-        report = find(sentences, utterances, float(threshold))
+        report = find(sentences, utterances, float(threshold), chunk)
         keys, expected = find_by_hand(sentences, utterances, Fraction(threshold))
         ordered = sorted(expected, key=lambda key: (-len(key), key))
         found = [(k.sentence, k.session_id, k.utterance, k.similarity) for k in report.leaks]
@@ -106,11 +105,10 @@ def test_a_smaller_threshold_never_finds_fewer(kind):
 
 
 @pytest.mark.parametrize("kind", ALPHABETS)
-def test_the_order_of_utterances_changes_no_figure(monkeypatch, kind):
-    monkeypatch.setattr(statistics, "_CHUNK", 3)
+def test_the_order_of_utterances_changes_no_figure(kind):
     sentences, texts = draw_texts(kind, 5, 30), draw_texts(kind, 6, 60)
-    before = find(sentences, [("s", text) for text in texts], 0.3)
-    after = find(sentences, [("s", text) for text in sorted(texts)], 0.3)
+    before = find(sentences, [("s", text) for text in texts], 0.3, chunk=3)
+    after = find(sentences, [("s", text) for text in sorted(texts)], 0.3, chunk=3)
     assert (after.exact, after.near, after.long_near) == (
         before.exact,
         before.near,
@@ -190,26 +188,25 @@ def test_letters_and_digits_do_count(other):
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 2048])
-def test_the_first_of_the_best_utterances_is_kept_as_it_was_said(monkeypatch, chunk):
-    monkeypatch.setattr(statistics, "_CHUNK", chunk)
+def test_the_first_of_the_best_utterances_is_kept_as_it_was_said(chunk):
     # Trigrams in common with the sentence's four: 3 of 5, 4 of 5, 4 of 5, 2 of 4.
     said = [("s0", "abcdex"), ("s1", "Abcdefg"), ("s2", "xabcdef"), ("s3", "abcd")]
-    (leak,) = find(["ABC def"], said, 0.5).leaks
+    (leak,) = find(["ABC def"], said, 0.5, chunk).leaks
     assert (leak.sentence, leak.session_id, leak.utterance) == ("ABC def", "s1", "Abcdefg")
-    (leak,) = find(["ABC def"], [*said, ("s4", "a b c d e f"), ("s5", "abcdef")], 0.5).leaks
+    said += [("s4", "a b c d e f"), ("s5", "abcdef")]
+    (leak,) = find(["ABC def"], said, 0.5, chunk).leaks
     assert (leak.session_id, leak.utterance, leak.similarity) == ("s4", "a b c d e f", 1.0)
 
 
 def test_utterances_are_compared_once_and_then_forgotten(monkeypatch):
-    monkeypatch.setattr(statistics, "_CHUNK", 3)
-    finder = LeakFinder("select.txt", ["abcdef"], 0.8)
+    finder = LeakFinder("select.txt", ["abcdef"], 0.8, utterances_at_a_time=3)
     compared = []
 
     def spy(key):
         compared.append(key)
         return trigrams(key)
 
-    monkeypatch.setattr(statistics, "_shingles", spy)
+    monkeypatch.setattr(statistics, "_trigrams", spy)
     for text in ("a1", "A1", "b2", "c3", "d4", "", "e5", "f6", "g7"):
         finder.add("s", text)
     finder.finish()

@@ -6,17 +6,15 @@ import reference
 import tensorflow as tf
 from lettered_corpus import MASK, SPECIAL, prepare_sessions
 from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
+from train_options import make_options
 
 from dcse_tf.errors import InputError
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.masked_lm import build_masked_lm, load_head
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.tasks.masked_lm import MASKED_LM
-from dcse_tf.tasks.task import Setup
+from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64
@@ -127,10 +125,10 @@ def test_adapting_an_encoder_without_a_head_begins_from_its_token_embeddings(dat
     settings = {"task": "mlm", "data_dir": str(data_dir), "steps": 1, "learning_rate": 0.0}
     settings |= {"global_batch_size": 4, "dev_samples": 0}
     first, second = tmp_path / "first", tmp_path / "second"
-    train(TrainOptions(encoder_size="tiny", run_dir=str(first), **settings))
+    train(make_options(encoder_size="tiny", run_dir=str(first), **settings))
     config = first / "encoder/config.json"
     config.write_text(config.read_text().replace("1e-12", "0.02"))
-    train(TrainOptions(encoder=str(first), run_dir=str(second), seed=5, **settings))
+    train(make_options(encoder=str(first), run_dir=str(second), seed=5, **settings))
     assert json.loads((second / "encoder/config.json").read_text())["layer_norm_eps"] == 0.02
     before, after = (bert_weights.read_tensors(run / "encoder") for run in (first, second))
     for name, value in before.items():
@@ -139,15 +137,12 @@ def test_adapting_an_encoder_without_a_head_begins_from_its_token_embeddings(dat
 
 def test_the_task_predicts_every_ordinary_token_and_none_else(tmp_path):
     """With a rate of 1: [CLS] and [SEP] are neither asked for nor put in place of another."""
-    manifest = prepare_sessions(tmp_path, [8] * 60, words=12)
+    prepare_sessions(tmp_path, [8] * 60, words=12)
     settings = {"task": "mlm", "data_dir": str(tmp_path / "data"), "run_dir": "unused"}
     settings |= {"encoder_size": "tiny", "global_batch_size": 48, "layout": "padded"}
-    config = TrainOptions(mask_rate=1.0, max_predictions=20, **settings).with_defaults(480, 50)
-    vocabulary = read_vocabulary(tmp_path / "data/vocabulary")
-    # Neither the BERT nor its encoder is needed for the data.
-    setup = Setup(config, tmp_path / "data", manifest, vocabulary, None, None, {})
+    training = build_training(make_options(mask_rate=1.0, max_predictions=20, **settings))
     replaced = 0
-    for batch in MASKED_LM.make_dataset(setup, 0, 1).take(10).as_numpy_iterator():
+    for batch in training.dataset().take(10).as_numpy_iterator():
         # A turn has 14 tokens between [CLS] and [SEP].
         assert batch["mask_weights"].sum() == len(batch["mask_ids"]) == 48 * 14
         assert not set(batch["mask_ids"].tolist()) & set(SPECIAL)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from tiny_bert import LAYERS
+from train_options import make_options
 
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.errors import InputError
@@ -17,7 +18,6 @@ from dcse_tf.export.job import export
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
-from dcse_tf.training.options import TrainOptions
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run_dir(data_dir, tmp_path):
     write_vocabulary(encoder, vocabulary)
     checkpoints.write_max_sequence_length(encoder, 16)
     settings = {"data_dir": str(tmp_path / "corpus"), "run_dir": str(folder), "steps": 7}
-    TrainOptions(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
+    make_options(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
     kept = {"step": 5, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
     _write(encoder / "training.json", {**kept, "files": {}})
     _write(folder / "inputs.json", {"the corpus": read_manifest(data_dir).corpus_fingerprint})

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from train_options import make_options
 
 from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import InputError
@@ -15,7 +16,6 @@ from dcse_tf.model.dialogue_cse import read_turn_attention, write_turn_attention
 from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 STEPS = 6
 
@@ -36,7 +36,7 @@ def _train(data_dir, run_dir, **changes):
         "dev_samples": 20,
         "best_metric": "dev/cosine_r5",
     }
-    return train(TrainOptions(**{**settings, **changes})).scores
+    return train(make_options(**{**settings, **changes})).scores
 
 
 def _variables(run_dir):
@@ -49,7 +49,7 @@ def _variables(run_dir):
 @pytest.fixture(scope="module")
 def attentive(data_dir, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "attentive"
-    scores = _train(data_dir, run_dir, aggregation="attention", dev_samples=0, best_metric="")
+    scores = _train(data_dir, run_dir, aggregation="attention", dev_samples=0)
     assert scores == {}  # so the encoder kept is the last
     return run_dir
 
@@ -101,7 +101,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
     norms = {}
     for center in (False, True):
         run_dir = tmp_path / str(center)
-        changes = {"center_tokens": center, "dev_samples": 0, "best_metric": ""}
+        changes = {"center_tokens": center, "dev_samples": 0}
         changes["learning_rate"] = 1e-5  # the running average follows
         _train(data_dir, run_dir, batch_form=batch_form, **changes)
         encoder = load_graph(str(run_dir), "model")
@@ -114,7 +114,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
 
 def test_attention_without_matching_is_refused():
     with pytest.raises(OptionError, match="with `cosine_weight`=1 there is no matching"):
-        TrainOptions(
+        make_options(
             data_dir="d",
             run_dir="r",
             encoder_size="tiny",

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import gzip
 import json
 import multiprocessing
@@ -12,6 +13,7 @@ from dcse_tf.data.formats import jsonl
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
+from dcse_tf.data.processes import map_in_order
 from dcse_tf.data.records import assign_split
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -279,7 +281,8 @@ def many_chunks(monkeypatch):
     def split(turns):
         monkeypatch.setattr("dcse_tf.data.corpus._TURNS", turns)
         monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", 0)
-        monkeypatch.setattr("dcse_tf.data.processes._HERE", 0)
+        left_to_workers = functools.partial(map_in_order, works_too=False)
+        monkeypatch.setattr("dcse_tf.data.prepare.map_in_order", left_to_workers)
 
     return split
 

@@ -1,3 +1,4 @@
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -7,9 +8,16 @@ import sys
 import time
 
 import pytest
-from worker_functions import Adder, Broken, BrokenElsewhere, Killed, Late, Long, Refuser
+from worker_functions import (
+    Adder,
+    Broken,
+    BrokenElsewhere,
+    Killed,
+    KilledWhileSending,
+    Late,
+    Refuser,
+)
 
-from dcse_tf.data import processes
 from dcse_tf.data.processes import available_processors, map_in_order
 from dcse_tf.errors import InputError
 
@@ -23,42 +31,41 @@ def _leave_no_process():
 
 
 @pytest.fixture(params=[1, 3])
-def shared(request, monkeypatch):
+def shared(request, tmp_path):
     """Maps in one process; and in three, of which the first leaves all to the others."""
-    monkeypatch.setattr(processes, "_HERE", 0)
-    return lambda make, arguments, items: map_in_order(make, arguments, items, request.param, 0)
+    return functools.partial(
+        map_in_order, processes=request.param, few=0, folder=tmp_path, works_too=False
+    )
 
 
 @pytest.fixture
-def away(monkeypatch):
+def away(tmp_path):
     """Maps in one other process."""
-    monkeypatch.setattr(processes, "_HERE", 0)
-    return lambda make, arguments, items: map_in_order(make, arguments, items, 2, 0)
+    return functools.partial(map_in_order, processes=2, few=0, folder=tmp_path, works_too=False)
 
 
-@pytest.mark.parametrize("here", [0, 3])
+@pytest.mark.parametrize("works_too", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_results_come_in_order_whoever_works(monkeypatch, number, here):
+def test_results_come_in_order_whoever_works(tmp_path, number, works_too):
     """The parent works too, and alone at first, unless it leaves all to the others."""
-    monkeypatch.setattr(processes, "_HERE", here)
-    results = list(map_in_order(Adder, (100,), range(80), number, few=0))
-    assert [value for value, _ in results] == list(range(100, 180))
+    count = 400 if works_too else 80  # so many that the workers come to something
+    results = list(map_in_order(Adder, (100,), range(count), number, 0, tmp_path, works_too))
+    assert [value for value, _ in results] == list(range(100, 100 + count))
     workers = {process for _, process in results}
-    assert (os.getpid() in workers) == (number == 1 or here > 0)
-    assert len(workers - {os.getpid()}) in ([0] if number == 1 else range(here == 0, number))
+    assert (os.getpid() in workers) == (number == 1 or works_too)
+    assert len(workers - {os.getpid()}) in ([0] if number == 1 else range(1, number))
 
 
 @pytest.mark.parametrize(("items", "here"), [(0, True), (4, True), (5, False)])
-def test_the_first_few_items_are_worked_at_here(monkeypatch, items, here):
-    monkeypatch.setattr(processes, "_HERE", 0)
-    results = list(map_in_order(Adder, (0,), iter(range(items)), 2, few=4))
+def test_the_first_few_items_are_worked_at_here(tmp_path, items, here):
+    results = list(map_in_order(Adder, (0,), iter(range(items)), 2, 4, tmp_path, works_too=False))
     assert [value for value, _ in results] == list(range(items))
     assert all(process == os.getpid() for _, process in results[:4])
     assert all((process == os.getpid()) == here for _, process in results[4:])
 
 
-@pytest.mark.parametrize(("number", "held"), [(1, 1), (2, 10), (3, 15)])
-def test_a_bounded_number_of_items_is_held(number, held):
+@pytest.mark.parametrize(("number", "held"), [(1, 1), (2, 8), (3, 12)])
+def test_a_bounded_number_of_items_is_held(tmp_path, number, held):
     """And one more is at hand."""
     drawn, most = 0, 0
 
@@ -68,7 +75,7 @@ def test_a_bounded_number_of_items_is_held(number, held):
             drawn += 1
             yield drawn
 
-    for count, _ in enumerate(map_in_order(Adder, (0,), items(), number, few=3)):
+    for count, _ in enumerate(map_in_order(Adder, (0,), items(), number, 3, tmp_path)):
         most = max(most, drawn - count)
     assert (count, drawn) == (59, 60)
     assert most <= held + (number > 1)
@@ -116,18 +123,14 @@ def test_a_killed_worker_ends_the_work(away):
         list(away(Killed, (), range(20)))
 
 
-def test_a_worker_killed_in_the_middle_of_a_result_ends_the_work(away):
-    """The result is more than a pipe holds, and is not asked for before the worker is dead."""
-    results = away(Long, (10_000_000,), range(20))
-    process = int(next(results)[:20])
-    time.sleep(0.5)
-    os.kill(process, signal.SIGKILL)
+def test_a_worker_killed_while_it_sends_a_result_ends_the_work(away):
+    """The result takes longer to send than the worker lives; nobody waits for the rest of it."""
     with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
-        list(results)
+        list(away(KilledWhileSending, (200_000_000,), range(3)))
 
 
-def test_results_that_nobody_asks_for_end_the_work():
-    results = map_in_order(Adder, (0,), range(1000), 3, few=0)
+def test_results_that_nobody_asks_for_end_the_work(tmp_path):
+    results = map_in_order(Adder, (0,), range(1000), 3, 0, tmp_path)
     assert next(results)[0] == 0
     assert len(multiprocessing.active_children()) == 2
     results.close()
@@ -138,15 +141,16 @@ def test_there_is_a_processor_for_every_worker_by_default():
 
 
 SLEEP = """
+import pathlib
 import signal
 import sys
 # What a shell starts in the background, and all below it, ignores interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from dcse_tf.data import processes
+from dcse_tf.data.processes import map_in_order
 from worker_functions import Sleeper
 if __name__ == "__main__":
-    processes._HERE = 0
-    list(processes.map_in_order(Sleeper, tuple(sys.argv[1:]), range(1000), 3, few=0))
+    results = pathlib.Path(sys.argv[3])
+    list(map_in_order(Sleeper, tuple(sys.argv[1:3]), range(1000), 3, 0, results, works_too=False))
 """
 
 
@@ -174,7 +178,7 @@ def start(tmp_path):
         script.write_text(SLEEP)
         folder.mkdir()
         parent = subprocess.Popen(
-            [sys.executable, str(script), str(folder), str(seconds)],
+            [sys.executable, str(script), str(folder), str(seconds), str(tmp_path)],
             env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
             stderr=subprocess.PIPE,
             text=True,

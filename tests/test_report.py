@@ -44,19 +44,28 @@ STS = Result(
 def test_table_has_a_line_a_score_with_its_interval_and_chance():
     lines = format_table([RETRIEVAL]).splitlines()
     assert lines == [
-        "evaluation  file                score  value    95% interval  chance  tied %",
-        "----------------------------------------------------------------------------",
-        "retrieval   ecd/dev/select.txt  map    51.23  51.00 to 51.47   46.05     0.5",
-        "retrieval   ecd/dev/select.txt  mrr    70.00                   63.90     0.5",
+        "set                 score  value    95% interval  chance",
+        "--------------------------------------------------------",
+        "ecd/dev/select.txt  map    51.23  51.00 to 51.47   46.05",
+        "ecd/dev/select.txt  mrr    70.00                   63.90",
     ]
 
 
 def test_table_ends_with_the_warnings():
     lines = format_table([RETRIEVAL, STS]).splitlines()
     assert [line.split() for line in lines[4:5]] == [
-        ["sts", "sts.txt", "spearman", "-3.14", "-100.00", "to", "0.00", "0.00", "40.0"]
+        ["sts.txt", "spearman", "-3.14", "-100.00", "to", "0.00", "0.00"]
     ]
     assert lines[5:] == [STS.warning()]
+
+
+def test_scores_of_responses_say_how_they_were_scored():
+    results = [
+        dataclasses.replace(RETRIEVAL, task=task)
+        for task in ("response (matching)", "response (cosine)")
+    ]
+    names = [line.split()[1] for line in format_table(results).splitlines()[2:]]
+    assert names == ["matching_map", "matching_mrr", "cosine_map", "cosine_mrr"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +193,7 @@ def test_a_score_of_one_item_has_no_interval_and_a_line_all_the_same():
     result = make_result("retrieval", "s", "f", evaluation)
     assert result.intervals == {}
     assert format_table([result]).splitlines()[2].split() == [
-        "retrieval", "s", "map", "40.00", "46.00", "0.0"
+        "s", "map", "40.00", "46.00"
     ]  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-import dataclasses
 import json
 
 import pytest
 import tensorflow as tf
+from train_options import make_options, resolve
 
 from dcse_tf.errors import InputError
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.run_directory import begin_run
 
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
@@ -14,13 +14,13 @@ INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
 def _config(run_dir, **changes):
     settings = {"data_dir": "data", "encoder_size": "tiny", "run_dir": str(run_dir)}
-    return TrainOptions(**{**settings, **changes})
+    return make_options(**{**settings, **changes})
 
 
 def _begin(run_dir, inputs=INPUTS, devices=1, **changes):
     """Begins a run as `train` does: the settings given, and those filled in."""
     given = _config(run_dir, **changes)
-    return begin_run(given.with_defaults(1000, 50), given, inputs, devices)
+    return begin_run(resolve(given), given, inputs, devices)
 
 
 def _save_checkpoint(run_dir):
@@ -64,6 +64,7 @@ FREE = {
     "profile_steps": 2,
     "projector_sentences": 5,
     "logical_cpus": 2,
+    "epochs": 10.0,  # followed by the steps
 }
 FROM_NOW_ON = {
     "steps": 300,
@@ -78,7 +79,6 @@ COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index"}
 FIXED = {
     "task": "mlm",
     "encoder_size": "mini",
-    "epochs": 3.0,
     "global_batch_size": 10,
     "learning_rate": 1e-4,
     "warmup_steps": 7,
@@ -121,7 +121,7 @@ BESIDE = {
 
 
 def test_every_setting_is_in_one_of_these_lists():
-    assert {field.name for field in dataclasses.fields(TrainOptions)} == (
+    assert {field.name for field in TrainOptions.all_fields()} == (
         COMPARED | FREE.keys() | FROM_NOW_ON.keys() | FIXED.keys()
     )
 
@@ -132,7 +132,7 @@ def test_what_a_run_depends_on_may_not_change(tmp_path, name):
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)
     with pytest.raises(InputError, match=rf"config\.json: .*`{name}`: "):
-        _begin(tmp_path, **beside, **{name: FIXED[name]})
+        _begin(tmp_path, **{**beside, name: FIXED[name]})
 
 
 @pytest.mark.parametrize("name", [*FREE, *FROM_NOW_ON])
@@ -174,9 +174,9 @@ def test_files_may_move_but_not_change(tmp_path):
         InputError, match=r"inputs\.json: .*the corpus: SHA-256 cccc.* \(was .* aaaa"
     ):
         _begin(tmp_path / "new", {**INPUTS, "the corpus": "c" * 64})
-    before = {**INPUTS, "--token_vectors": "d" * 64}
+    before = {**INPUTS, "`token_vectors`": "d" * 64}
     (tmp_path / "new/inputs.json").write_text(json.dumps(before))
-    with pytest.raises(InputError, match=r"--token_vectors: none \(was SHA-256 dddd"):
+    with pytest.raises(InputError, match=r"`token_vectors`: none \(was SHA-256 dddd"):
         _begin(tmp_path / "new")
     (tmp_path / "new/inputs.json").write_text("[1]")
     with pytest.raises(InputError, match=r"inputs\.json"):

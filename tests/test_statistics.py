@@ -42,8 +42,8 @@ def count_tokens(texts):
     return np.array([len(row) + 2 for row in words]), np.array(unknown)
 
 
-def collect(sessions, counter=count_tokens):
-    collector = StatisticsCollector(str.split, counter)
+def collect(sessions, counter=count_tokens, chunk=4096):
+    collector = StatisticsCollector(str.split, counter, chunk)
     for session in sessions:
         collector.add(session)
     return collector.finish()
@@ -140,8 +140,7 @@ def test_at_most_twenty_frequent_utterances_are_named_ties_by_name():
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 10_000])
-def test_tokens_are_counted_over_the_borders_of_chunks(monkeypatch, chunk):
-    monkeypatch.setattr(statistics, "_CHUNK", chunk)
+def test_tokens_are_counted_over_the_borders_of_chunks(chunk):
     sessions = draw_sessions(3)
     calls = []
 
@@ -149,7 +148,7 @@ def test_tokens_are_counted_over_the_borders_of_chunks(monkeypatch, chunk):
         calls.append(list(texts))
         return count_tokens(texts)
 
-    found = collect(sessions, counter)
+    found = collect(sessions, counter, chunk)
     expected = count_plainly(sessions)
     assert dataclasses.asdict(found)["tokens_an_utterance"] == expected["tokens_an_utterance"]
     assert found.unknown_tokens == expected["unknown_tokens"] > 0
@@ -161,10 +160,9 @@ def test_tokens_are_counted_over_the_borders_of_chunks(monkeypatch, chunk):
     assert all(calls)
 
 
-def test_without_a_tokenizer_there_are_no_tokens(monkeypatch):
-    monkeypatch.setattr(statistics, "_CHUNK", 2)
+def test_without_a_tokenizer_there_are_no_tokens():
     sessions = draw_sessions(1)
-    found = collect(sessions, None)
+    found = collect(sessions, None, chunk=2)
     assert found.tokens_an_utterance is None
     assert found.unknown_tokens == 0
     with_tokens = collect(sessions)

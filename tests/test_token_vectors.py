@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from train_options import make_options
 
 from dcse_tf.errors import InputError
 from dcse_tf.model import weights
@@ -10,7 +11,6 @@ from dcse_tf.model.vectors import WordVectors
 from dcse_tf.model.weights import compute_token_embeddings
 from dcse_tf.options import OptionError
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = Vocabulary((*SPECIAL, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
@@ -92,7 +92,7 @@ def test_vectors_that_cannot_be_used_are_refused(rows, problem):
 
 def test_a_checkpoint_takes_no_vectors():
     with pytest.raises(OptionError, match="token_vectors"):
-        TrainOptions(data_dir="data", run_dir="run", encoder="bert", token_vectors="a.txt")
+        make_options(data_dir="data", run_dir="run", encoder="bert", token_vectors="a.txt")
 
 
 def _start(data_dir, run_dir, **changes):
@@ -107,7 +107,7 @@ def _start(data_dir, run_dir, **changes):
         "global_batch_size": 4,
         "dev_samples": 0,
     }
-    train(TrainOptions(**{**settings, **changes}))
+    train(make_options(**{**settings, **changes}))
     return weights.read_tensors(run_dir / "encoder")["embeddings.word_embeddings.weight"]
 
 

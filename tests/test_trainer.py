@@ -1,30 +1,21 @@
-import dataclasses
-
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
 from tiny_bert import build_backbone
+from train_options import make_options
 
-from dcse_tf.data.manifest import read_manifest
 from dcse_tf.model import bert
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.masked_lm import build_masked_lm
 from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.task import Setup
-from dcse_tf.training.options import TrainOptions
-from dcse_tf.training.trainer import (
-    Trainer,
-    WarmupDecay,
-    build_optimizer,
-    make_strategy,
-    seed_dropout,
-)
+from dcse_tf.training.build import build_training
+from dcse_tf.training.trainer import WarmupDecay, build_optimizer, make_strategy, seed_dropout
 
 
-def _config(data_dir, task, **changes) -> TrainOptions:
+def _build(data_dir, task, devices, **changes):
+    """A training on so many devices."""
     settings = {
         "task": task,
         "data_dir": str(data_dir),
@@ -37,49 +28,22 @@ def _config(data_dir, task, **changes) -> TrainOptions:
         "dropout": 0.0,
         "freeze_layers": 1,
         "freeze_embeddings": task == "dialogue_cse",
+        "warmup_steps": 2,
+        "decay": "linear",
     }
-    return TrainOptions(**{**settings, **changes}).with_defaults(1000, 50)
-
-
-def _build(data_dir, task, devices, **changes):
-    """A trainer on so many devices, and the setup it is made of."""
-    config = _config(data_dir, task, **changes)
-    strategy = make_strategy(devices, deterministic=False)
+    options = make_options(**{**settings, **changes})
     vocabulary = read_vocabulary(data_dir / "vocabulary")
+    strategy = make_strategy(devices, deterministic=False)
     with strategy.scope():
         shape = bert.make_bert_config(2, 64, len(vocabulary.tokens))
-        backbone = bert.build_backbone(shape, config.dropout, config.compute_dtype)
+        backbone = bert.build_backbone(shape, options.dropout, options.compute_dtype)
         # From BERT's 0.02 so small a model is saturated; from this it learns.
-        bert.initialize_weights(backbone.trainable_variables, config.seed, stddev=0.05)
-        bert.freeze(backbone, config.freeze_layers, config.freeze_embeddings)
-        encoder = bert.build_bert_encoder(backbone)
-        manifest = read_manifest(data_dir)
-        setup = Setup(config, data_dir, manifest, vocabulary, backbone, encoder, {})
-        model = TASKS[task].build_model(setup)
-        optimizer = build_optimizer(WarmupDecay(config.learning_rate, 2, "linear", 10), 0.01)
-    chosen = TASKS[task]
-    trainer = Trainer(
-        strategy,
-        model,
-        optimizer,
-        chosen.compute_loss,
-        chosen.metric_names,
-        config.clip_norm,
-        config.jit_compile,
-        seed=config.seed,
-    )
-    return trainer, setup
+        bert.initialize_weights(backbone.trainable_variables, options.seed, stddev=0.05)
+    return build_training(options, strategy=strategy, backbone=backbone)
 
 
-def _iterator(trainer, setup, first_step=0):
-    replicas = trainer.strategy.num_replicas_in_sync
-    task = TASKS[setup.config.task]
-    make = trainer.strategy.distribute_datasets_from_function
-    return iter(make(lambda _: task.make_dataset(setup, first_step, replicas)))
-
-
-def _first_gradients(trainer, setup):
-    batch = next(_iterator(trainer, setup))
+def _first_gradients(training):
+    batch, trainer = next(training.batches()), training.trainer
 
     # In a graph, as in training: eager replicas may reach their collectives in any order.
     @tf.function
@@ -97,25 +61,25 @@ def _compare_gradients(expected, found):
 
 @pytest.mark.parametrize("task", ["dialogue_cse", "mlm", "siamese_multi", "simcse"])
 def test_two_devices_give_the_gradients_of_one(data_dir, task):
-    gradients = [_first_gradients(*_build(data_dir, task, devices)) for devices in (1, 2)]
+    gradients = [_first_gradients(_build(data_dir, task, devices)) for devices in (1, 2)]
     _compare_gradients(*gradients)
 
 
 def test_two_devices_take_the_steps_of_one(data_dir):
     one, two = (_build(data_dir, "dialogue_cse", devices) for devices in (1, 2))
-    metrics = [trainer.train(_iterator(trainer, setup), 3) for trainer, setup in (one, two)]
+    metrics = [training.trainer.train(training.batches(), 3) for training in (one, two)]
     for name in ("loss", "accuracy", "gradient_norm", "samples"):
         assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
     assert metrics[0]["samples"] == 24.0
-    weights = [trainer.model.get_weights() for trainer, _ in (one, two)]
+    weights = [training.model.get_weights() for training in (one, two)]
     for first, second in zip(*weights, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-4)
 
 
 def test_training_lowers_the_loss(data_dir):
-    trainer, setup = _build(data_dir, "dialogue_cse", 1, dropout=0.1, learning_rate=3e-3)
-    iterator = _iterator(trainer, setup)
-    losses = [trainer.train(iterator, 5)["loss"] for _ in range(5)]
+    training = _build(data_dir, "dialogue_cse", 1, dropout=0.1, learning_rate=3e-3, steps=50)
+    batches = training.batches()
+    losses = [training.trainer.train(batches, 5)["loss"] for _ in range(5)]
     assert losses[-1] < losses[0] - 0.1
 
 
@@ -134,7 +98,7 @@ def _mask_states(trainer, seed, step):
 
 
 def test_seed_step_layer_and_replica_decide_the_dropout_masks(data_dir):
-    trainer, _ = _build(data_dir, "dialogue_cse", 2, dropout=0.1)
+    trainer = _build(data_dir, "dialogue_cse", 2, dropout=0.1).trainer
     draws = {(seed, step): _mask_states(trainer, seed, step) for seed in (0, 1) for step in (0, 1)}
     for key, states in draws.items():
         assert _mask_states(trainer, *key) == states  # whatever was drawn between
@@ -154,24 +118,25 @@ def _variables(trainer):
 def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir, layout, devices):
     """A bucketed batch calls each dropout several times a step."""
     settings = {"layout": layout, "dropout": 0.3}
-    whole, setup = _build(data_dir, "dialogue_cse", devices, **settings)
-    whole.train(_iterator(whole, setup), 2)
-    saved = [variable.numpy() for variable in _variables(whole)]
-    whole.train(_iterator(whole, setup, first_step=2), 2)
+    whole = _build(data_dir, "dialogue_cse", devices, **settings)
+    whole.trainer.train(whole.batches(), 2)
+    saved = [variable.numpy() for variable in _variables(whole.trainer)]
+    whole.trainer.train(whole.batches(2), 2)
 
-    resumed, setup = _build(data_dir, "dialogue_cse", devices, **settings)
-    for variable, value in zip(_variables(resumed), saved, strict=True):
+    resumed = _build(data_dir, "dialogue_cse", devices, **settings)
+    for variable, value in zip(_variables(resumed.trainer), saved, strict=True):
         variable.assign(value)
-    resumed.train(_iterator(resumed, setup, first_step=2), 2)
-    for found, expected in zip(_variables(resumed), _variables(whole), strict=True):
+    resumed.trainer.train(resumed.batches(2), 2)
+    for found, expected in zip(_variables(resumed.trainer), _variables(whole.trainer), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_after_it_is_averaged(data_dir):
-    trainer, setup = _build(data_dir, "dialogue_cse", 1, clip_norm=1e-12, learning_rate=1.0)
+    training = _build(data_dir, "dialogue_cse", 1, clip_norm=1e-12, learning_rate=1.0)
+    trainer = training.trainer
     trainer.optimizer.weight_decay = None
     before = [v.numpy() for v in trainer.model.trainable_variables]
-    metrics = trainer.train(_iterator(trainer, setup), 1)
+    metrics = trainer.train(training.batches(), 1)
     assert metrics["gradient_norm"] > 1e-3
     # Adam divides by the gradient's size + 1e-6, so a gradient of norm 1e-12 moves nothing much.
     for variable, old in zip(trainer.model.trainable_variables, before, strict=True):
@@ -179,10 +144,10 @@ def test_the_gradient_is_clipped_after_it_is_averaged(data_dir):
 
 
 def test_a_metric_is_a_mean_over_rows(data_dir):
-    trainer, setup = _build(data_dir, "dialogue_cse", 1, learning_rate=0.0)
-    together = trainer.train(_iterator(trainer, setup), 4)
-    iterator = _iterator(trainer, setup)
-    apart = [trainer.train(iterator, 1) for _ in range(4)]
+    training = _build(data_dir, "dialogue_cse", 1, learning_rate=0.0)
+    together = training.trainer.train(training.batches(), 4)
+    batches = training.batches()
+    apart = [training.trainer.train(batches, 1) for _ in range(4)]
     assert together["loss"] == pytest.approx(np.mean([m["loss"] for m in apart]), rel=1e-5)
     assert together["tokens"] == sum(m["tokens"] for m in apart)
 
@@ -191,7 +156,7 @@ def test_a_metric_is_a_mean_over_rows(data_dir):
 def padded(data_dir, request):
     """A task, and its gradients where every utterance is padded."""
     built = _build(data_dir, request.param, 1, layout="padded")
-    return request.param, _first_gradients(*built)
+    return request.param, _first_gradients(built)
 
 
 @pytest.mark.parametrize(
@@ -205,14 +170,14 @@ def padded(data_dir, request):
 )
 def test_layout_and_compiling_change_no_gradient(data_dir, padded, changes):
     task, expected = padded
-    _compare_gradients(expected, _first_gradients(*_build(data_dir, task, 1, **changes)))
+    _compare_gradients(expected, _first_gradients(_build(data_dir, task, 1, **changes)))
 
 
 def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_dir):
     settings = {"batch_form": "dense", "session_turns": 4, "negatives": 0}
     plain = _build(data_dir, "dialogue_cse", 1, layout="padded", **settings)
     other = _build(data_dir, "dialogue_cse", 2, jit_compile=True, **settings)
-    metrics = [trainer.train(_iterator(trainer, setup), 2) for trainer, setup in (plain, other)]
+    metrics = [training.trainer.train(training.batches(), 2) for training in (plain, other)]
     for name in ("loss", "accuracy", "positive_similarity", "gradient_norm", "samples"):
         assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
 
@@ -220,17 +185,17 @@ def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_di
 def test_plain_and_unique_batches_give_the_same_gradients(data_dir):
     """The same samples, every use of an utterance encoded by itself or each utterance once."""
     forms = [_build(data_dir, "dialogue_cse", 1, batch_form=form) for form in ("plain", "unique")]
-    _compare_gradients(*(_first_gradients(*built) for built in forms))
+    _compare_gradients(*(_first_gradients(built) for built in forms))
 
 
 def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):
     full = _build(data_dir, "dialogue_cse", 1)
     half = _build(data_dir, "dialogue_cse", 1, compute_dtype="bfloat16")
-    assert {v.dtype for v in half[0].model.trainable_variables} == {"float32"}
-    batch = next(_iterator(*half))
-    outputs = half[0].model(batch, training=False)
+    assert {v.dtype for v in half.model.trainable_variables} == {"float32"}
+    batch = next(half.batches())
+    outputs = half.model(batch, training=False)
     assert outputs["similarity"].dtype == outputs["loss"].dtype == tf.float32
-    exact = full[0].model(batch, training=False)["similarity"]
+    exact = full.model(batch, training=False)["similarity"]
     difference = np.abs(outputs["similarity"] - exact).max()
     assert 1e-6 < difference < 0.02  # bfloat16 has 8 bits: it is used, and it is close
 
@@ -238,9 +203,9 @@ def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):
 @pytest.mark.parametrize("layout", ["padded", "packed", "bucketed"])
 def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layout):
     """What the backward pass takes from the forward pass, and so keeps, is of trained layers."""
-    trainer, setup = _build(data_dir, "dialogue_cse", 1, layout=layout)
-    batch = next(_iterator(trainer, setup))
-    graph = tf.function(trainer._sum_gradients).get_concrete_function(batch).graph
+    training = _build(data_dir, "dialogue_cse", 1, layout=layout)
+    batch = next(training.batches())
+    graph = tf.function(training.trainer._sum_gradients).get_concrete_function(batch).graph
     backward = [op for op in graph.get_operations() if op.name.startswith("gradient_tape/")]
     taken = {
         source.op.name
@@ -303,10 +268,3 @@ def test_learning_rate(decay, step, expected):
 
 def test_a_peak_below_the_floor_is_kept():
     assert float(WarmupDecay(5e-6, 0, "exponential", 10)(10_000_000)) == pytest.approx(5e-6)
-
-
-def test_a_task_is_data():
-    """The loops know tasks by their fields alone."""
-    assert all(dataclasses.is_dataclass(task) for task in TASKS.values())
-    baselines = {"siamese_single", "siamese_multi", "simcse"}
-    assert set(TASKS) == {"dialogue_cse", "mlm", *baselines}

@@ -11,10 +11,10 @@ import safetensors.numpy
 from lettered_corpus import TOKENS, prepare_sessions, turn_ids
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
+from train_options import make_options
 
 from dcse_tf.model import bert
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 TURNS = [3, 2, 4]  # of the three sessions
 LAYERS, DIM, HEADS, EPSILON = 2, 128, 2, 1e-12
@@ -51,7 +51,7 @@ def run(corpus, run_dir, **changes):
         "log_every": 1,
         "dev_samples": 0,
     }
-    train(TrainOptions(**{**settings, **changes}))
+    train(make_options(**{**settings, **changes}))
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     return {
         tag.removeprefix("train/"): [
@@ -186,7 +186,7 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
         "dev_sts": str(sts),
         "best_metric": "dev/spearman",
     }
-    train_from_command_line(TrainOptions(**settings))
+    train_from_command_line(make_options(**settings))
     printed = capsys.readouterr().out
     assert "kept: step 0 of 2, dev/spearman 100 (last step: " in printed
     assert "the one that the training started from, unchanged" in printed

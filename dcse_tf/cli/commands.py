@@ -23,6 +23,7 @@ from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -31,7 +32,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 
 def prepare_data(options: PrepareOptions) -> None:
@@ -123,7 +123,7 @@ def compare(options: CompareOptions) -> None:
     for (model, _, other_settings), found in zip(others, compared, strict=True):
         print(f"first: {baseline}, second: {model}")
         for difference in describe_differences(settings, other_settings):
-            print(f"warning: {difference}")
+            print(f"warning: {as_flags(difference)}")
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
@@ -236,12 +236,12 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
         arguments: its flags; None for those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-        print(_describe(job))
-        return
     kind, function = COMMANDS[job]
     faulthandler.enable()
     try:
+        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+            print(_describe(job))
+            return
         options = parse_flags(kind, job, arguments)
         find_files(options)
         with progress.show_log(spell=as_flags):

@@ -12,6 +12,7 @@ from absl import flags
 from dcse_tf.cli.presets import find_presets
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import OptionError, Options
+from dcse_tf.plugins import load_plugins
 
 T = TypeVar("T", bound=Options)
 
@@ -67,8 +68,9 @@ def define_flags(options: type[Options], job: str) -> flags.FlagValues:
 
 
 def list_fields(options: type[Options]) -> Sequence[dataclasses.Field]:
-    """The options that a command line offers."""
-    return dataclasses.fields(options)
+    """The options that a command line offers, those of plug-ins among them."""
+    load_plugins()
+    return options.all_fields()
 
 
 def plain_type(hint: Any) -> type:

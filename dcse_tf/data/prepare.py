@@ -86,7 +86,9 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
         }
         chunks = split_into_chunks(read_raw_sessions(config, bad_lines))
         workers = config.workers or min(available_processors(), _MOST_WORKERS)
-        results = map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
+        results = map_in_order(
+            ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS, folder
+        )
         for result in stack.enter_context(contextlib.closing(results)):
             fingerprint.update(result.content)
             dropped.update(result.dropped)

@@ -1,37 +1,34 @@
-"""Work shared among processes, the results in order. No TensorFlow here.
-
-The standard library's pools would do, but for one thing: a worker that is killed while it sends a
-result leaves them waiting for the rest of it. Here every worker has a pipe of its own, whose other
-end nobody else holds, so that its end, and the parent's, is noticed in the middle of a message.
-"""
+"""Work shared among processes by `concurrent.futures`, the results in order. No TensorFlow here."""
 
 import collections
+import concurrent.futures
 import contextlib
+import functools
 import gc
 import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import pathlib
 import pickle
-import queue
 import signal
+import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Items that a worker has: one being answered, one to work at, one to go on with.
-_QUEUED = 3
-# Items a process that may be held, given out or done before their turn: by all, and before the
-# parent takes one for itself.
-_HELD, _HERE = 5, 4
+# Items for each process that are under way, or done and waiting for an earlier one.
+_UNDER_WAY = 4
 
 
 def available_processors() -> int:
     """How many processors this process may use."""
+    # From Python 3.13 on: os.process_cpu_count().
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
@@ -43,175 +40,176 @@ def map_in_order(
     items: Iterable[T],
     processes: int,
     few: int,
+    folder: pathlib.Path,
+    works_too: bool = True,
 ) -> Generator[R]:
-    """Yields `make(*arguments)(item)` of every item, in the order of the items.
+    """Yields `make(*arguments)(item)` for every item, in the order of the items.
 
-    This process works too, from the first item on: while the others begin, which may take seconds,
-    and whenever they have enough to do. So an input that ends meanwhile is not held up by them.
+    Workers that import TensorFlow need seconds to start. This process works meanwhile, and later
+    whenever it would otherwise wait, so a short input is not held up by them.
 
     Args:
-        make: makes the function, once in every process that works; it is found by its name in its
-            module, for the processes are begun anew ("spawn") and not copied.
+        make: makes the function, once in every process that works. Workers are started afresh
+            ("spawn"), since a copy of a process that runs TensorFlow may hang; so `make` must be
+            importable by name.
         arguments: of `make`.
-        items: what to work at; a bounded number of them is held.
-        processes: how many work, this one among them.
-        few: after so many items the others are begun.
+        items: what to work at; only a bounded number of them is read ahead.
+        processes: how many processes work, this one included.
+        few: workers are started only if there are more items than this.
+        folder: where the workers may leave results until they are asked for.
+        works_too: whether this process works while there are workers.
 
     Raises:
-        ChildProcessError: a process was killed.
-        Exception: whatever an item's work raised, in its turn, wherever that was done.
+        ChildProcessError: a worker was killed.
+        Exception: whatever `make`, the items or the work raised; that of an item in its turn.
     """
-    function, later = make(*arguments), iter(items)
-    yield from map(function, itertools.islice(later, few if processes > 1 else None))
-    item = next(later, _NO_MORE)
-    if item is _NO_MORE:
-        return
-    pool = [_Worker(pickle.dumps((make, arguments))) for _ in range(processes - 1)]
-    try:
-        yield from _share(pool, function, itertools.chain([item], later))
-    finally:
-        for worker in pool:
-            worker.process.kill()  # in the midst of an import it would hear nothing else
-        for worker in pool:
-            worker.process.join()
-            worker.connection.close()
+    function, rest = make(*arguments), iter(items)
+    yield from map(function, itertools.islice(rest, few if processes > 1 else None))
+    for item in itertools.islice(rest, 1):  # none if that was all
+        work = pickle.dumps((make, arguments))
+        with _start_workers(processes - 1, work, folder) as submit:
+            more = itertools.chain([item], rest)
+            yield from _share(function if works_too else None, more, submit, processes)
 
 
-_NO_MORE: Any = object()
-Result = tuple[bool, Any]  # whether it went well; the value, or the error
+def _share(
+    function: Callable[[T], R] | None,
+    items: Iterator[T],
+    submit: Callable[[Callable, Any], Future],
+    processes: int,
+) -> Iterator[R]:
+    """Hands items to the workers and yields the results in order.
 
-
-class _Worker:
-    """A process and the end of its pipe.
-
-    Attributes:
-        ready: whether it has made its function.
-        numbers: of the items it has, the oldest first.
+    Args:
+        function: what this process does with an item itself; None to leave all to the workers.
+        items: the items.
+        submit: starts a call in a worker; the future's result is read by `_read_result`.
+        processes: how many there are, this one included.
     """
+    starting = {submit(_start, None) for _ in range(processes - 1)}
+    under_way: collections.deque[tuple[T, Future]] = collections.deque()
+    while True:
+        started = {future for future in starting if future.done()}
+        starting -= started
+        for future in started:
+            future.result()  # raises what went wrong there
 
-    def __init__(self, work: bytes):
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.ready = False
-        self.numbers: collections.deque[int] = collections.deque()
+        # Until the first worker is ready all of the work is done here.
+        if function and len(starting) == processes - 1:
+            if not (own := list(itertools.islice(items, 1))):
+                return
+            yield function(own[0])
+            continue
 
-    def give(self, number: int, item: Any) -> None:
-        content = pickle.dumps(item)
-        with _notice_its_end():
-            self.connection.send_bytes(content)
-        self.numbers.append(number)
+        room = _UNDER_WAY * processes - len(under_way)
+        under_way.extend((item, submit(_work, item)) for item in itertools.islice(items, room))
+        if not under_way:
+            return
+        while not under_way[0][1].done():
+            if not function or not _do_one_here(function, under_way):
+                concurrent.futures.wait([under_way[0][1]])
+        result = under_way.popleft()[1].result()
+        yield _read_result(result) if isinstance(result, _ResultFile) else result
 
-    def take(self) -> dict[int, Result]:
-        """The number of the item that was done and its result; nothing where it is now ready."""
-        with _notice_its_end():
-            content = self.connection.recv_bytes()
-        result = pickle.loads(content)
-        if self.ready:
-            return {self.numbers.popleft(): result}
-        if not result[0]:
-            raise result[1]
-        self.ready = True
-        return {}
+
+def _do_one_here(
+    function: Callable[[T], R], under_way: collections.deque[tuple[T, Future]]
+) -> bool:
+    """Takes back the first item that no worker has, and works at it; False if there is none."""
+    for place, (item, future) in enumerate(under_way):
+        if future.cancel():
+            own: Future = Future()
+            try:
+                own.set_result(function(item))
+            except Exception as error:  # raised in its turn
+                own.set_exception(error)
+            under_way[place] = item, own
+            return True
+    return False
 
 
 @contextlib.contextmanager
-def _notice_its_end() -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise ChildProcessError(
-            "a worker process ended before its work was done: it was killed, perhaps for want of "
-            "memory; fewer `workers` need less"
-        ) from error
+def _start_workers(
+    count: int, work: bytes, folder: pathlib.Path
+) -> Iterator[Callable[[Callable, Any], Future]]:
+    """Yields what submits a call to a worker; no worker outlives the block, or this process.
+
+    Args:
+        count: how many workers.
+        work: the pickled `make` and its arguments. Unpickling imports what they need, which must
+            not happen before `_begin` has run.
+        folder: where results pass through.
+    """
+    context = multiprocessing.get_context("spawn")
+    # Nothing is ever sent. Only this process holds this end, so the workers see it closed when
+    # this process ends, however it does.
+    theirs, lifeline = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(dir=folder) as results:
+        pool = ProcessPoolExecutor(count, context, _begin, (theirs, pathlib.Path(results), work))
+        try:
+            yield pool.submit
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "a worker process ended before its work was done: it was killed, perhaps for want "
+                "of memory; fewer `workers` need less"
+            ) from error
+        finally:
+            lifeline.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+            theirs.close()
 
 
-def _share(pool: list[_Worker], function: Callable, items: Iterator) -> Iterator:
-    """Gives every item to the worker that has the fewest, or works at it here; in order."""
-    results: dict[int, Result] = {}
-    given, item = 0, next(items, _NO_MORE)
-    for turn in itertools.count():
-        while turn not in results:
-            held = (given - turn) / (len(pool) + 1)
-            free = [worker for worker in pool if worker.ready and len(worker.numbers) < _QUEUED]
-            if item is not _NO_MORE and free and held < _HELD:
-                min(free, key=lambda worker: len(worker.numbers)).give(given, item)
-            elif item is not _NO_MORE and held < _HERE:
-                results[given] = _try(function, item)
-            elif item is not _NO_MORE or turn < given:
-                results.update(_take_what_is_done(pool, wait=True))
-                continue
-            else:
-                return
-            given, item = given + 1, next(items, _NO_MORE)
-            results.update(_take_what_is_done(pool, wait=False))
-        succeeded, value = results.pop(turn)
-        if not succeeded:
-            raise value
-        yield value
+# Of a worker process: what `_begin` was given.
+_folder: pathlib.Path
+_pickled_work: bytes
 
 
-def _take_what_is_done(pool: list[_Worker], wait: bool) -> dict[int, Result]:
-    """Takes an answer of each worker that has one; waits for the first."""
-    waiting: dict[object, _Worker] = {worker.connection: worker for worker in pool}
-    connections = [worker.connection for worker in pool]
-    results = {}
-    for connection in multiprocessing.connection.wait(connections, None if wait else 0):
-        results.update(waiting[connection].take())
-    return results
-
-
-def _serve(connection: multiprocessing.connection.Connection, work: bytes) -> None:
-    """A worker's life: it works at what comes until it is ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends the work
+def _begin(
+    lifeline: multiprocessing.connection.Connection, folder: pathlib.Path, work: bytes
+) -> None:
+    """The first that a worker does."""
+    global _folder, _pickled_work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the work
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take all of a GPU's memory
-    items: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, items), daemon=True).start()
-    answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_send, args=(connection, answers), daemon=True).start()
-    succeeded, function = _try(_make, work)
-    answers.put(_answer((succeeded, None if succeeded else function)))
-    while True:
-        item = items.get()
-        answers.put(_answer(_try(lambda item=item: function(pickle.loads(item)))))
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    _folder, _pickled_work = folder, work
 
 
-def _listen(connection: multiprocessing.connection.Connection, items: queue.SimpleQueue) -> None:
-    """Takes items at any time, so that the parent never waits to give one to a worker that waits
-    to give a result; and ends the process with the parent, whatever it is at."""
-    try:
-        while True:
-            items.put(connection.recv_bytes())
-    except (EOFError, OSError):
-        os._exit(0)
+def _end_with_parent(lifeline: multiprocessing.connection.Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(0)  # whatever the worker is at
 
 
-def _send(connection: multiprocessing.connection.Connection, answers: queue.SimpleQueue) -> None:
-    """Sends answers while the next item is worked at: the parent may be at one of its own."""
-    with contextlib.suppress(OSError):  # the parent has ended, which `_listen` notices
-        while True:
-            connection.send_bytes(answers.get())
-
-
-def _make(work: bytes) -> Callable[[Any], Any]:
-    make, arguments = pickle.loads(work)
+@functools.cache
+def _make_function() -> Callable[[Any], Any]:
+    make, arguments = pickle.loads(_pickled_work)
     function = make(*arguments)
     gc.freeze()  # what the imports made stays; collections need not look through it
     return function
 
 
-def _try(function: Callable[..., Any], *arguments: Any) -> Result:
-    try:
-        return True, function(*arguments)
-    except Exception as error:
-        return False, error
+def _start(_: None) -> None:
+    _make_function()
 
 
-def _answer(result: Result) -> bytes:
-    succeeded, value = result
-    if not succeeded:
-        lines = traceback.format_exception(value)
-        value.add_note(f"In a worker process:\n{''.join(lines)}")
-    return pickle.dumps(result)
+class _ResultFile(str):
+    """The path of a pickled result."""
+
+
+def _work(item: Any) -> _ResultFile:
+    """Works at an item and leaves the result in a file.
+
+    A worker that is killed while it sends a large result through the pool's one pipe would leave
+    the parent waiting for the rest, and the other workers for their turn. A path is sent at once.
+    """
+    result = _make_function()(item)
+    with tempfile.NamedTemporaryFile(dir=_folder, delete=False) as file:
+        pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)
+    return _ResultFile(file.name)
+
+
+def _read_result(path: str) -> Any:
+    content = pathlib.Path(path).read_bytes()
+    pathlib.Path(path).unlink()
+    return pickle.loads(content)

@@ -1,8 +1,8 @@
-"""How sure a score is: bootstrap over queries, pairs or samples (Efron and Tibshirani 1993).
+"""How certain a score is: bootstrap over queries, pairs or samples (Efron and Tibshirani 1993).
 
-A score is a statistic of the items of a set. Drawn again with replacement, the items give the
-score's distribution; its 2.5th and 97.5th percentiles are the 95% interval. Two models are compared
-on the same draws (paired), which takes out what makes an item hard for both.
+A score is a statistic of the items of a set. Resampling the items with replacement gives its
+distribution, whose 2.5th and 97.5th percentiles are the 95% interval. Two models are compared on
+the same resamples (paired), which removes what makes an item hard for both.
 """
 
 import dataclasses
@@ -15,18 +15,19 @@ from dcse_tf.evaluation import metrics
 
 CONFIDENCE = 0.95
 RESAMPLES = 5000
-_BATCH = 500  # resamples held at a time
+_BATCH = 500  # resamples held in memory at a time
 
 Items = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The second model's score less the first's, in points.
+    """The second model's score minus the first's, in percentage points.
 
     Attributes:
-        low, high: the 95% interval.
-        p_value: two-sided, of the hypothesis that the models are equal.
+        value: the difference.
+        low, high: its 95% interval.
+        p_value: two-sided, for the hypothesis that the models are equal.
     """
 
     value: float
@@ -36,14 +37,14 @@ class Difference:
 
 
 def score_names(items: Iterable[str]) -> list[str]:
-    """The scores that items of these names give."""
+    """The scores that are computed from items of these names."""
     if "cosine" in items:
         return ["spearman"]
     return [name for name in items if not name.startswith("chance_") and name != "tie_share"]
 
 
 def interval(items: Items, name: str, seed: int = 0) -> tuple[float, float] | None:
-    """The 95% interval of a score; None where there are fewer than two items."""
+    """The 95% interval of a score; None if there are fewer than two items."""
     if name == "spearman":
         return _bootstrap((items["degree"], items["cosine"]), _correlation, seed)[1]
     return _bootstrap((items[name],), _mean, seed)[1]
@@ -71,28 +72,29 @@ def paired_difference(
     """Bootstrap of a difference between two models over the items that both were scored on.
 
     Args:
-        data: float `[items]` each; drawn together.
-        statistic: (*data, axis) to the difference in points, vectorised over leading axes.
-        seed: of the draws.
+        data: arrays float `[items]`, resampled together.
+        statistic: (*data, axis) to the difference in percentage points, vectorised over the
+            leading axes.
+        seed: of the resamples.
 
     Raises:
         ValueError: fewer than two items.
     """
     draws, limits = _bootstrap(data, statistic, seed)
     if limits is None:
-        raise ValueError("two items at least are needed")
-    # One is added to each count, so that no finite number of draws gives a p-value of zero.
+        raise ValueError("at least two items are needed")
+    # One is added to each count: no finite number of resamples justifies a p-value of zero.
     below, above = (1 + np.sum(draws <= 0)), (1 + np.sum(draws >= 0))
     p_value = min(1.0, 2.0 * float(min(below, above)) / (len(draws) + 1))
     return Difference(float(statistic(*data, axis=-1)), *limits, p_value)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for how many there are, in the order given (Holm 1979).
+    """P-values corrected for multiple comparisons, in the order given (Holm 1979).
 
-    The chance that any comparison of models that are in truth equal has a corrected p-value below
-    0.05 is 5% at most, even where the comparisons depend on one another. The k-th smallest of m is
-    multiplied by m - k + 1, and is never less than the one before it.
+    If all models are in truth equal, the probability of any corrected p-value below 0.05 is at most
+    5%, even if the comparisons depend on each other. The k-th smallest of m p-values is multiplied
+    by m - k + 1, and is never smaller than the one before it.
     """
     order = np.argsort(p_values)
     factors = np.arange(len(p_values), 0, -1)

@@ -1,4 +1,4 @@
-"""A response of a session and its context, taken apart by the model."""
+"""Which pairs of tokens make up the similarity of a response and its context."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.model.matching import TurnAttention
 
-# The floor under the squared norms that the model's cosine has (`layers.cosine_similarity`).
+# The smallest product of squared norms, as in the model's own cosine.
 _FLOOR = 1e-24
 
 
@@ -18,9 +18,9 @@ class Matching:
     """A response matched with the turns of its context.
 
     Attributes:
-        matrices: float64 `[tokens of the turn, tokens of the response]` for each turn, M.
+        matrices: the matching matrix M of each turn, float64 `[turn tokens, response tokens]`.
         weights: float64 `[turns]`, how much each turn counts.
-        contributions: as `matrices`; over all turns and cells they add up to the similarity.
+        contributions: in the shapes of `matrices`; their total is the similarity.
         similarity: the cosine of the context-aware and the context-free embedding.
     """
 
@@ -32,7 +32,7 @@ class Matching:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A token of a turn, a token of the response, and what they bring."""
+    """A token of a context turn, a token of the response, and their contribution."""
 
     turn: int
     context_token: int
@@ -50,19 +50,19 @@ def decompose(
     response: np.ndarray,
     weigh: Callable[[np.ndarray], np.ndarray] = mean_weights,
 ) -> Matching:
-    """Takes the matching similarity (equations 3 to 7) apart.
+    """Splits the matching similarity (equations 3 to 7) into contributions of token pairs.
 
     With M_t = U_t R^T / sqrt(d) the context-aware embedding is
 
         r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
 
     linear in the pairs (i, j) of tokens, and so is its product with the context-free embedding
-    rbar, the mean of the R_j. With the two norms as they are, pair (i, j) of turn t brings
+    rbar, the mean of the R_j. With the two norms taken as given, pair (i, j) of turn t contributes
 
         c_t[i, j] = w_t / n_t M_t[i, j] (R_j . rbar) / (|r~| |rbar|),
 
-    and all c add up to the cosine of r~ and rbar. The norms and, with attention, the weights hang
-    on all the tokens: c says how the similarity is made up, not what it would be without a pair.
+    and all c add up to the cosine of r~ and rbar. The norms and, with attention, the weights depend
+    on all tokens: c says what the similarity consists of, not what it would be without a pair.
 
     Args:
         context: float `[tokens, dim]` for each turn, without padding, at least one.
@@ -85,7 +85,7 @@ def decompose(
 
 
 def top_pairs(matching: Matching, count: int) -> list[Pair]:
-    """The pairs whose contributions are largest in size, the largest first."""
+    """The pairs with the largest absolute contributions, the largest first."""
     pairs = [
         Pair(turn, int(i), int(j), float(value))
         for turn, cells in enumerate(matching.contributions)
@@ -110,7 +110,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What the similarity of a response and its context is made of.
+    """What the similarity of a response and its context consists of.
 
     Attributes:
         context: the turns around the response, in order.

@@ -1,7 +1,7 @@
 """How embeddings lie on the unit sphere: alignment, uniformity, anisotropy.
 
-None of them is a score of a task: a model can have better geometry and rank worse. They say what
-became of the space, such as a narrow cone in which all cosines are near 1.
+None of them scores a task: a model can have better geometry and rank worse. They describe the
+embedding space, such as a narrow cone in which all cosines are near 1.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 NAMES = ("alignment", "uniformity", "anisotropy")
 MAX_SENTENCES = 3000
 
-_T = 2.0
-_ROWS = 500  # of the matrix of all pairs, held at a time
+_T = 2.0  # of uniformity
+_ROWS = 500  # of the matrix of all pairs, computed at a time
 
 
 def squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -23,26 +23,28 @@ def squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def describe(
     sentences: Sequence[str], embeddings: np.ndarray, positive_distances: np.ndarray
 ) -> dict[str, float]:
-    """The three figures of a set.
+    """Alignment, uniformity and anisotropy of the embeddings of a set.
 
-    Uniformity and anisotropy are over all pairs of the set's distinct sentences, or of
-    MAX_SENTENCES of them, drawn by a fixed seed whatever the order of the set.
+    Uniformity and anisotropy are computed over all pairs of distinct sentences, or of MAX_SENTENCES
+    of them, drawn with a fixed seed independently of the order of the set.
 
     Args:
         sentences: of the set; repeated ones count once.
-        embeddings: float64 `[sentences, dim]`, rows of length 1 (or 0, where there is nothing).
+        embeddings: float64 `[sentences, dim]`, rows of length 1 (or 0 for an empty embedding).
         positive_distances: float `[pairs]`, `squared_distances` of pairs that mean the same.
 
     Returns:
-        alignment: mean squared distance of the positive pairs, 0 is best, absent without any
-            (Wang and Isola 2020, alpha = 2). uniformity: logarithm of the mean of exp(-2 d^2),
-            lower is more even, 0 is a single point (the same, t = 2). anisotropy: mean cosine, 0
-            is best, 1 is a single direction (Ethayarajh 2019). The latter two are absent where
-            there are fewer than two distinct sentences.
+        alignment: mean squared distance of the positive pairs, 0 is best (Wang and Isola 2020,
+            alpha = 2); absent without positive pairs.
+        uniformity: logarithm of the mean of exp(-2 d^2), lower is more even, 0 is a single point
+            (the same paper, t = 2); absent with fewer than two distinct sentences.
+        anisotropy: mean cosine, 0 is best, 1 is a single direction (Ethayarajh 2019); absent with
+            fewer than two distinct sentences.
     """
     found = {}
     if len(positive_distances):
         found["alignment"] = float(np.mean(positive_distances))
+
     place = {text: row for row, text in enumerate(sentences)}
     rows = np.array([place[text] for text in sorted(place)])
     if len(rows) > MAX_SENTENCES:
@@ -64,5 +66,5 @@ def _all_pairs(embeddings: np.ndarray) -> tuple[float, float]:
         potential += float(np.sum(np.exp(-_T * np.maximum(distances, 0.0))))
         cosines += float(np.sum(products))
     pairs = count * (count - 1)
-    # A row with itself is no pair: distance 0, so exp(0) = 1 each.
+    # Without the pairs of a row with itself, each of which added exp(0) = 1 and its own square.
     return float(np.log((potential - count) / pairs)), (cosines - float(np.sum(squares))) / pairs

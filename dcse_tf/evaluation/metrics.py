@@ -1,10 +1,10 @@
-"""Evaluation in NumPy. Of a model it knows a function from sentences to embeddings.
+"""Metrics in NumPy. All they know of a model is a function from sentences to embeddings.
 
-A collapsed encoder gives every candidate the same score. A sort then keeps the file's order, and
-where positives come first in the file it reports excellent figures for a useless encoder. Here a
-metric under ties is its mean over all orders of the tied candidates, computed exactly (McSherry
-and Najork 2008, "Computing information retrieval performance measures efficiently in the presence
-of tied scores"), so that a constant scores what a random ranking scores.
+A collapsed encoder gives every candidate the same score. Sorting then keeps the order of the file,
+and if positives come first in the file, a useless encoder gets excellent figures. Here a metric
+under ties is its mean over all orders of the tied candidates, computed exactly (McSherry and Najork
+2008, "Computing information retrieval performance measures efficiently in the presence of tied
+scores"), so that a constant scores as much as a random ranking.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import scipy.stats
 
 from dcse_tf.errors import InputError
 
-# list[str] to float [n, dim].
+# Sentences to embeddings, float `[n, dim]`.
 Encode = Callable[[list[str]], np.ndarray]
 
 
@@ -25,20 +25,20 @@ class Evaluation:
     """What an encoder scored on one set.
 
     Attributes:
-        scores: percentages; "chance_x" is what a random ranking has in place of "x"; "tie_share",
-            how many items there were, and the figures of `geometry.describe`, which are no
-            percentages.
-        items: what the scores come from, an entry a query, pair or sample: "map" and the like in
-            percent, whose mean is the score; or "degree" and "cosine" of pairs, which are
-            correlated. Intervals are drawn from these.
+        scores: in percent; "chance_x" is what a random ranking scores for "x". Also "tie_share" in
+            percent and, not in percent, the number of items and the figures of
+            `geometry.describe`.
+        items: what the scores are computed from, one entry per query, pair or sample: either
+            figures in percent such as "map", whose mean is the score, or "degree" and "cosine" of
+            pairs, whose correlation is. Confidence intervals are computed from these.
     """
 
     scores: dict[str, float]
     items: dict[str, np.ndarray]
 
 
-# Scores are rounded to this, and equal ones are ties: float32 embeddings carry about seven digits,
-# and equal vectors must not be told apart by the order of a sum.
+# Scores are rounded to multiples of this before they are compared: float32 embeddings have about
+# seven digits, and the order of a sum must not rank equal vectors.
 TIE_RESOLUTION = 1e-6
 
 
@@ -46,7 +46,7 @@ def quantize(scores: np.ndarray) -> np.ndarray:
     """Rounds scores to multiples of TIE_RESOLUTION, as float64.
 
     Raises:
-        InputError: a score is not finite; a diverged encoder must not pass for a random one.
+        InputError: a score is not finite: a diverged encoder must not look like a random one.
     """
     scores = np.asarray(scores, np.float64)
     if not np.isfinite(scores).all():
@@ -62,7 +62,7 @@ def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> Iterator[tuple[int, 
         relevant: bool `[candidates]`.
 
     Yields:
-        (size of the group, how many of it are relevant).
+        (size of the group, number of relevant candidates in it).
     """
     _, group = np.unique(-quantize(scores), return_inverse=True)
     sizes = np.bincount(group)
@@ -82,9 +82,9 @@ def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
     precision, before, hits_before = 0.0, 0, 0
     for size, hits in tie_groups(scores, relevant):
         if hits:
+            # For each place in the group: the probability that it is relevant and, if it is, the
+            # expected number of relevant candidates up to it.
             place = np.arange(1, size + 1)
-            # At a place of the group: its chance to be relevant, and if it is, the mean number of
-            # relevant ones up to it.
             others = (place - 1) * (hits - 1) / max(1, size - 1)
             precision += float(np.sum(hits / size * (hits_before + 1 + others) / (before + place)))
         before += size
@@ -102,7 +102,7 @@ def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
     for size, hits in tie_groups(scores, relevant):
         if hits:
             ways = math.comb(size, hits)
-            # The first relevant one is at a place if the others are all after it.
+            # The first relevant candidate is at a place if all other relevant ones come after it.
             return sum(
                 math.comb(size - place, hits - 1) / ways / (before + place)
                 for place in range(1, size - hits + 2)
@@ -112,7 +112,7 @@ def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 
 def recall_at(k: int, scores: np.ndarray) -> float:
-    """Chance that candidate 0, the only relevant one, is among the first k."""
+    """Probability that candidate 0, the only relevant one, is among the first k."""
     scores = quantize(scores)
     better = int(np.sum(scores > scores[0]))
     tied = int(np.sum(scores == scores[0]))
@@ -120,11 +120,11 @@ def recall_at(k: int, scores: np.ndarray) -> float:
 
 
 def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation, equal values sharing their mean rank; 0 where one is constant.
+    """Spearman's correlation. Equal values get their mean rank; a constant gives 0.
 
     Args:
         first, second: of equal shape.
-        axis: along which values are correlated.
+        axis: along which the values are correlated.
     """
     ranks = [scipy.stats.rankdata(quantize(values), axis=axis) for values in (first, second)]
     x, y = (rank - rank.mean(axis=axis, keepdims=True) for rank in ranks)
@@ -133,7 +133,7 @@ def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarra
 
 
 def tied_share(scores: np.ndarray) -> float:
-    """Share of the scores that another one equals."""
+    """Share of the scores that are equal to another one, 0 to 1."""
     if len(scores) == 0:
         return 0.0
     _, counts = np.unique(quantize(scores), return_counts=True)
@@ -141,7 +141,7 @@ def tied_share(scores: np.ndarray) -> float:
 
 
 def normalize(embeddings: np.ndarray) -> np.ndarray:
-    """Rows to length 1, as float64; a zero row stays zero."""
+    """Scales rows to length 1, as float64; a zero row stays zero."""
     embeddings = np.asarray(embeddings, np.float64)
     norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
     return embeddings / np.where(norms == 0.0, 1.0, norms)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,10 +26,10 @@ class Result:
 
     Attributes:
         task: what was evaluated.
-        source: the file.
-        fingerprint: of the set; equal fingerprints can be compared.
+        source: the file of the set.
+        fingerprint: of the set; results of equal fingerprints can be compared.
         scores, items: as in `Evaluation`.
-        intervals: a score's 95% interval, where there are items enough.
+        intervals: the 95% interval of each score that has at least two items.
     """
 
     task: str
@@ -43,13 +44,13 @@ class Result:
         if share <= TIE_WARNING:
             return None
         return (
-            f"{self.task} on {self.source}: {share:.1f}% of the scores are tied; ties count in "
-            "expectation. Many ties mean repeated sentences, or an encoder that has collapsed."
+            f"{self.task} on {self.source}: {share:.1f}% of the scores are tied; a tie counts as "
+            "the mean over all orders. Many ties mean repeated sentences or a collapsed encoder."
         )
 
 
 def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation) -> Result:
-    """A result with its intervals, drawn from the items."""
+    """A result with its intervals, computed from the items."""
     drawn = {name: interval(evaluation.items, name) for name in score_names(evaluation.items)}
     return Result(
         task,
@@ -62,43 +63,41 @@ def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation
 
 
 def format_table(results: list[Result]) -> str:
-    """A line a score, with its interval, the chance level and the share of ties beside it; below,
-    a line of geometry for each result that has it.
+    """One table: a line for each score, then one for each figure of geometry, set by set.
+
+    Below it, a warning for each set with many ties.
     """
-    rows = [("evaluation", "file", "score", "value", "95% interval", "chance", "tied %")]
+    rows = [("set", "score", "value", "95% interval", "chance")]
     for result in results:
+        file = short_path(result.source)
         for name in score_names(result.items):
             limits = result.intervals.get(name)
             rows.append(
                 (
-                    result.task,
-                    short_path(result.source),
-                    name,
+                    file,
+                    score_label(result.task, name),
                     f"{result.scores[name]:.2f}",
                     f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
                     f"{result.scores[f'chance_{name}']:.2f}",
-                    f"{result.scores['tie_share']:.1f}",
                 )
             )
+        rows += [
+            (file, name, f"{result.scores[name]:.3f}", "", "")
+            for name in geometry.NAMES
+            if name in result.scores
+        ]
     warnings = [warning for result in results if (warning := result.warning())]
-    return "\n".join([align(rows, text_columns=3), *_geometry_table(results), *warnings])
+    return "\n".join([align(rows, text_columns=2), *warnings])
 
 
-def _geometry_table(results: list[Result]) -> list[str]:
-    rows = [
-        (
-            result.task,
-            short_path(result.source),
-            *(f"{result.scores[n]:.3f}" if n in result.scores else "" for n in geometry.NAMES),
-        )
-        for result in results
-        if any(name in result.scores for name in geometry.NAMES)
-    ]
-    return ["", align([("geometry", "file", *geometry.NAMES), *rows], 2)] if rows else []
+def score_label(task: str, score: str) -> str:
+    """The name of a score in a table, which says how responses were scored: "matching_r1"."""
+    way = re.search(r"\((.+)\)", task)
+    return f"{way[1]}_{score}" if way else score
 
 
 def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
-    """A table in text: the first row is its head, the first columns stand to the left."""
+    """A table as text: the first row is its head, the first `text_columns` are left-aligned."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -111,7 +110,7 @@ def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes in a terminal: Chinese characters take two."""
+    """Columns that a text takes up in a terminal; a Chinese character takes two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
@@ -121,10 +120,10 @@ def short_path(source: str) -> str:
 
 
 def refuse_unwritable(path: pathlib.Path) -> None:
-    """Looks whether `write_json` may write a file, whose folder is made if there is none.
+    """Checks that `write_json` can write a file; its folder is made if there is none.
 
     Raises:
-        OutputError: it may not.
+        OutputError: it cannot.
     """
     if path.is_dir():
         raise OutputError(f"{path}: is a folder; expected the name of a file")
@@ -132,19 +131,19 @@ def refuse_unwritable(path: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    with lock_output(path):  # needs a file in the same folder, as the writing does
+    with lock_output(path):  # makes a file in the same folder, as the writing does
         pass
 
 
 def write_json(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
-    """Writes the results with what produced them, atomically.
+    """Writes the results and what produced them, atomically.
 
     Args:
         path: the file.
-        model: what the user calls it.
-        settings: those that the scores were made with, as they were resolved.
+        model: as the user named it.
+        settings: of the evaluation, after defaults were filled in.
         results: the results.
     """
     content = {
@@ -178,8 +177,8 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
 
 
-# Settings of `evaluate` that bear on every score, and those by which response selection draws its
-# samples: where these differ, its results are of two sets, and are not compared.
+# Settings of `evaluate` that affect every score, and those by which response selection draws its
+# samples. Where the latter differ, the results are of two different sets and are not compared.
 _OF_ALL = ("max_sequence_length", "pooling", "compute_dtype")
 _OF_RESPONSES = (
     *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
@@ -199,10 +198,10 @@ class Comparison:
 
 
 def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The settings of two results that bear on their scores and are not the same, a line each.
+    """The settings that affect the scores and differ between two results, one line each.
 
     Args:
-        first, second: as `report.read_json` gives them. What one of them lacks is left out.
+        first, second: settings as `read_json` gives them; one that only one of them has is ignored.
     """
     names = list(_OF_ALL)
     if first.get("response_selection") and second.get("response_selection"):
@@ -227,7 +226,9 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
         if other is None:
             continue
         if min(map(len, result.items.values())) < 2:
-            raise InputError(f"{result.source}: one item only; nothing can be said of a difference")
+            raise InputError(
+                f"{result.source}: only one item, which says nothing about a difference"
+            )
         ours = {name: np.array(values) for name, values in result.items.items()}
         theirs = {name: np.array(values) for name, values in other.items.items()}
         comparisons += [
@@ -243,25 +244,24 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
         ]
     if not comparisons:
         raise InputError(
-            "the results have no evaluation set in common (the same content of "
-            "a file, the same `half` of it)"
+            "the results have no evaluation set in common: the same content of a file, and the "
+            "same `half` of it"
         )
     return comparisons
 
 
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
-    """A line a score.
+    """One line per score.
 
     Args:
         comparisons: the lines.
-        corrected: `holm`'s p-value of each, over all the comparisons that were asked for.
+        corrected: `holm`'s p-value of each, over all comparisons that the user asked for.
     """
-    head = ("evaluation", "file", "score", "first", "second", "difference", "95% interval")
+    head = ("set", "score", "first", "second", "difference", "95% interval")
     rows = [
         (
-            c.task,
             short_path(c.source),
-            c.score,
+            score_label(c.task, c.score),
             f"{c.first:.2f}",
             f"{c.second:.2f}",
             f"{c.difference.value:+.2f}",
@@ -271,4 +271,4 @@ def format_comparisons(comparisons: list[Comparison], corrected: list[float]) ->
         )
         for c, p_value in zip(comparisons, corrected, strict=True)
     ]
-    return align([(*head, "p", "p (Holm)"), *rows], text_columns=3)
+    return align([(*head, "p", "p (Holm)"), *rows], text_columns=2)

@@ -1,4 +1,4 @@
-"""Response selection on held-out sessions: the true response among others, given its context."""
+"""Response selection on held-out sessions: finding the true response among others."""
 
 import dataclasses
 import pathlib
@@ -13,7 +13,7 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
-# (contexts, candidates) -> float [samples, candidates], higher is better.
+# Contexts and candidates of samples to float `[samples, candidates]`, higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 RECALLS = (1, 2, 5)
 
@@ -31,8 +31,8 @@ def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, li
 
     Args:
         path: the file.
-        join: whether consecutive turns of one speaker become one. Not of a file that prepare_data
-            wrote: its turns are those that training sees, joined or not.
+        join: whether to join consecutive turns of one speaker. Not for a file that prepare_data
+            wrote: it has the turns as training sees them.
     """
     raw_sessions = jsonl.read_sessions(path, BadLines(0, flag=""))
     sessions = [make_session(*raw, join=join) for raw in raw_sessions]
@@ -51,20 +51,20 @@ def make_samples(
     max_samples: int,
     seed: int,
 ) -> list[Sample]:
-    """Draws one response a session, and its rivals among the responses of other sessions.
+    """Draws one response per session, and its rivals from the responses of other sessions.
 
-    Rivals are drawn without replacement and have neither the text of the true response nor of
-    each other, whatever the case. Which response a session gives depends on seed and session alone.
+    Rivals are drawn without replacement and differ, ignoring case, from the true response and from
+    each other. Which response is drawn from a session depends only on the seed and the session.
 
     Args:
         sessions: (id, texts of the turns), of two turns or more.
-        candidates: candidates a sample, the true one included.
+        candidates: number per sample, including the true response.
         context: which turns surround a response.
-        max_samples: most sessions used, drawn at random; 0 for all.
-        seed: the seed.
+        max_samples: number of sessions, drawn at random, at most; 0 for all.
+        seed: of everything drawn.
 
     Returns:
-        The samples; empty where there are fewer different responses than candidates.
+        The samples; none if there are fewer distinct responses than candidates.
     """
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
     chosen = ordered[:max_samples] if max_samples else ordered
@@ -101,11 +101,12 @@ def _draw_response(
 
 
 def evaluate_response_selection(samples: list[Sample], score: Score) -> Evaluation:
-    """R@k and MRR, in percent, ties in expectation.
+    """R@k and MRR in percent; ties count as the mean over all orders.
 
     Returns:
-        Scores r1, r2, r5, mrr, each with its chance_; tie_share: percent of the candidates whose
-        score another of the sample has; samples. Items by sample.
+        Scores: r1, r2, r5, mrr and the same with "chance_" for a random ranking; tie_share, the
+        percentage of candidates with the same score as another one of their sample; samples. Items
+        per sample.
     """
     scores = score([s.context for s in samples], [s.candidates for s in samples])
     rows = [_score_sample(row) for row in scores]
@@ -127,9 +128,9 @@ def _score_sample(scores: np.ndarray) -> dict[str, float]:
 
 
 def cosine_score(encode: Encode) -> Score:
-    """Scores by the cosine of a candidate and the mean of the context's embeddings.
+    """Scores candidates by their cosine with the mean of the context's embeddings.
 
-    No matching: it is what an encoder alone can do, and stands beside the matching similarity.
+    This is what an encoder can do without the matching, for comparison with it.
     """
 
     def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
@@ -146,11 +147,11 @@ def cosine_score(encode: Encode) -> Score:
 
 
 def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
-    """`evaluate_response_selection` by `cosine_score`, and the geometry of what is embedded.
+    """`evaluate_response_selection` with `cosine_score`, and the geometry of the embeddings.
 
     Returns:
-        Besides: `geometry.describe`'s scores over all context turns and candidates, a context's
-        mean and its true response being a positive pair.
+        Also the scores of `geometry.describe` over all context turns and candidates, with the mean
+        of a context and its true response as a positive pair.
     """
     contexts = [sample.context for sample in samples]
     groups = [*contexts, *(sample.candidates for sample in samples)]
@@ -172,5 +173,5 @@ def _embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
 
 
 def _mean_directions(contexts: list[list[str]], rows: Encode) -> np.ndarray:
-    """The mean of each context's embeddings at length 1, float64 `[contexts, dim]`."""
+    """The mean of each context's embeddings, scaled to length 1; float64 `[contexts, dim]`."""
     return metrics.normalize(np.stack([rows(group).mean(axis=0) for group in contexts]))

@@ -17,7 +17,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A query's line of the file and those of its candidates."""
+    """The sentence of a query and those of its candidates, each by its line in the file."""
 
     sentence: int
     positives: np.ndarray
@@ -26,7 +26,7 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
-    """The sentences of a select.txt, the queries among them, and every sentence's intent or ""."""
+    """A select.txt: its sentences, the queries among them, and each sentence's intent or ""."""
 
     sentences: list[str]
     queries: list[Query]
@@ -34,14 +34,14 @@ class RetrievalSet:
 
 
 def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
-    """Reads index, sentence, intent, indices of positives, of negatives; tab-separated.
+    """Reads lines of index, sentence, intent, positives and negatives, tab-separated.
 
-    Every sentence is a candidate. One without a positive or a negative is no query: its ranking
-    says nothing.
+    Positives and negatives are comma-separated indices. A sentence that lacks one or the other is
+    not a query, because its ranking would say nothing.
 
     Raises:
-        InputError: a line is not of this form, an index names no line, or a sentence is among its
-            own candidates or twice among them.
+        InputError: a line is not of this form, an index names no line, or a sentence is one of its
+            own candidates or has a candidate twice.
     """
     sentences: list[str] = []
     intents: list[str] = []
@@ -56,6 +56,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
         sentences.append(fields[1])
         intents.append(fields[2])
         rows.append((number, fields[3], fields[4]))
+
     queries = []
     for index, (number, *lists) in enumerate(rows):
         positives, negatives = (_parse(path, number, text, len(rows)) for text in lists)
@@ -78,8 +79,9 @@ def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.nda
 
 
 def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> None:
-    """Of a sentence, its positives and its negatives, each may be there once: a sentence that is
-    its own positive is found for sure, one that is positive and negative is right and wrong.
+    """Refuses a sentence that occurs twice among a query and its candidates.
+
+    A query that is its own positive is always found; a candidate cannot be both right and wrong.
     """
     found, counts = np.unique(indices, return_counts=True)
     if counts.max() > 1:
@@ -90,10 +92,10 @@ def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> Non
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
-    """Writes what `read_retrieval_set` reads, atomically, indices ascending like the authors'.
+    """Writes what `read_retrieval_set` reads, atomically, with ascending indices.
 
     Raises:
-        ValueError: a sentence or an intent holds a tab or a line's end.
+        ValueError: a sentence or an intent contains a tab or a line break.
     """
     lists = {query.sentence: query for query in retrieval_set.queries}
     lines = []
@@ -105,7 +107,7 @@ def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None
         indices = [",".join(map(str, sorted(column.tolist()))) for column in columns]
         line = "\t".join([str(index), sentence, intent, *indices])
         if line.count("\t") != 4 or "\n" in line or "\r" in line:
-            raise ValueError(f"sentence {index} holds a tab or a line's end: {sentence[:40]!r}")
+            raise ValueError(f"sentence {index} contains a tab or a line break: {sentence[:40]!r}")
         lines.append(line)
     with atomic_file(path) as partial:
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -115,16 +117,17 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
     """MAP and MRR of cosine rankings, in percent.
 
     Returns:
-        Scores map, mrr; chance_map, chance_mrr: what a random ranking scores; tie_share: percent
-        of the candidates whose score another candidate of the query has; queries;
-        `geometry.describe`'s, every query and each of its positives being a positive pair. Items
-        by query.
+        Scores: map, mrr; chance_map, chance_mrr, those of a random ranking; tie_share, the
+        percentage of candidates with the same score as another candidate of their query; queries;
+        and those of `geometry.describe`, with each query and each of its positives as a positive
+        pair. Items per query.
     """
     embeddings = metrics.normalize(encode(retrieval_set.sentences))
     rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])
     names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
     items = dict(zip(names, 100.0 * rows.T, strict=True))
     means = {name: float(np.mean(values)) for name, values in items.items()}
+
     distances = [
         geometry.squared_distances(embeddings[query.positives], embeddings[query.sentence])
         for query in retrieval_set.queries

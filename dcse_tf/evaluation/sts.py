@@ -11,12 +11,17 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
 
-ALIKE = 4.0  # the degree from which on a pair's sentences count as meaning the same
+ALIKE = 4.0  # smallest degree at which the sentences of a pair count as meaning the same
 
 
 @dataclasses.dataclass(frozen=True)
 class StsSet:
-    """Pairs of sentences and how alike annotators found them."""
+    """Pairs of sentences and how similar annotators found them.
+
+    Attributes:
+        degrees: float `[pairs]`, 1 to 5.
+        first, second: the sentences.
+    """
 
     degrees: np.ndarray
     first: list[str]
@@ -24,7 +29,7 @@ class StsSet:
 
 
 def read_sts_set(path: pathlib.Path) -> StsSet:
-    """Reads degree 1 to 5, sentence, sentence; tab-separated.
+    """Reads lines of a degree from 1 to 5 and two sentences, tab-separated.
 
     Raises:
         InputError: a line is not of this form, or there are fewer than two pairs.
@@ -68,9 +73,9 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
     """Spearman's correlation of degrees and cosines, in percent.
 
     Returns:
-        Scores spearman; chance_spearman: 0; tie_share: percent of the pairs whose cosine another
-        pair has; pairs; `geometry.describe`'s, the pairs of degree 4 or more being the positive
-        ones. Items by pair: degree, cosine.
+        Scores: spearman; chance_spearman, which is 0; tie_share, the percentage of pairs with the
+        same cosine as another pair; pairs; and those of `geometry.describe`, with the pairs of
+        degree ALIKE or more as positive pairs. Items per pair: degree, cosine.
     """
     embeddings = metrics.normalize(encode(sts_set.first + sts_set.second))
     first, second = np.split(embeddings, 2)
@@ -81,6 +86,7 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
         "tie_share": 100.0 * metrics.tied_share(cosines),
         "pairs": float(len(cosines)),
     }
+
     alike = sts_set.degrees >= ALIKE
     distances = geometry.squared_distances(first[alike], second[alike])
     scores |= geometry.describe(sts_set.first + sts_set.second, embeddings, distances)

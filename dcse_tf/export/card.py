@@ -20,8 +20,8 @@ from dcse_tf.export.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
@@ -111,7 +111,7 @@ _UNTOLD = {
     "save_every",
 }
 # The words that the command line has for some numbers, such as all negatives.
-_WORDS = {field.name: field.metadata["words"] for field in dataclasses.fields(TrainOptions)}
+_WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fields()}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 

@@ -1,44 +1,81 @@
-"""Masked language modelling as a task: continued pre-training (paper, section 5.3)."""
+"""Masked language modelling as a task: continued pre-training (paper, section 5.3).
 
+Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
+imported inside the functions.
+"""
+
+import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import keras
-import tensorflow as tf
+from dcse_tf.options import option, redefault
+from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
 
-from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.stream import Stream, make_masked_lm_dataset
-from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.masked_lm import build_masked_lm, load_head, own_variables
-from dcse_tf.model.tokenizer import SPECIAL_TOKENS
-from dcse_tf.tasks.task import Scores, Setup, Task, Tensors, count_batch, make_layout, make_stream
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from dcse_tf.data.masking import MaskingRule
 
 
-def _build_masked_lm(setup: Setup) -> keras.Model:
-    model, head = build_masked_lm(setup.backbone, make_layout(setup.config))
-    source = setup.config.encoder or setup.config.encoder_size
+@dataclasses.dataclass(frozen=True)
+class MaskedLmOptions(TrainOptions):
+    """The paper's figures (section 5.3); it says nothing of the passes."""
+
+    task: str = redefault(TrainOptions, "task", "mlm")
+    epochs: float = redefault(TrainOptions, "epochs", 0.5)
+    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 50)
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)
+    best_metric: str = redefault(TrainOptions, "best_metric", "dev/accuracy")
+
+    mask_rate: float = option(0.15, "Share of the tokens to predict.", minimum=0.0, maximum=1.0)
+    max_predictions: int = option(10, "Most predictions an utterance.", minimum=1, maximum=10_000)
+
+
+def _build_model(setup: Setup[MaskedLmOptions]) -> "keras.Model":
+    from dcse_tf.model.bert import initialize_weights
+    from dcse_tf.model.masked_lm import build_masked_lm, load_head, own_variables
+    from dcse_tf.tasks.shared import make_layout
+
+    model, head = build_masked_lm(setup.backbone, make_layout(setup.options))
+    source = setup.options.encoder or setup.options.encoder_size
     if not load_head(head, setup.tensors, source):
-        initialize_weights(own_variables(head), setup.config.seed + 1)
+        initialize_weights(own_variables(head), setup.options.seed + 1)
     return model
 
 
-def _make_masked_lm_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
+def _make_dataset(
+    setup: Setup[MaskedLmOptions], first_step: int, replicas: int
+) -> "tf.data.Dataset":
+    from dcse_tf.data.stream import make_masked_lm_dataset
+    from dcse_tf.tasks.shared import make_stream
+
     stream = make_stream(setup, first_step, replicas)
     return make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream)
 
 
-def _masking_rule(setup: Setup) -> MaskingRule:
+def _masking_rule(setup: Setup[MaskedLmOptions]) -> "MaskingRule":
+    from dcse_tf.data.masking import MaskingRule
+    from dcse_tf.model.tokenizer import SPECIAL_TOKENS
+
     index = setup.vocabulary.index
     return MaskingRule(
-        mask_rate=setup.config.mask_rate,
-        max_predictions=setup.config.max_predictions,
+        mask_rate=setup.options.mask_rate,
+        max_predictions=setup.options.max_predictions,
         mask_id=index("[MASK]"),
         special_ids=tuple(index(token) for token in SPECIAL_TOKENS),
         vocabulary_size=len(setup.vocabulary.tokens),
     )
 
 
-def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = True) -> Tensors:
+def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
     """Sums over the predictions of a batch: cross entropy, and whether the best guess is right."""
+    import tensorflow as tf
+
+    from dcse_tf.tasks.shared import count_batch
+
     # Keras matches a dict with other keys by order, not by name.
     inputs = {k: v for k, v in batch.items() if k not in ("mask_ids", "mask_weights")}
     logits = tf.cast(model(inputs, training=training), tf.float32)
@@ -56,14 +93,19 @@ def compute_masked_lm_loss(model: keras.Model, batch: Tensors, training: bool = 
     }
 
 
-def _make_masked_lm_evaluation(setup: Setup, model: keras.Model) -> Callable[[], Scores]:
+def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Callable[[], Scores]:
     """Loss and accuracy on dev utterances under masks that are the same every time."""
+    import tensorflow as tf
+
+    from dcse_tf.data.stream import Stream, make_masked_lm_dataset
+    from dcse_tf.tasks.shared import make_layout
+
     split = setup.manifest.splits["dev"]
-    utterances = min(20 * setup.config.dev_samples, split.utterances)
+    utterances = min(20 * setup.options.dev_samples, split.utterances)
     if not utterances:
         return lambda: {}
     batch_size = min(64, utterances)
-    stream = Stream(batch_size, setup.config.seed, layout=make_layout(setup.config))
+    stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
     dataset = make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream, "dev").take(
         utterances // batch_size
     )
@@ -77,17 +119,23 @@ def _make_masked_lm_evaluation(setup: Setup, model: keras.Model) -> Callable[[],
             sums = compute(batch)
             totals = {name: total + float(sums[name]) for name, total in totals.items()}
         weight = totals.pop("weight")
-        return {f"dev/{name}": total / max(weight, 1.0) for name, total in totals.items()}
+        return {name: total / max(weight, 1.0) for name, total in totals.items()}
 
     return evaluate
 
 
-MASKED_LM = Task(
-    build_model=_build_masked_lm,
-    make_dataset=_make_masked_lm_dataset,
-    compute_loss=compute_masked_lm_loss,
-    metric_names=("accuracy",),
-    samples="utterances",
-    make_evaluation=_make_masked_lm_evaluation,
-    scores_responses=(),
+register_task(
+    TaskSpec(
+        MaskedLmOptions,
+        "continued pre-training by masked language modelling",
+        build_model=_build_model,
+        make_dataset=_make_dataset,
+        compute_loss=compute_masked_lm_loss,
+        metrics=("accuracy",),
+        samples="utterances",
+        similarities=(),
+        make_evaluation=_make_evaluation,
+        scores=("accuracy", "loss"),
+        lower_is_better=("loss",),
+    )
 )

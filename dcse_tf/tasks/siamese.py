@@ -1,38 +1,130 @@
-"""The paper's trained baselines: a network scores pairs of embeddings (SiameseBERT_S and _M)."""
+"""The paper's trained baselines: a network scores pairs of embeddings (SiameseBERT_S and _M).
 
-import keras
+The two tasks differ in the turns of a context, and in whether these are one sequence.
 
-from dcse_tf.model.siamese import build_siamese
-from dcse_tf.tasks.contrast import make_dialogue_dataset, sum_rows
-from dcse_tf.tasks.task import Setup, Task, Tensors, make_layout, no_scores
+Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
+imported inside the functions.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.options import option, redefault
+from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
+from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 
-def _build_siamese(setup: Setup) -> keras.Model:
-    config = setup.config
-    assert config.temperature is not None
+@dataclasses.dataclass(frozen=True)
+class SiameseSingleOptions(ContrastOptions, BatchOptions):
+    """The settings of dialogue_cse, for the paper names no others.
+
+    A network's scores need no temperature (1).
+    """
+
+    task: str = redefault(TrainOptions, "task", "siamese_single")
+    epochs: float = redefault(TrainOptions, "epochs", 10.0)
+    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 20)
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 5e-5)
+    freeze_layers: int = redefault(TrainOptions, "freeze_layers", -1)
+    freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
+    temperature: float = redefault(ContrastOptions, "temperature", 1.0)
+
+    @property
+    def context(self) -> Context:
+        """A response is paired with the one turn before it."""
+        return Context(1, "before")
+
+
+@dataclasses.dataclass(frozen=True)
+class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
+    """Those of the single turn, with the turns of a context to choose."""
+
+    task: str = redefault(TrainOptions, "task", "siamese_multi")
+    context_tokens: int = option(
+        256,
+        "Most tokens of a context in one sequence, [CLS] a [SEP] b [SEP] and so on; those furthest "
+        "from the response are cut first. The encoder must have the positions.",
+        minimum=8,
+    )
+
+    def longest_context(self, longest_utterance: int) -> int:
+        """Most tokens of a context, where no utterance has more than `longest_utterance`."""
+        # [CLS] is there once.
+        return min(self.context_tokens, 1 + self.context.slots * (longest_utterance - 1))
+
+    def longest_sequence(self, longest_utterance: int) -> int:
+        return max(longest_utterance, self.longest_context(longest_utterance))
+
+
+def _build_parts(options: SiameseSingleOptions, dim: int) -> EncoderParts:
+    from dcse_tf.tasks.shared import build_centering
+
+    return build_centering(options, dim)
+
+
+def _build_model(setup: Setup[SiameseSingleOptions]) -> "keras.Model":
+    from dcse_tf.model.siamese import build_siamese
+    from dcse_tf.tasks.shared import make_layout
+
+    options = setup.options
     return build_siamese(
         setup.backbone,
-        make_layout(config),
-        config.temperature,
-        config.seed + 3,
-        by_row=config.negatives == 0,
-        centering=setup.centering,
+        make_layout(options),
+        options.temperature,
+        options.seed + 3,
+        by_row=options.negatives == 0,
+        centering=setup.parts.centering,
     )
 
 
-def compute_siamese_loss(model: keras.Model, batch: Tensors) -> Tensors:
+def _make_single_dataset(
+    setup: Setup[SiameseSingleOptions], first_step: int, replicas: int
+) -> "tf.data.Dataset":
+    from dcse_tf.tasks.shared import make_dialogue_dataset
+
+    return make_dialogue_dataset(setup, first_step, replicas)
+
+
+def _make_multi_dataset(
+    setup: Setup[SiameseMultiOptions], first_step: int, replicas: int
+) -> "tf.data.Dataset":
+    from dcse_tf.tasks.shared import make_dialogue_dataset
+
+    longest = setup.options.longest_context(setup.manifest.max_sequence_length)
+    return make_dialogue_dataset(setup, first_step, replicas, context_tokens=longest)
+
+
+def compute_siamese_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     """Sums over the rows of a batch, see `sum_rows`."""
+    from dcse_tf.tasks.shared import sum_rows
+
     return sum_rows(model(batch, training=True), "score", batch)
 
 
-# What tells the two tasks apart is their settings: the turns of a context, and whether they are
-# one sequence.
-SIAMESE = Task(
-    build_model=_build_siamese,
-    make_dataset=make_dialogue_dataset,
+_SINGLE = TaskSpec(
+    SiameseSingleOptions,
+    "pairs of a turn and the next, scored by a network from [u, v, |u-v|]",
+    build_model=_build_model,
+    make_dataset=_make_single_dataset,
     compute_loss=compute_siamese_loss,
-    metric_names=("accuracy", "positive_score", "negative_score"),
-    samples="sessions",
-    make_evaluation=no_scores,
-    scores_responses=("cosine",),
+    metrics=("accuracy", "positive_score", "negative_score"),
+    build_parts=_build_parts,
+)
+register_task(_SINGLE)
+register_task(
+    TaskSpec(
+        SiameseMultiOptions,
+        "the same, u from the context's turns in one sequence",
+        build_model=_build_model,
+        make_dataset=_make_multi_dataset,
+        compute_loss=compute_siamese_loss,
+        metrics=_SINGLE.metrics,
+        build_parts=_build_parts,
+    )
 )

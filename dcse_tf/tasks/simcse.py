@@ -1,32 +1,66 @@
-"""Unsupervised SimCSE (Gao et al. 2021) as a task: utterances against themselves."""
+"""Unsupervised SimCSE (Gao et al. 2021) as a task: utterances against themselves.
 
-import keras
-import tensorflow as tf
+Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
+imported inside the functions.
+"""
 
-from dcse_tf.data.stream import make_simcse_dataset
-from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from dcse_tf.options import redefault
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
-from dcse_tf.tasks.task import Setup, Task, make_layout, make_stream, no_scores
+from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
+from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 
-def _build_simcse(setup: Setup) -> keras.Model:
-    config = setup.config
-    assert config.temperature is not None
+@dataclasses.dataclass(frozen=True)
+class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
+    """The figures of Gao et al. for an unsupervised BERT-base: one pass, nothing frozen."""
+
+    task: str = redefault(TrainOptions, "task", "simcse")
+    epochs: float = redefault(TrainOptions, "epochs", 1.0)
+    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 64)
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
+    temperature: float = redefault(ContrastOptions, "temperature", 0.05)
+
+
+def _build_parts(options: SimcseOptions, dim: int) -> EncoderParts:
+    from dcse_tf.tasks.shared import build_centering
+
+    return build_centering(options, dim)
+
+
+def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
+    from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.tasks.shared import make_layout
+
     # The cosine of a row's two views, and of the first with the others' second ones.
-    objective = Objective(config.temperature, cosine_weight=1.0)
-    return build_dialogue_cse(setup.backbone, make_layout(config), objective, setup.centering)
+    objective = Objective(setup.options.temperature, cosine_weight=1.0)
+    layout = make_layout(setup.options)
+    return build_dialogue_cse(setup.backbone, layout, objective, setup.parts.centering)
 
 
-def _make_simcse_dataset(setup: Setup, first_step: int, replicas: int) -> tf.data.Dataset:
+def _make_dataset(setup: Setup[SimcseOptions], first_step: int, replicas: int) -> "tf.data.Dataset":
+    from dcse_tf.data.stream import make_simcse_dataset
+    from dcse_tf.tasks.shared import make_stream
+
     return make_simcse_dataset(setup.corpus, make_stream(setup, first_step, replicas))
 
 
-SIMCSE = Task(
-    build_model=_build_simcse,
-    make_dataset=_make_simcse_dataset,
-    compute_loss=compute_contrastive_loss,
-    metric_names=("accuracy", "positive_similarity", "negative_similarity"),
-    samples="utterances",
-    make_evaluation=no_scores,
-    scores_responses=("cosine",),
+register_task(
+    TaskSpec(
+        SimcseOptions,
+        "each utterance against itself under another dropout",
+        build_model=_build_model,
+        make_dataset=_make_dataset,
+        compute_loss=compute_contrastive_loss,
+        metrics=("accuracy", "positive_similarity", "negative_similarity"),
+        samples="utterances",
+        build_parts=_build_parts,
+    )
 )

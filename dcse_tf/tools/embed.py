@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -373,9 +374,18 @@ _worker: tuple[SentenceEncoder, Shared]
 
 def _start_worker(config: EmbedOptions, shared: Shared) -> None:
     global _worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     threads = max(1, available_processors() // config.workers)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     _worker = SentenceEncoder.from_options(config), shared
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent is killed: the pool would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
 
 
 def _embed_in_worker(sentences: list[str]) -> Block:

@@ -1,8 +1,8 @@
-"""Statistics of a corpus, and evaluation sentences that it contains.
+"""Statistics of a corpus, and the evaluation sentences that leak into it.
 
-A test on sentences that were trained on measures memory. Two sentences are near-duplicates from a
-share of common character trigrams on (Jaccard's index), computed exactly for every pair: a sparse
-product over the trigrams that the evaluation set has.
+A score on sentences that the model was trained on measures memory. Two sentences are
+near-duplicates if they share enough of their character trigrams (Jaccard index). It is computed
+exactly for every pair, as a sparse product over the trigrams of the evaluation set.
 """
 
 import array
@@ -17,20 +17,19 @@ import scipy.sparse
 from dcse_tf.data.dialogue import Session
 from dcse_tf.files import hash_number
 
-_CHUNK = 4096  # utterances counted at a time
-_FREQUENT = 20  # utterances named
+_FREQUENT = 20  # most frequent utterances that are reported
 _CANDIDATES = 20_000  # texts held while looking for them
-_LONG_SESSION = 1000  # turns; a histogram needs no more
 
-# list[str] to (tokens with [CLS] and [SEP], unknown ones) of each.
+# Texts to the number of tokens (with [CLS] and [SEP]) and of unknown tokens of each.
 CountTokens = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """How long things are: `counts[n]` of them have length n.
+    """A distribution of lengths.
 
     Attributes:
+        counts: how many things have each length, ascending.
         total: the sum of all lengths.
     """
 
@@ -42,7 +41,7 @@ class Lengths:
         return cls(dict(sorted(counts.items())), sum(n * count for n, count in counts.items()))
 
     def share_above(self, limit: int) -> float:
-        """Share of things longer than a limit, 0 to 1."""
+        """Share of things that are longer than a limit, 0 to 1."""
         number = sum(self.counts.values())
         return sum(count for n, count in self.counts.items() if n > limit) / max(1, number)
 
@@ -50,7 +49,7 @@ class Lengths:
         return self.total / max(1, sum(self.counts.values()))
 
     def quantile(self, share: float) -> int:
-        """The smallest length that this share of things do not go beyond."""
+        """The smallest length such that at least this share of things are no longer."""
         wanted, seen = share * sum(self.counts.values()), 0
         for length, count in self.counts.items():
             seen += count
@@ -61,17 +60,17 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """What a corpus holds. Shares are 0 to 1.
+    """What is in a corpus. Shares are 0 to 1.
 
     Attributes:
-        speakers, intents: turns of each, most frequent first; a turn of several intents counts
-            for each.
+        speakers, intents: turns of each, most frequent first. A turn with several intents counts
+            once for each.
         labelled_turns: turns with an intent.
         turns_a_session, words_an_utterance, characters_an_utterance, tokens_an_utterance: lengths;
             the last is None without a tokenizer.
-        unknown_tokens: how many tokens are [UNK].
-        repeated_utterances: share of the turns whose text another turn has, case apart.
-        repeated_sessions: share of the sessions all of whose texts another session has.
+        unknown_tokens: number of [UNK] tokens.
+        repeated_utterances: share of turns whose text occurs in another turn, ignoring case.
+        repeated_sessions: share of sessions all of whose texts occur, in order, in another one.
         frequent_utterances: the most frequent texts with their counts.
     """
 
@@ -91,13 +90,23 @@ class Statistics:
 
 
 class StatisticsCollector:
-    """Counts sessions as they come. Memory grows by sixteen bytes a turn and a session, no more."""
+    """Counts sessions as they come.
 
-    def __init__(self, split_words: Callable[[str], list[str]], count_tokens: CountTokens | None):
-        """Args:
-        split_words: a text's words.
+    Memory: eight bytes for each turn and for each session, and a bounded number of texts.
+
+    Args:
+        split_words: splits a text into words.
         count_tokens: counts WordPiece tokens; None to leave them out.
-        """
+        utterances_at_a_time: whose tokens are counted.
+    """
+
+    def __init__(
+        self,
+        split_words: Callable[[str], list[str]],
+        count_tokens: CountTokens | None,
+        utterances_at_a_time: int = 4096,
+    ):
+        self._utterances_at_a_time = utterances_at_a_time
         self._split_words = split_words
         self._count_tokens = count_tokens
         self._turns, self._words = collections.Counter[int](), collections.Counter[int]()
@@ -125,7 +134,7 @@ class StatisticsCollector:
             self._characters[len(turn.text)] += 1
             self._words[len(self._split_words(turn.text))] += 1
             self._waiting.append(turn.text)
-        if len(self._waiting) >= _CHUNK:
+        if len(self._waiting) >= self._utterances_at_a_time:
             self._count_waiting()
 
     def _count_waiting(self) -> None:
@@ -139,7 +148,7 @@ class StatisticsCollector:
         """The counts of all sessions."""
         self._count_waiting()
         texts, counts = np.unique(np.frombuffer(self._texts, np.uint64), return_counts=True)
-        # The candidates' own counts begin where they were last forgotten; these are exact.
+        # The counts in `_candidates` miss what was dropped in between; these are exact.
         exact = {
             text: int(counts[np.searchsorted(texts, np.uint64(hash_number(text)))])
             for text, _ in self._candidates.most_common(10 * _FREQUENT)
@@ -167,15 +176,13 @@ def _repeated_share(fingerprints: Sequence[int]) -> float:
     return float(counts[counts > 1].sum() / max(1, len(fingerprints)))
 
 
-_UNHEARD = re.compile(r"[\W_]+")
-_SHINGLE = 3
-_LEAKS_CHUNK = 2048  # utterances compared at a time
-LONG = 8  # characters from which a repeated sentence is hardly chance
+_IGNORED = re.compile(r"[\W_]+")  # spaces and punctuation
+LONG = 8  # characters; a shorter sentence may recur by chance
 
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """The corpus' nearest utterance to a sentence of the set."""
+    """A sentence of an evaluation set and the utterance of the corpus that is nearest to it."""
 
     sentence: str
     utterance: str
@@ -185,14 +192,16 @@ class Leak:
 
 @dataclasses.dataclass(frozen=True)
 class LeakReport:
-    """What of a set stands in the corpus.
+    """Which sentences of an evaluation set occur in the corpus.
 
     Attributes:
         source: the set's file.
-        sentences: different sentences, case, spaces and punctuation apart.
-        exact, near: how many have an equal utterance, or none but a near one.
-        long_exact, long_near: those of LONG characters or more: shorter ones stand in every corpus.
-        leaks: all of these sentences, the longest first.
+        sentences: number of distinct sentences, ignoring case, spaces and punctuation.
+        exact: how many of them the corpus contains.
+        near: how many others have a near-duplicate in the corpus.
+        long_sentences, long_exact, long_near: the same for sentences of LONG characters or more,
+            because every corpus contains the shorter ones.
+        leaks: all these sentences, the longest first.
     """
 
     source: str
@@ -206,16 +215,25 @@ class LeakReport:
 
 
 class LeakFinder:
-    """Looks for the sentences of a set in utterances as they come."""
+    """Looks for the sentences of an evaluation set in utterances as they come.
 
-    def __init__(self, source: str, sentences: Sequence[str], threshold: float):
-        """Args:
+    Args:
         source: the set's file.
         sentences: its sentences.
-        threshold: the share of common trigrams from which two are near-duplicates.
-        """
+        threshold: the share of common trigrams from which two sentences are near-duplicates.
+        utterances_at_a_time: that are compared.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        sentences: Sequence[str],
+        threshold: float,
+        utterances_at_a_time: int = 2048,
+    ):
         self._source = source
         self._threshold = threshold
+        self._utterances_at_a_time = utterances_at_a_time
         self._sentences: dict[str, str] = {}
         for sentence in sentences:
             if key := _normalize(sentence):
@@ -223,8 +241,8 @@ class LeakFinder:
         self._keys = list(self._sentences)
         self._columns: dict[str, int] = {}
         for key in self._keys:
-            for shingle in _shingles(key):
-                self._columns.setdefault(shingle, len(self._columns))
+            for trigram in _trigrams(key):
+                self._columns.setdefault(trigram, len(self._columns))
         self._matrix, self._sizes = self._vectors(self._keys)
         self._best: dict[int, Leak] = {}
         self._waiting: dict[str, tuple[str, str]] = {}
@@ -233,12 +251,12 @@ class LeakFinder:
         key = _normalize(text)
         if key:
             self._waiting.setdefault(key, (session_id, text))
-            if len(self._waiting) >= _LEAKS_CHUNK:
+            if len(self._waiting) >= self._utterances_at_a_time:
                 self._compare()
 
     def _vectors(self, keys: Sequence[str]) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
-        """Which of the set's trigrams each text has, and how many trigrams it has in all."""
-        rows = [_shingles(key) for key in keys]
+        """Which of the set's trigrams each text has `[texts, trigrams]`, and how many in all."""
+        rows = [_trigrams(key) for key in keys]
         known = [[self._columns[s] for s in row if s in self._columns] for row in rows]
         starts = np.cumsum([0, *map(len, known)])
         columns = np.array([column for row in known for column in row], np.int64)
@@ -256,9 +274,11 @@ class LeakFinder:
         common = (vectors @ self._matrix.T).tocoo()
         union = sizes[common.row] + self._sizes[common.col] - common.data
         similarity = common.data / union
+
+        # float32 sums of ones are exact; the tolerance is for the threshold, such as 0.8.
         for place in np.flatnonzero(similarity >= self._threshold - 1e-6).tolist():
             utterance, sentence = int(common.row[place]), int(common.col[place])
-            # Texts of other order can have the same trigrams; only equal texts are exact.
+            # Different texts can have the same trigrams; only equal texts are exact.
             equal = keys[utterance] == self._keys[sentence]
             value = 1.0 if equal else min(float(similarity[place]), 0.999)
             best = self._best.get(sentence)
@@ -268,8 +288,9 @@ class LeakFinder:
                 self._best[sentence] = Leak(original, text, session_id, value)
 
     def finish(self) -> LeakReport:
-        """What was found in all utterances."""
+        """What was found in all utterances that were added."""
         self._compare()
+
         exact = [self._best[place].similarity == 1.0 for place in self._best]
         long = [len(self._keys[place]) >= LONG for place in self._best]
         both = sum(e and n for e, n in zip(exact, long, strict=True))
@@ -287,10 +308,9 @@ class LeakFinder:
 
 
 def _normalize(text: str) -> str:
-    return _UNHEARD.sub("", text.casefold())
+    return _IGNORED.sub("", text.casefold())
 
 
-def _shingles(key: str) -> set[str]:
-    if len(key) <= _SHINGLE:
-        return {key}
-    return {key[place : place + _SHINGLE] for place in range(len(key) - _SHINGLE + 1)}
+def _trigrams(key: str) -> set[str]:
+    """The character trigrams of a text; a shorter text as a whole."""
+    return {key[place : place + 3] for place in range(len(key) - 2)} or {key}

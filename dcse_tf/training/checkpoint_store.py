@@ -107,6 +107,11 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
+def step_of(path: pathlib.Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(path.name.removeprefix("step-"))
+
+
 def describe_damage(path: pathlib.Path) -> str | None:
     """How a checkpoint differs from its manifest; None if it is whole."""
     try:

@@ -1,4 +1,4 @@
-"""The outer loop: restore, train, summarise, evaluate, save, stop."""
+"""The outer loop: restore, train, do what is due between the steps, save, stop."""
 
 import dataclasses
 import json
@@ -18,8 +18,8 @@ from absl import logging
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import parse_json
-from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore, Kept, find_checkpoint
-from dcse_tf.training.summaries import Showcase, StepProfiler, SummaryWriter
+from dcse_tf.tasks.spec import Scores
+from dcse_tf.training.checkpoint_store import CheckpointStore, step_of
 from dcse_tf.training.trainer import Trainer
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -83,23 +83,43 @@ class StopSignals:
             self.asked.assign(True)
 
 
+class TrainingError(RuntimeError):
+    """The training cannot go on."""
+
+
 SKIPPED_FILE = "skipped_batches.json"
 DIVERGED_FILE = "diverged_batch.json"
 _SHOWN = 5
 
 
-class SkippedBatches:
-    """A list in the run's folder, so that a run that is started again leaves out the same.
+class Divergence:
+    """What a loss that diverges leads to, and the batches that are left out because of it.
+
+    They are listed in the run's folder, so that a run that is resumed leaves out the same.
 
     Args:
         run_dir: the run's folder.
         list_sessions: the ids of the sessions of a step's batch.
+        loss_limit: a step's loss above it counts as diverged, as does one that is no number.
+        skip: whether to go back to the last checkpoint and leave the batch out; else stop.
+        most: batches left out at most in the whole run.
 
     Raises:
         InputError: the file is not such a list.
     """
 
-    def __init__(self, run_dir: pathlib.Path, list_sessions: Callable[[int], Sequence[str]]):
+    def __init__(
+        self,
+        run_dir: pathlib.Path,
+        list_sessions: Callable[[int], Sequence[str]],
+        *,
+        loss_limit: float = math.inf,
+        skip: bool = False,
+        most: int = 0,
+    ):
+        self.loss_limit = loss_limit
+        self.skip = skip
+        self._most = most
         self._path = run_dir / SKIPPED_FILE
         self._last = run_dir / DIVERGED_FILE
         self._list_sessions = list_sessions
@@ -107,27 +127,39 @@ class SkippedBatches:
         if self._path.is_file():
             try:
                 self._batches = parse_json(self._path.read_text(encoding="utf-8"))["batches"]
-                self.steps  # noqa: B018
+                self.left_out  # noqa: B018
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{self._path}: not a list of batches: {error!r}") from error
 
     @property
-    def steps(self) -> list[int]:
+    def left_out(self) -> list[int]:
         """Steps, from 0, that are not taken."""
         return [int(batch["step"]) for batch in self._batches]
 
-    def add(self, step: int) -> None:
-        """Notes a batch with its sessions."""
-        sessions = list(self._list_sessions(step))
-        self._batches = [*self._batches, {"step": step, "sessions": sessions}]
-        _write(self._path, {"batches": self._batches})
+    def leave_out(self, step: int, last: pathlib.Path | None) -> str:
+        """Leaves out the batch of a step whose loss diverged; returns what to log.
 
-    def describe(self, step: int) -> str:
-        """The sessions of a step's batch, some for a message and all in a file."""
+        Args:
+            step: the step, from 0.
+            last: the last good checkpoint.
+
+        Raises:
+            TrainingError: it may not be left out.
+        """
         sessions = list(self._list_sessions(step))
-        _write(self._last, {"step": step, "sessions": sessions})
+        batch = {"step": step, "sessions": sessions}
+        _write(self._last, batch)
         more = f", ... (all are in {self._last})" if len(sessions) > _SHOWN else ""
-        return f"{len(sessions)} samples of the sessions {', '.join(sessions[:_SHOWN])}{more}"
+        where = (
+            f"the loss diverged at the step after {step}, on {len(sessions)} samples of the "
+            f"sessions {', '.join(sessions[:_SHOWN])}{more}"
+        )
+        if not self.skip or len(self._batches) >= self._most:
+            kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+            raise TrainingError(f"{where}; {kept}; try a lower `learning_rate`")
+        self._batches = [*self._batches, batch]
+        _write(self._path, {"batches": self._batches})
+        return f"{where}; the batch is left out from now on"
 
 
 def _write(path: pathlib.Path, content: dict[str, Any]) -> None:
@@ -136,252 +168,197 @@ def _write(path: pathlib.Path, content: dict[str, Any]) -> None:
         partial.write_text(text + "\n", encoding="utf-8")
 
 
-Scores = dict[str, float]
-
-
-class TrainingError(RuntimeError):
-    """The training cannot go on."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Schedule:
-    """Steps of the run, and how often the outer loop does what."""
-
-    steps: int
-    log_every: int
-    save_every: int
-    eval_every: int
-    keep_checkpoints: int
-    profile_steps: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Divergence:
-    """What a loss that diverges leads to.
+class Stretch:
+    """Steps that were taken without a stop between them.
 
     Attributes:
-        loss_limit: a step's loss above it counts as diverged, as does one that is no number.
-        skip: whether to go back to the last checkpoint and leave the batch out; else stop.
-        most: batches left out at most in the whole run.
+        step: the step after them, from the start of the run.
+        taken: how many they are.
+        seconds: how long they took, their input included.
+        metrics: what `Trainer.train` returns of them.
     """
 
-    loss_limit: float = math.inf
-    skip: bool = False
-    most: int = 0
+    step: int
+    taken: int
+    seconds: float
+    metrics: Scores
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a run ends with.
+class Hook:
+    """Something done between stretches of steps. A subclass says what of it, and when.
+
+    A run calls `begin`; then, over and over, `at_boundary`, the steps up to the next boundary of
+    any hook, and `after_stretch`; and `end` when the last step is taken. Of several hooks each is
+    called in the order in which they were given.
 
     Attributes:
-        scores: dev scores of the last step; empty where there are no dev data.
-        kept: where the encoder comes from that the run leaves.
+        every: steps between two boundaries, counted from the start of the run; 0 for none.
     """
 
-    scores: Scores
-    kept: Kept
+    every = 0
+
+    def begin(self, step: int, resumed: bool) -> None:
+        """Called as the run starts at a step, by a checkpoint if it is resumed."""
+
+    def next_boundary(self, step: int) -> int | None:
+        """The next step at which the steps must be interrupted; None if that does not matter."""
+        return (step // self.every + 1) * self.every if self.every else None
+
+    def at_boundary(self, step: int, last: bool) -> None:
+        """Called before each stretch, and once more after the last one."""
+
+    def after_stretch(self, stretch: Stretch) -> None:
+        """Called after each stretch in which a step was taken, unless it diverged."""
+
+    def end(self, step: int) -> None:
+        """Called when the last step is taken."""
+
+    def is_due(self, step: int, last: bool) -> bool:
+        """Whether a boundary is one of this hook's own; the last step is everyone's."""
+        return last or step % self.every == 0
+
+
+class Checkpoints(Hook):
+    """Saves where the run is, and goes back to it.
+
+    Args:
+        store: writes and restores.
+        every: steps between two checkpoints.
+        keep_start: whether the start is saved too, for a run that may have to go back to it.
+    """
+
+    def __init__(self, store: CheckpointStore, every: int, keep_start: bool = False):
+        self.every = every
+        self.last: pathlib.Path | None = None
+        self._store = store
+        self._saved = -1
+        self._keep_start = keep_start
+
+    def clear_left_overs(self) -> None:
+        """Deletes what writing left behind when it was cut off."""
+        self._store.clear_left_overs()
+
+    def restore(self) -> bool:
+        """Restores the newest whole checkpoint, if there is any."""
+        self.last = self._store.restore()
+        if self.last:
+            self._saved = step_of(self.last)
+            logging.info("resumed from %s, step %d", self.last, self._saved)
+        return self.last is not None
+
+    def at_boundary(self, step: int, last: bool) -> None:
+        if self.is_due(step, last):
+            self.save(step)
+
+    def save(self, step: int) -> None:
+        """Saves a step, unless it is saved already."""
+        if self._saved < step and (step > 0 or self._keep_start):
+            self.last = self._store.save(step)
+            self._saved = step
+            logging.info("saved %s", self.last)
 
 
 class Controller:
     """Drives a trainer through a run that may be cut off at any time.
 
     A checkpoint has the model, the optimizer with its step, and which step was evaluated last.
-    Data and dropout come from the step, so a run that is started again continues as if it had not
+    Data and dropout come from the step, so a run that is resumed continues as if it had not
     stopped, and one that goes back to a checkpoint takes the same steps again.
 
     Args:
         trainer: the inner loop.
         start_at: makes the iterator over batches from a step on.
-        evaluate: gives dev scores; an empty dict where there are no dev data.
-        best: keeps the best encoder.
-        advise: remarks on a stretch's metrics, None where there is nothing to say.
-        schedule: how often what.
+        checkpoints: saves; after the hooks, so that what they did is saved with the step.
+        hooks: what else is done between the steps.
+        steps: the last step.
         divergence: what to do about a loss that diverges.
-        skipped: the batches that are left out, and where they are noted.
         signals: what a stop is asked by, also of the trainer.
-        run_dir: where checkpoints and summaries go.
-        showcase: what is shown besides the figures.
     """
 
     def __init__(
         self,
         trainer: Trainer,
         start_at: Callable[[int], Iterator[Any]],
-        evaluate: Callable[[], Scores],
-        best: BestEncoder,
-        advise: Callable[[Scores], str | None],
-        schedule: Schedule,
+        checkpoints: Checkpoints,
+        hooks: Sequence[Hook],
+        *,
+        steps: int,
         divergence: Divergence,
-        skipped: SkippedBatches,
         signals: StopSignals,
-        run_dir: pathlib.Path,
-        showcase: Showcase,
     ):
         self._trainer = trainer
         self._start_at = start_at
-        self._evaluate = evaluate
-        self._best = best
-        self._advise = advise
-        self._schedule = schedule
+        self._checkpoints = checkpoints
+        self._hooks = [*hooks, checkpoints]
+        self._steps = steps
         self._divergence = divergence
-        self._skipped = skipped
         self._signals = signals
-        self._run_dir = run_dir
-        self._showcase = showcase
-        self._folder = run_dir / "tensorboard"
-        self._summaries = SummaryWriter(self._folder)
-        self._scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
-        state = tf.train.Checkpoint(
-            model=trainer.model, optimizer=trainer.optimizer, scored=self._scored
-        )
-        self._store = CheckpointStore(run_dir, state, schedule.keep_checkpoints)
-        self._saved = -1
 
     @property
     def step(self) -> int:
         return int(self._trainer.optimizer.iterations.numpy())
 
-    def run(self, settings: str) -> Outcome:
+    def run(self) -> None:
         """Trains to the last step, from the last checkpoint if there is one.
-
-        Args:
-            settings: the run's configuration as text, for the summaries.
 
         Raises:
             TrainingError: the loss diverged.
             Stopped: a signal stopped it; where it is has been saved.
         """
         with self._signals:
-            self._store.clear_left_overs()
-            self._restore()
-            if self._saved >= 0:
-                self._best.restore()
-            self._summaries.text("configuration", settings, self.step)
-            self._showcase.begin(self._summaries)
-            self._first, self._started = self.step, time.monotonic()
-            scores: Scores | None = None
+            self._checkpoints.clear_left_overs()
+            resumed = self._checkpoints.restore()
+            for hook in self._hooks:
+                hook.begin(self.step, resumed)
             iterator = self._start_at(self.step)
-            profiler = StepProfiler(self._folder, self.step, self._schedule.profile_steps)
+
             while True:
                 if self._signals.signal:
                     self._stop(self._signals.signal)
-                scored = self._scored.numpy() >= self.step and self._best.kept
-                if self._is_due(self._schedule.eval_every) and not scored:
-                    scores = self._score()
-                if self._is_due(self._schedule.save_every):
-                    self._save()
-                if self.step >= self._schedule.steps:
+                step = self.step
+                last = step >= self._steps
+                for hook in self._hooks:
+                    hook.at_boundary(step, last)
+                if last:
                     break
-                profiler.before(self.step)
-                iterator = self._train_stretch(iterator, profiler.boundaries(self.step))
-            profiler.stop()
-            scores = self._score() if scores is None else scores
-            kept = self._best.end(scores, self.step)
-            self._showcase.end(self._summaries)
-            return Outcome(scores, kept)
+                iterator = self._train_stretch(iterator)
 
-    def _is_due(self, every: int) -> bool:
-        return self.step >= self._schedule.steps or self.step % every == 0
-
-    def _restore(self) -> None:
-        path = self._store.restore()
-        if path:
-            self._saved = self.step
-            logging.info("resumed from %s, step %d", path, self.step)
-
-    def _save(self) -> None:
-        """Saves what is not saved yet; the start alone where a run may have to go back to it."""
-        if self._saved < self.step and (self.step > 0 or self._divergence.skip):
-            logging.info("saved %s", self._store.save(self.step))
-            self._saved = self.step
+            for hook in self._hooks:
+                hook.end(self.step)
 
     def _stop(self, by: signal.Signals) -> None:
-        self._save()
+        self._checkpoints.save(self.step)
         raise Stopped(
-            f"stopped by {by.name} at step {self.step} of {self._schedule.steps}, which is saved; "
+            f"stopped by {by.name} at step {self.step} of {self._steps}, which is saved; "
             "the same command resumes it"
         )
 
-    def _train_stretch(self, iterator: Iterator[Any], stops: list[int]) -> Iterator[Any]:
-        """Trains to the next step at which the outer loop has something to do, or of `stops`.
-
-        Returns:
-            The iterator over what comes next.
-        """
-        schedule, step = self._schedule, self.step
-        every = (schedule.log_every, schedule.save_every, schedule.eval_every)
-        if step in self._skipped.steps:
+    def _train_stretch(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Trains to the next boundary of a hook; returns the iterator over what comes next."""
+        step, left_out = self.step, self._divergence.left_out
+        if step in left_out:
             self._trainer.optimizer.iterations.assign(step + 1)
             return self._start_at(step + 1)
-        skips = [skip for skip in self._skipped.steps if skip > step]
-        target = min([schedule.steps, *stops, *skips, *((step // n + 1) * n for n in every)])
+
+        boundaries = [hook.next_boundary(step) for hook in self._hooks]
+        boundaries += [skip for skip in left_out if skip > step]
+        target = min([self._steps, *(b for b in boundaries if b is not None)])
+
         begun = time.monotonic()
         metrics = self._trainer.train(iterator, target - step, self._divergence.loss_limit)
+        seconds = time.monotonic() - begun
         taken = round(metrics.pop("steps"))
         if metrics.pop("diverged"):
             return self._go_back(step + taken - 1)
         if taken:
-            self._report(metrics, step, taken, time.monotonic() - begun)
+            for hook in self._hooks:
+                hook.after_stretch(Stretch(step + taken, taken, seconds, dict(metrics)))
         return iterator
 
     def _go_back(self, bad: int) -> Iterator[Any]:
-        """After the step from `bad` to the next diverged: to the last checkpoint, without it.
-
-        Raises:
-            TrainingError: it may not be left out.
-        """
-        sessions = self._skipped.describe(bad)
-        where = f"the loss diverged at the step after {bad}, on {sessions}"
-        last = find_checkpoint(self._run_dir)
-        kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
-        if not self._divergence.skip or len(self._skipped.steps) >= self._divergence.most:
-            raise TrainingError(f"{where}; {kept}; try a lower `learning_rate`")
-        self._skipped.add(bad)
-        self._restore()
-        logging.warning("%s; the batch is left out from now on", where)
+        """After the step from `bad` to the next diverged: to the last checkpoint, without it."""
+        message = self._divergence.leave_out(bad, self._checkpoints.last)
+        self._checkpoints.restore()
+        logging.warning("%s", message)
         return self._start_at(self.step)
-
-    def _report(self, metrics: Scores, step: int, taken: int, seconds: float) -> None:
-        """Logs and summarises the steps taken from `step` on."""
-        schedule, now = self._schedule, step + taken
-        metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
-        metrics["step_seconds"] = seconds / taken
-        if without_negatives := metrics.pop("without_negatives"):
-            metrics["without_negatives"] = without_negatives / metrics["samples"]
-        for name in ("samples", "tokens"):
-            metrics[f"{name}_per_second"] = metrics.pop(name) / seconds
-        metrics["learning_rate"] = float(self._trainer.optimizer.learning_rate)
-        self._summaries.scalars("train", metrics, now)
-        spent = time.monotonic() - self._started
-        left = spent / max(1, now - self._first) * (schedule.steps - now)
-        logging.info(
-            "step %d of %d, %s, about %.0f s left", now, schedule.steps, _line(metrics), left
-        )
-        advice = self._advise(metrics)
-        if advice:
-            logging.warning("%s", advice)
-            self._summaries.text("advice", advice, now)
-
-    def _score(self) -> Scores:
-        """Evaluates, and keeps the encoder if it is the best so far."""
-        started = time.monotonic()
-        scores = self._evaluate()
-        if scores:
-            self._summaries.scalars("eval", scores, self.step)
-            seconds = time.monotonic() - started
-            logging.info("step %d, dev scores: %s (%.0f s)", self.step, _line(scores), seconds)
-        try:
-            # At step 0 too: a run that never improves leaves its start, and says so.
-            if self._best.offer(scores, self.step):
-                self._showcase.kept(self._summaries, scores, self.step)
-        except KeyError as error:
-            known = ", ".join(sorted(scores))
-            raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
-        self._scored.assign(self.step)
-        self._showcase.evaluated(self._summaries, self.step)
-        return scores
-
-
-def _line(metrics: Scores) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

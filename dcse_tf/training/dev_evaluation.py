@@ -14,7 +14,7 @@ from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.task import Scores, Setup
+from dcse_tf.tasks.spec import RANKS, Scores, Setup
 
 _HIGH, _APART = 0.98, 0.005
 _MANY = 0.5
@@ -59,7 +59,6 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
 
 
 _CANDIDATES = 10
-_RANKS = ("r1", "r2", "r5", "mrr")
 
 
 class DevEvaluation:
@@ -75,14 +74,14 @@ class DevEvaluation:
     """
 
     def __init__(self, setup: Setup, model: keras.Model):
-        config = setup.config
-        task = TASKS[config.task]
+        options = setup.options
+        task = TASKS[options.task]
         graph = EncoderGraph(
             setup.encoder,
             setup.vocabulary,
             setup.manifest.max_sequence_length,
             pooling="mean",
-            attention=setup.attention,
+            attention=setup.parts.attention,
         )
         backend = GraphBackend(graph)
         self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)
@@ -90,43 +89,43 @@ class DevEvaluation:
         self.retrieval: RetrievalSet | None = None
         self.geometry: Scores = {}
         self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
-        samples = _dev_samples(setup) if task.scores_responses else []
-        if samples and "matching" in task.scores_responses:
+        samples = _dev_samples(setup) if task.similarities else []
+        if samples and "matching" in task.similarities:
             self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
-        if samples and "cosine" in task.scores_responses:
+        if samples and "cosine" in task.similarities:
             self._parts.append(functools.partial(self._compare, samples))
-        if config.dev_retrieval:
-            self.retrieval = read_retrieval_set(pathlib.Path(config.dev_retrieval))
+        if options.dev_retrieval:
+            self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
             self._parts.append(functools.partial(self._retrieve, self.retrieval))
-        if config.dev_sts:
-            sts = read_sts_set(pathlib.Path(config.dev_sts))
+        if options.dev_sts:
+            sts = read_sts_set(pathlib.Path(options.dev_sts))
             self._parts.append(functools.partial(self._correlate, sts))
 
     def evaluate(self) -> Scores:
-        """The scores, by name."""
+        """The scores, by name, such as "dev/map"."""
         self.geometry = {}
-        return {name: value for part in self._parts for name, value in part().items()}
+        return {f"dev/{name}": value for part in self._parts for name, value in part().items()}
 
     def _match(self, samples: list[response_selection.Sample]) -> Scores:
         assert self.scorer is not None
         found = response_selection.evaluate_response_selection(samples, self.scorer.score)
-        return _prefix("dev/response_", found, _RANKS)
+        return _prefix("response_", found, RANKS)
 
     def _compare(self, samples: list[response_selection.Sample]) -> Scores:
         found = response_selection.evaluate_by_cosine(samples, self._encode)
         self.geometry |= _prefix("sessions/", found, geometry.NAMES)
-        return _prefix("dev/cosine_", found, _RANKS)
+        return _prefix("cosine_", found, RANKS)
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
         found = evaluate_retrieval(retrieval, self._encode)
         self.geometry |= _prefix("retrieval/", found, geometry.NAMES)
-        return _prefix("dev/", found, ("map", "mrr"))
+        return _prefix("", found, ("map", "mrr"))
 
     def _correlate(self, sts: StsSet) -> Scores:
         found = evaluate_sts(sts, self._encode)
         self.geometry |= _prefix("sts/", found, geometry.NAMES)
-        return _prefix("dev/", found, ("spearman",))
+        return _prefix("", found, ("spearman",))
 
 
 def _prefix(prefix: str, evaluation: Evaluation, names: tuple[str, ...]) -> Scores:
@@ -135,15 +134,15 @@ def _prefix(prefix: str, evaluation: Evaluation, names: tuple[str, ...]) -> Scor
 
 
 def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
-    config = setup.config
-    if not config.dev_samples:
+    options = setup.options
+    if not options.dev_samples:
         return []
     samples = response_selection.make_samples(
         response_selection.read_dialogues(setup.data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
-        context=config.context,
-        max_samples=config.dev_samples,
-        seed=config.seed,
+        context=options.context,
+        max_samples=options.dev_samples,
+        seed=options.seed,
     )
     if not samples:
         logging.warning(

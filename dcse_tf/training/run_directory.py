@@ -7,8 +7,8 @@ from absl import logging
 
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.files import MadeFrom, hash_file
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.options import TrainOptions
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
@@ -19,6 +19,7 @@ _DEVICES = "devices"
 # from now on, which is logged.
 _FREE = {
     "run_dir",
+    "epochs",  # resolved they follow from the steps, which are compared
     "logical_cpus",
     "log_every",
     "save_every",
@@ -31,35 +32,37 @@ _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipp
 
 
 def begin_run(
-    config: TrainOptions, given: TrainOptions, inputs: dict[str, str], devices: int
+    options: TrainOptions, given: TrainOptions, inputs: dict[str, str], devices: int
 ) -> TrainOptions:
     """Writes what a run is begun with; if it is resumed, compares that first.
 
     A run without a checkpoint has learnt nothing yet, so whatever stopped it may be corrected.
 
     Args:
-        config: the settings, all filled in.
-        given: those that the user gave, None where a default was worked out.
+        options: resolved.
+        given: as the user gave them.
         inputs: what `describe_inputs` returns.
         devices: how many devices it trains on.
 
     Returns:
-        The settings; those that were worked out are as they were when the run was begun.
+        The options; those that were worked out are as they were when the run was begun.
 
     Raises:
-        InputError: a setting or an input that decides what is learnt has changed.
+        InputError: an option or an input that decides what is learnt has changed.
     """
-    run_dir = pathlib.Path(config.run_dir)
+    run_dir = pathlib.Path(options.run_dir)
     path = run_dir / CONFIG_FILE
     if path.is_file() and find_checkpoint(run_dir):
         before = TrainOptions.read_json(path)
-        config = _keep_defaults(config, given, before)
-        _compare_settings(path, before, config)
+        if given.warmup_steps < 0:
+            # With other steps the warm-up stays the tenth of those that the run was begun with.
+            options = options.replace(warmup_steps=before.warmup_steps)
+        _compare_settings(path, before, options)
         _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
     run_dir.mkdir(parents=True, exist_ok=True)
-    config.write_json(path)
+    options.write_json(path)
     MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)
-    return config
+    return options
 
 
 def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[str, str]:
@@ -84,33 +87,25 @@ def _counts(manifest: Manifest, split: str) -> str:
     return f"{found.sessions} sessions, {found.tokens} tokens, {len(found.shards)} shards"
 
 
-def _keep_defaults(config: TrainOptions, given: TrainOptions, before: TrainOptions) -> TrainOptions:
-    """What was worked out stays as it was, also where it was from `steps` that have changed."""
-    old = before.to_dict()
-    asked = given.to_dict()
-    kept = {name: old[name] for name in asked if asked[name] is None and name != "steps"}
-    return config.replace(**kept)
-
-
-def _compare_settings(path: pathlib.Path, before: TrainOptions, config: TrainOptions) -> None:
+def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
     from_now_on = set(_FROM_NOW_ON)
     remedy = "use the same, or another `run_dir`"
-    if config.decay == "linear":
+    if options.decay == "linear":
         # The learning rate falls to 0 at the last step: with another one it would jump.
         from_now_on.remove("steps")
         remedy += " (`steps` may change with another `decay` than linear)"
 
     fixed = before.to_dict().keys() - _FREE - _FILES - from_now_on
     problem = f"{path}: the run was begun with other settings"
-    _select(before, fixed).require(_select(config, fixed), problem, remedy)
+    _select(before, fixed).require(_select(options, fixed), problem, remedy)
 
-    for change in _select(before, from_now_on).compare(_select(config, from_now_on)).values():
+    for change in _select(before, from_now_on).compare(_select(options, from_now_on)).values():
         logging.info("from now on %s", change)
 
 
-def _select(config: TrainOptions, names: Set[str]) -> MadeFrom:
+def _select(options: TrainOptions, names: Set[str]) -> MadeFrom:
     return MadeFrom(
-        {f"`{name}`": value for name, value in config.to_dict().items() if name in names}
+        {f"`{name}`": value for name, value in options.to_dict().items() if name in names}
     )
 
 

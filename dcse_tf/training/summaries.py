@@ -1,10 +1,8 @@
-"""What the loop writes for TensorBoard: scalars, texts, profiles."""
+"""What a run writes for TensorBoard: scalars, texts, images, hyperparameters."""
 
 import pathlib
-from typing import Protocol
 
 import tensorflow as tf
-from absl import logging
 from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
 
@@ -58,60 +56,3 @@ class SummaryWriter:
         with self._writer.as_default(step=0):
             tf.summary.experimental.write_raw_pb(ended.SerializeToString(), step=0)
         self._writer.flush()
-
-
-class Showcase(Protocol):
-    """What a run shows besides its figures. Nothing that is learnt depends on it."""
-
-    def begin(self, summaries: SummaryWriter) -> None:
-        """Called as the run starts, also when it is started again."""
-
-    def kept(self, summaries: SummaryWriter, scores: dict[str, float], step: int) -> None:
-        """Called when the encoder as it is has been kept as the best; `scores` are its own."""
-
-    def evaluated(self, summaries: SummaryWriter, step: int) -> None:
-        """Called after each evaluation."""
-
-    def end(self, summaries: SummaryWriter) -> None:
-        """Called when the last step is taken and evaluated."""
-
-
-# Steps before the trace: the first ones build graphs and fill buffers.
-_WARM_UP = 10
-
-
-class StepProfiler:
-    """Traces steps of a run; driven by the outer loop.
-
-    Args:
-        folder: of the summaries, under which the trace goes.
-        first_step: where this start of the run begins.
-        num_steps: how many steps to trace; 0 for none.
-    """
-
-    def __init__(self, folder: pathlib.Path, first_step: int, num_steps: int):
-        self._folder = folder
-        self._begin = first_step + _WARM_UP
-        self._end = self._begin + num_steps
-        self._running = False
-
-    def boundaries(self, step: int) -> list[int]:
-        """The steps after `step` before which the trace begins or ends."""
-        if self._begin == self._end:
-            return []
-        return [boundary for boundary in (self._begin, self._end) if boundary > step]
-
-    def before(self, step: int) -> None:
-        """Begins or ends the trace if it is time; `step` steps are done."""
-        if step == self._begin < self._end:
-            tf.profiler.experimental.start(str(self._folder))
-            self._running = True
-        elif step >= self._end:
-            self.stop()
-
-    def stop(self) -> None:
-        """Ends a trace that has begun, and says where it lies."""
-        if self._running:
-            tf.profiler.experimental.stop()
-            self._running = False
-            logging.info("trace of the steps: %s", self._folder / "plugins" / "profile")

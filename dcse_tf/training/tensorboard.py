@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import json
 import pathlib
 
 import numpy as np
@@ -20,9 +21,10 @@ from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
-from dcse_tf.tasks.task import Scores, Setup
+from dcse_tf.tasks.options import RunOptions, TrainOptions
+from dcse_tf.tasks.spec import Scores, Setup
+from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import DevEvaluation
-from dcse_tf.training.options import TrainOptions
 from dcse_tf.training.summaries import Setting, SummaryWriter
 
 # What TensorBoard looks for in a run's folder.
@@ -104,14 +106,10 @@ def _flatten(text: str) -> str:
     return " ".join(text.split()) or _NONE
 
 
-# Columns of the table of hyperparameters: what a result may hang on.
-SETTINGS = (
-    *("task", "data_dir", "encoder", "token_vectors", "seed"),
-    *("steps", "global_batch_size", "learning_rate", "warmup_steps", "decay", "weight_decay"),
-    *("clip_norm", "dropout", "temperature", "freeze_layers", "freeze_embeddings"),
-    *("aggregation", "cosine_weight", "center_tokens", "batch_form", "session_turns", "negatives"),
-    *("context_turns", "context_side", "compute_dtype", "mask_rate"),
-)
+# Options on which no result depends, or which the table shows in another column: it has one of
+# every other option, also of a task's own.
+_UNTOLD = {field.name for field in dataclasses.fields(RunOptions)} - {"seed"}
+_UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_length"}
 # Scores by which runs are compared. The table of hyperparameters shows five figures, the first by
 # name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
 # task has more than five of them.
@@ -121,51 +119,57 @@ HEADLINES = (
 _LONGEST = 80  # characters of a turn that is drawn, where there is such a session
 
 
-class TensorBoardShowcase:
+class TensorBoardShowcase(Hook):
     """Hyperparameters, the scores of the encoder that is kept, the geometry of dev embeddings,
     heatmaps of a dev session, the projector.
 
     Args:
         setup: of the run.
         evaluation: gives what is drawn, and the geometry.
+        summaries: where it goes.
     """
 
-    def __init__(self, setup: Setup, evaluation: DevEvaluation):
+    def __init__(self, setup: Setup, evaluation: DevEvaluation, summaries: SummaryWriter):
         self._setup = setup
         self._evaluation = evaluation
+        self._summaries = summaries
         # Chosen now, so that a fault in a file does not wait for the end of the training.
         self._points = self._choose_points()
 
-    def begin(self, summaries: SummaryWriter) -> None:
-        config = self._setup.config
+    def begin(self, step: int, resumed: bool) -> None:
+        options = self._setup.options
+        text = json.dumps(options.to_dict(), indent=2, sort_keys=True)
+        self._summaries.text("configuration", f"```\n{text}\n```", step)
         # With its folders' names, for the last one may be "run" in all of them.
-        name = "/".join(pathlib.Path(config.run_dir).absolute().parts[-3:])
-        summaries.begin_session(list_settings(config), name)
+        name = "/".join(pathlib.Path(options.run_dir).absolute().parts[-3:])
+        self._summaries.begin_session(list_settings(options), name)
 
-    def kept(self, summaries: SummaryWriter, scores: Scores, step: int) -> None:
-        names = {*HEADLINES, self._setup.config.best_metric}
-        found = {name: value for name, value in scores.items() if name in names}
-        summaries.scalars("best", found, step)
+    def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
+        """Shows what an evaluation found; `kept` if the encoder is the best so far."""
+        if kept:
+            names = {*HEADLINES, self._setup.options.best_metric}
+            found = {name: value for name, value in scores.items() if name in names}
+            self._summaries.scalars("best", found, step)
+        self._summaries.scalars("eval/geometry", self._evaluation.geometry, step)
+        if explanation := self._explain():
+            self._draw(explanation, step)
 
-    def evaluated(self, summaries: SummaryWriter, step: int) -> None:
-        summaries.scalars("eval/geometry", self._evaluation.geometry, step)
-        explanation = self._explain()
-        if explanation:
-            try:
-                for name in MAPS:
-                    summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
-            except InputError as error:  # a training does without matplotlib
-                logging.log_first_n(logging.INFO, "TensorBoard has no heatmaps: %s", 1, error)
+    def _draw(self, explanation: Explanation, step: int) -> None:
+        try:
+            for name in MAPS:
+                self._summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
+        except InputError as error:  # a training does without matplotlib
+            logging.log_first_n(logging.INFO, "TensorBoard has no heatmaps: %s", 1, error)
 
-    def end(self, summaries: SummaryWriter) -> None:
+    def end(self, step: int) -> None:
         if self._points.sentences:
             # The encoder that the run leaves behind, not the last step's.
-            encoder = SentenceEncoder.load(self._setup.config.run_dir)
-            write_projector(summaries.folder, self._points, encoder.encode)
-        summaries.end_session()
+            encoder = SentenceEncoder.load(self._setup.options.run_dir)
+            write_projector(self._summaries.folder, self._points, encoder.encode)
+        self._summaries.end_session()
 
     def _choose_points(self) -> Points:
-        count, retrieval = self._setup.config.projector_sentences, self._evaluation.retrieval
+        count, retrieval = self._setup.options.projector_sentences, self._evaluation.retrieval
         if not count:
             return Points([], [])
         points = choose_sentences(count, retrieval, self._setup.data_dir / "dev.jsonl")
@@ -175,7 +179,7 @@ class TensorBoardShowcase:
 
     @functools.cached_property
     def _session(self) -> tuple[str, list[str]]:
-        turns = self._setup.config.context.slots + 1
+        turns = self._setup.options.context.slots + 1
         return choose_session(read_dialogues(self._setup.data_dir / "dev.jsonl"), turns)
 
     def _explain(self) -> Explanation | None:
@@ -183,7 +187,7 @@ class TensorBoardShowcase:
         scorer = self._evaluation.scorer
         if scorer is None:
             return None
-        context, turns = self._setup.config.context, len(self._session[1])
+        context, turns = self._setup.options.context, len(self._session[1])
         # Where the session is long enough its first response with all its context.
         response = min(context.turns, turns - 1)
         tokens = self._setup.vocabulary.tokens
@@ -192,11 +196,15 @@ class TensorBoardShowcase:
         )
 
 
-def list_settings(config: TrainOptions) -> dict[str, Setting]:
+def list_settings(options: TrainOptions) -> dict[str, Setting]:
     """The settings of the table of hyperparameters."""
-    values = config.to_dict()
-    values["encoder"] = config.encoder or f"random, {config.encoder_size}"
-    return {name: "none" if values[name] in (None, "") else values[name] for name in SETTINGS}
+    values = options.to_dict()
+    values["encoder"] = options.encoder or f"random, {options.encoder_size}"
+    return {
+        name: "none" if value == "" else value
+        for name, value in values.items()
+        if name not in _UNTOLD
+    }
 
 
 def choose_session(sessions: list[tuple[str, list[str]]], turns: int) -> tuple[str, list[str]]:

@@ -1,12 +1,14 @@
 """The inner loop: devices, the optimizer, and steps of training on batches."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras import ops
+
+from dcse_tf.tasks.spec import ComputeLoss, Tensors
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.MirroredStrategy:
@@ -90,11 +92,6 @@ def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> keras.optimiz
     optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
     return optimizer
 
-
-Tensors = dict[str, tf.Tensor]
-# (model, batch) -> sums over the rows of this replica: "loss" and "weight", the number of rows that
-# count, by which every sum but the counts is divided.
-ComputeLoss = Callable[[keras.Model, Tensors], Tensors]
 
 COUNTS = ("samples", "tokens", "cells", "without_negatives")
 

@@ -17,6 +17,7 @@ from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -25,7 +26,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-from dcse_tf.training.options import TrainOptions
 
 FitBaselineOptions = COMMANDS["fit_baseline"][0]
 

@@ -4,6 +4,7 @@ import os
 import shutil
 
 import pytest
+from train_options import make_options
 
 from dcse_tf.data.manifest import Corpus, read_manifest
 from dcse_tf.data.records import raise_damage
@@ -11,7 +12,6 @@ from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.training import job as train_job
 from dcse_tf.training.job import train
-from dcse_tf.training.options import TrainOptions
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_training_on_a_flipped_bit_names_shard_and_record(corpus, tmp_path):
     settings = {"data_dir": str(folder), "run_dir": str(tmp_path / "run"), "encoder_size": "tiny"}
     batch = {"global_batch_size": 8, "negatives": 3, "steps": 30, "dev_samples": 0}
     with pytest.raises(InputError, match=rf"{shard}: record 1 cannot be read"):
-        train(TrainOptions(**settings, **batch))
+        train(make_options(**settings, **batch))
 
 
 def test_a_shard_that_is_lost_while_training_is_named(corpus, tmp_path, monkeypatch):
@@ -57,19 +57,19 @@ def test_a_shard_that_is_lost_while_training_is_named(corpus, tmp_path, monkeypa
     # The manifest's sizes have been held against the shards by then.
     monkeypatch.setattr(train_job, "_log_model", lambda *_: shard.unlink())
     with pytest.raises(InputError, match=rf"^{shard}: no such file.*run prepare_data again"):
-        train(TrainOptions(**settings, **batch))
+        train(make_options(**settings, **batch))
 
 
 def test_a_start_that_is_refused_leaves_no_run_directory(tmp_path):
     run_dir = tmp_path / "runs" / "first"
     settings = {"data_dir": str(tmp_path / "none"), "encoder_size": "tiny"}
     with pytest.raises(InputError, match="no such file"):
-        train(TrainOptions(**settings, run_dir=str(run_dir)))
+        train(make_options(**settings, run_dir=str(run_dir)))
     assert list(tmp_path.iterdir()) == []
     (run_dir / "empty").mkdir(parents=True)
     for begun in (run_dir, run_dir / "empty"):  # what the user made stays, empty or not
         with pytest.raises(InputError, match="no such file"):
-            train(TrainOptions(**settings, run_dir=str(begun)))
+            train(make_options(**settings, run_dir=str(begun)))
     assert list(run_dir.iterdir()) == [run_dir / "empty"]
     assert list((run_dir / "empty").iterdir()) == []
 

@@ -1,6 +1,20 @@
-"""A run that is killed again and again ends as one that is left alone."""
+"""Jobs that are killed end, when they are resumed, as ones that are left alone."""
+
+import pathlib
+import random
+import subprocess
+import sys
+import time
 
 import kill_harness
+import pytest
+from tiny_bert import build_backbone, save_checkpoint
+
+from dcse_tf.files import partial_path
+from dcse_tf.tools.embed import embed
+from dcse_tf.tools.options import EmbedOptions
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(tmp_path):
@@ -10,3 +24,34 @@ def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(tmp_path
     assert report.kills == 3
     assert report.most_lost == 0
     assert report.equal
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(workers, tmp_path):
+    rng = random.Random(0)
+    words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
+    lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(8_000))
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    config = EmbedOptions(
+        model=str(save_checkpoint(tmp_path / "model", build_backbone())),
+        input=str(tmp_path / "in.txt"),
+        output=str(tmp_path / "killed.npy"),
+        block_size=100,
+        cache_size=20,
+    )
+    flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
+    flags += ["--block_size=100", "--cache_size=20", f"--workers={workers}"]
+
+    command = [sys.executable, "-m", "dcse_tf.cli.embed", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        rows = partial_path(tmp_path / "killed.npy") / "rows"
+        while process.poll() is None and len(list(rows.glob("*.done"))) < 3:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate(timeout=60)  # until the last process has closed its end
+    assert 3 <= len(list(rows.glob("*.done"))) < 80
+
+    embed(config)
+    embed(config.replace(output=str(tmp_path / "alone.npy")))
+    assert (tmp_path / "killed.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+    assert not partial_path(tmp_path / "killed.npy").exists()

@@ -1,0 +1,396 @@
+"""Options of a training: what all tasks have, and what several of them share.
+
+A task's own class adds its options to these and says its defaults, see `dcse_tf.tasks.registry`.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.options import OptionError, Options, option, show
+from dcse_tf.plugins import load_plugins
+from dcse_tf.tasks import registry
+
+if TYPE_CHECKING:
+    from dcse_tf.data.manifest import Manifest
+
+# Sizes of Turc et al. 2019 ("Well-Read Students Learn Better"), table 1; "base" is BERT's own.
+ENCODER_SIZES: dict[str, tuple[int, int]] = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+}
+
+
+MOST_EPOCHS = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(Options):
+    """Seed, devices, and how often the outer loop does what."""
+
+    seed: int = option(0, "Seed of everything random in the run.", minimum=0)
+    deterministic: bool = option(
+        False, "Make every operation deterministic: slower, the same result bit for bit."
+    )
+    logical_cpus: int = option(
+        1,
+        "Without a GPU: train data-parallel on this many logical CPU devices. With GPUs every "
+        "visible one is used.",
+        minimum=1,
+        maximum=1024,
+    )
+    log_every: int = option(10, "Steps between two summaries.", minimum=1)
+    save_every: int = option(200, "Steps between two checkpoints.", minimum=1)
+    eval_every: int = option(200, "Steps between two evaluations on dev data.", minimum=1)
+    keep_checkpoints: int = option(2, "Checkpoints kept, the latest ones.", minimum=1)
+    on_divergence: str = option(
+        "stop",
+        "When the loss of a step is no number, or above `loss_limit`: stop; or skip, that is go "
+        "back to the last checkpoint and leave the batch out. Its sessions are written either way.",
+        choices=("stop", "skip"),
+    )
+    loss_limit: float = option(1000.0, "A step's loss above this counts as diverged.", minimum=0.0)
+    max_skipped: int = option(
+        3, "With `on_divergence`=skip: batches left out at most in the whole run.", minimum=1
+    )
+    profile_steps: int = option(
+        0,
+        "Steps to trace for TensorBoard's Profile page (which needs tensorboard-plugin-profile), "
+        "after the first ten of this start. 0: none.",
+        minimum=0,
+    )
+    projector_sentences: int = option(
+        1000,
+        "Dev sentences that TensorBoard's Projector page shows as the kept encoder embeds them: of "
+        "`dev_retrieval` with their intents, or else of the dev split. 0: none.",
+        minimum=0,
+    )
+    dev_samples: int = option(
+        200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0
+    )
+    dev_retrieval: str = option(
+        "",
+        "select.txt file evaluated while training (MAP, MRR). Default: none.",
+        files=True,
+    )
+    dev_sts: str = option(
+        "",
+        "sts.txt file evaluated while training (Spearman). Default: none.",
+        files=True,
+    )
+    best_metric: str = option(
+        "dev/cosine_r1",
+        "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, "
+        "dev/spearman; of a loss the lowest is the best, of all others the highest.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Trains an encoder: on dialogues, on single utterances, or by masked language modelling."""
+
+    task: str = option("", "What to train.", choices=registry.TASKS)
+    data_dir: str = option("", "Folder that prepare_data wrote.", required=True)
+    encoder: str = option(
+        "",
+        "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
+        "this or `encoder_size`.",
+    )
+    encoder_size: str = option(
+        "",
+        "Start from random weights of this size (layers/width: "
+        + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
+        + ") with the vocabulary of `data_dir`.",
+        choices=("", *ENCODER_SIZES),
+    )
+    token_vectors: str = option(
+        "",
+        "With `encoder_size`: file of word or character vectors (see fit_baseline --help) from "
+        "which the token embeddings start, projected to their width; other tokens start random.",
+        files=True,
+    )
+    token_index: str = option(
+        "",
+        "Of `token_vectors`=FILE.npz: JSON file of the words' rows.",
+        files=True,
+    )
+    run_dir: str = option(
+        "",
+        "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
+        "Running the same command again goes on from the last checkpoint.",
+        required=True,
+    )
+    steps: int = option(0, "Optimizer steps in all. 0: worked out from `epochs`.", minimum=0)
+    epochs: float = option(
+        1.0,
+        "Passes over the samples of the train split, used where `steps` is not given.",
+        minimum=0.0,
+        maximum=MOST_EPOCHS,
+    )
+    global_batch_size: int = option(
+        64,
+        "Samples a step over all devices: sessions, or for a task that learns from single "
+        "utterances these.",
+        minimum=1,
+    )
+    learning_rate: float = option(3e-5, "Highest learning rate.", minimum=0.0)
+    warmup_steps: int = option(-1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1)
+    decay: str = option(
+        "exponential",
+        "After the warm-up: exponential (x 0.98 every 10,000 steps, never below 1e-5 if it "
+        "started above, as the authors' code does), linear (to 0 at `steps`), or constant.",
+        choices=("exponential", "linear", "constant"),
+    )
+    weight_decay: float = option(
+        0.01, "AdamW's decoupled weight decay; not on biases and layer norms.", minimum=0.0
+    )
+    clip_norm: float = option(
+        3.0, "Largest global norm of the gradient; larger ones are scaled down.", minimum=1e-30
+    )
+    dropout: float = option(
+        0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
+    )
+    layout: str = option(
+        "",
+        "How the utterances of a batch lie before the encoder; the result is the same. packed: "
+        "several to a row; bucketed: in groups of similar length; padded: each to the longest. "
+        "Default: packed, or padded where the batch allows no other.",
+        choices=("", "packed", "bucketed", "padded"),
+    )
+    row_length: int = option(
+        0,
+        "packed: tokens of a row, at least those of the longest sequence. 0: 64, or those of the "
+        "longest if they are more.",
+        minimum=8,
+        or_zero=True,
+        maximum=65_536,
+    )
+    compute_dtype: str = option(
+        "float32",
+        "What the encoder computes in; weights, similarity and loss stay float32. bfloat16 needs a "
+        "CPU or GPU that has it to be faster.",
+        choices=("float32", "bfloat16"),
+    )
+    jit_compile: bool = option(
+        False, "Compile the training step with XLA: the first steps take longer, the others less."
+    )
+    freeze_layers: int = option(
+        0, "Bottom transformer layers that are not trained; -1: half of them.", minimum=-1
+    )
+    freeze_embeddings: bool = option(False, "Whether the embedding layers are not trained.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Builds the options of the task that the values name, the first task's without a name.
+
+        Raises:
+            OptionError: an option is unknown, belongs to other tasks, or cannot be used.
+        """
+        if cls is not TrainOptions:
+            return super().from_dict(values)
+        load_plugins()
+        task = values.get("task") or next(iter(registry.TASKS))
+        if task not in registry.TASKS:
+            known = ", ".join(map(repr, registry.TASKS))
+            raise OptionError(f"`task`={show(task)}: expected one of {known}")
+        options = registry.TASKS[task].options
+        own = {field.name for field in dataclasses.fields(options)}
+        kept = {}
+        for name, value in values.items():
+            others = registry.fields_named(name)
+            if name in own or not others:  # what no task has is refused there
+                kept[name] = value
+            elif not any(field.metadata["ignored_elsewhere"] for field in others.values()):
+                raise OptionError(
+                    f"`{name}`={show(value)}: has no meaning with `task`={task}, only with "
+                    f"{', '.join(others)}"
+                )
+        return options.from_dict({**kept, "task": task})
+
+    @classmethod
+    def all_fields(cls) -> Sequence[dataclasses.Field]:
+        if cls is not TrainOptions:
+            return super().all_fields()
+        load_plugins()
+        return registry.all_fields()
+
+    @property
+    def context(self) -> Context:
+        """The turns around a response, also in dev response selection. The paper's where a task
+        has no option for it.
+        """
+        return Context(3, "both")
+
+    def default_layout(self) -> str:
+        """The layout where none is given."""
+        return "packed"
+
+    def longest_sequence(self, longest_utterance: int) -> int:
+        """Most tokens of a sequence that the encoder is given.
+
+        Args:
+            longest_utterance: tokens of the longest utterance of the corpus.
+        """
+        return longest_utterance
+
+    def check(self) -> None:
+        """Refuses options that contradict each other, whatever the corpus.
+
+        A task's class adds checks of its own and calls this one first.
+
+        Raises:
+            OptionError: the message names the option.
+        """
+        spec = registry.TASKS[self.task]
+        if not isinstance(self, spec.options):
+            self.refuse("task", f"its options are of the class {spec.options.__name__}")
+        self._check_start()
+        if self.jit_compile and self.layout == "bucketed":
+            self.refuse("layout", "its shapes change at every step; not compiled")
+        if self.global_batch_size % self.logical_cpus:
+            raise OptionError(
+                f"`global_batch_size`={self.global_batch_size}: not divisible by "
+                f"`logical_cpus`={self.logical_cpus}"
+            )
+        # The score is looked for at the first evaluation, after hundreds of steps.
+        known = spec.dev_scores(self)
+        if self.best_metric not in known:
+            self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
+
+    def _check_start(self) -> None:
+        if bool(self.encoder) == bool(self.encoder_size):
+            raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
+        if self.token_vectors and not self.encoder_size:
+            self.refuse("token_vectors", "a checkpoint has its own; only for `encoder_size`")
+        if self.token_vectors.endswith(".npz") != bool(self.token_index):
+            raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
+        run_dir = self.run_dir.rstrip("/")
+        if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
+            self.refuse("run_dir", "its encoder would be replaced while it is started from")
+
+    def resolve(self, manifest: "Manifest") -> Self:
+        """With all that is worked out from the corpus filled in, so that the run's JSON says what
+        was used. What is resolved already stays as it is.
+
+        Args:
+            manifest: of the corpus.
+
+        Raises:
+            OptionError: the batch or the rows do not fit the corpus.
+        """
+        samples = registry.TASKS[self.task].epoch_size(manifest.splits["train"])
+        batch = self.global_batch_size
+        if batch > samples:
+            raise OptionError(
+                f"`global_batch_size`={batch}: the train split of {self.data_dir} has only "
+                f"{samples} samples"
+            )
+        steps = self.steps or max(1, round(self.epochs * samples / batch))
+        layout = self.layout or self.default_layout()
+        longest = self.longest_sequence(manifest.max_sequence_length)
+        row_length = self.row_length or max(64, longest)
+        if layout == "packed" and row_length < longest:
+            raise OptionError(
+                f"`row_length`={row_length}: sequences of {self.data_dir} have up to {longest} "
+                "tokens, and each lies in one row"
+            )
+        return self.replace(
+            steps=steps,
+            # The passes that these steps are, so that the two never contradict each other.
+            epochs=min(steps * batch / samples, MOST_EPOCHS),
+            warmup_steps=steps // 10 if self.warmup_steps < 0 else self.warmup_steps,
+            layout=layout,
+            row_length=row_length,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextOptions(Options):
+    """For tasks with a choice of the turns around a response; stands before their base class."""
+
+    context_turns: int = option(
+        3,
+        "Most context turns on each side of the response, also in dev response selection.",
+        minimum=1,
+        maximum=1000,
+    )
+    context_side: str = option(
+        "both",
+        "Turns before and after the response (both, as in the paper) or before only.",
+        choices=("both", "before"),
+    )
+
+    @property
+    def context(self) -> Context:
+        """The turns around a response."""
+        return Context(self.context_turns, self.context_side)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastOptions(Options):
+    """For tasks that tell a positive from negatives; stands before their base class."""
+
+    temperature: float = option(
+        0.1, "Temperature of the contrastive loss (equation 8).", minimum=1e-4
+    )
+    center_tokens: bool = option(
+        False,
+        "Subtract the mean token embedding, a running average, before matching and pooling. Not "
+        "in the paper; keeps similarities from saturating. The trained encoder has it in its "
+        "weights.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchOptions(TrainOptions):
+    """For tasks whose sample is a session: a response, its context, negatives of other sessions."""
+
+    batch_form: str = option(
+        "unique",
+        "What a batch is made of. plain: one random response a session, every use of an utterance "
+        "encoded by itself, padded to the longest of the corpus, as in the paper; unique: the "
+        "same, each distinct utterance encoded once; dense: every turn of a session is a "
+        "response, each distinct utterance encoded once.",
+        choices=("plain", "unique", "dense"),
+    )
+    session_turns: int = option(
+        16,
+        "dense: most consecutive turns of a session a visit, drawn at random.",
+        minimum=2,
+        maximum=10_000,
+    )
+    negatives: int = option(
+        9,
+        "Negatives a positive, drawn from other sessions of the batch; all (0): every one that "
+        "the batch has.",
+        minimum=0,
+        words={"all": 0},
+        ignored_elsewhere=True,  # flags/debug.flags is for every task
+    )
+
+    def default_layout(self) -> str:
+        return "padded" if self.batch_form == "plain" else super().default_layout()
+
+    def check(self) -> None:
+        super().check()
+        if self.is_given("session_turns") and self.batch_form != "dense":
+            self.refuse("session_turns", "has no meaning without `batch_form`=dense")
+        if self.batch_form == "plain" and self.layout not in ("", "padded"):
+            self.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
+        # A session gives one response, or with dense two at least.
+        each = 2 if self.batch_form == "dense" else 1
+        most = each * (self.global_batch_size - 1)
+        if max(1, self.negatives) > most:
+            self.refuse(
+                "negatives",
+                "they come from the other sessions of the batch, so at most "
+                f"{each} x (`global_batch_size` - 1) = {most}",
+            )

@@ -1,0 +1,111 @@
+"""What several tasks share: layouts, batches of dialogues, sums over the rows of a batch.
+
+Unlike the tasks' own files, which command lines read for the options, this one needs TensorFlow.
+"""
+
+import tensorflow as tf
+
+from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
+from dcse_tf.model.bert import TokenCentering
+from dcse_tf.model.layout import Layout, count_cells
+from dcse_tf.tasks.options import BatchOptions, ContrastOptions, TrainOptions
+from dcse_tf.tasks.spec import EncoderParts, Setup, Tensors
+
+# Compiled, the rows of a packed table come in multiples of this: a program for each.
+_COMPILED_ROWS = 8
+
+
+def make_layout(options: TrainOptions) -> Layout:
+    """The layout of the tables; compiled steps want few different shapes."""
+    rows = _COMPILED_ROWS if options.jit_compile else 1
+    return Layout(options.layout, row_length=options.row_length, row_multiple=rows)
+
+
+def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> Stream:
+    """How a training reads its corpus."""
+    options = setup.options
+    return Stream(
+        options.global_batch_size,
+        options.seed,
+        first_step,
+        replicas,
+        make_layout(options),
+        fixed_shapes=options.jit_compile,
+    )
+
+
+def build_centering(options: ContrastOptions, dim: int) -> EncoderParts:
+    """The centering of the token embeddings, if it is asked for."""
+    centering = TokenCentering(dtype="float32") if options.center_tokens else None
+    return EncoderParts(centering=centering)
+
+
+def make_dialogue_dataset(
+    setup: Setup[BatchOptions], first_step: int, replicas: int, context_tokens: int = 0
+) -> tf.data.Dataset:
+    """Batches of responses, contexts and negatives.
+
+    Args:
+        setup: of the training.
+        first_step: the step, from 0, whose batch comes first.
+        replicas: batches a step.
+        context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
+    """
+    options = setup.options
+    form = BatchForm(options.batch_form, options.negatives, options.session_turns, context_tokens)
+    stream = make_stream(setup, first_step, replicas)
+    return make_contrastive_dataset(setup.corpus, form, options.context, stream)
+
+
+def count_batch(
+    batch: Tensors, samples: tf.Tensor, without_negatives: tf.Tensor | float
+) -> Tensors:
+    """The counts of a batch, which the trainer adds up as they are.
+
+    Args:
+        batch: has the table: `tokens` are its real ones, `cells` all that the encoder computes.
+        samples: float `[]`, how many rows the batch has.
+        without_negatives: float `[]`, how many of them have nothing to be told apart from.
+    """
+    return {
+        "samples": samples,
+        "tokens": tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32)),
+        "cells": count_cells(batch),
+        "without_negatives": tf.convert_to_tensor(without_negatives, tf.float32),
+    }
+
+
+def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
+    """Sums over the rows of a batch: the loss of equation 8, and what tells how it goes.
+
+    Args:
+        outputs: of the training model: loss `[rows]` and, by its name, what the loss contrasts,
+            float `[rows, 1 + negatives]`.
+        name: its name.
+        batch: as `make_batches` gives it.
+
+    Returns:
+        loss, weight and the counts; accuracy: the positive is above every negative, equal is not
+        above; positive_NAME, and negative_NAME as the mean over a row's negatives. A row without
+        any negative has nothing to tell apart: it is counted, and has no part in the sums.
+    """
+    values, negative_mask = outputs[name], batch["candidate_mask"][:, 1:]
+    # A row without a positive only fills the batch up.
+    real = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
+    count = tf.reduce_sum(tf.cast(negative_mask, tf.float32), axis=1)
+    rows = real * tf.cast(count > 0.0, tf.float32)
+
+    negatives = tf.where(negative_mask, values[:, 1:], 0.0)
+    mean_negative = tf.reduce_sum(negatives, axis=1) / tf.maximum(count, 1.0)
+    hardest = tf.reduce_max(tf.where(negative_mask, values[:, 1:], tf.float32.min), axis=1)
+    above = tf.cast(values[:, 0] > hardest, tf.float32)
+
+    samples, weight = tf.reduce_sum(real), tf.reduce_sum(rows)
+    return {
+        "loss": tf.reduce_sum(outputs["loss"] * rows),
+        "weight": weight,
+        "accuracy": tf.reduce_sum(above * rows),
+        f"positive_{name}": tf.reduce_sum(values[:, 0] * rows),
+        f"negative_{name}": tf.reduce_sum(mean_negative * rows),
+        **count_batch(batch, samples, without_negatives=samples - weight),
+    }

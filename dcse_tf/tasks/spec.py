@@ -1,0 +1,146 @@
+"""What a task is to the loops.
+
+Command lines read the specs to answer --help at once, so nothing here imports TensorFlow.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from dcse_tf.data.manifest import Corpus
+from dcse_tf.tasks.options import TrainOptions
+
+if TYPE_CHECKING:
+    import keras
+    import keras_hub
+    import tensorflow as tf
+
+    from dcse_tf.data.manifest import Manifest, Split
+    from dcse_tf.model.bert import TokenCentering
+    from dcse_tf.model.matching import TurnAttention
+    from dcse_tf.model.tokenizer import Vocabulary
+
+O = TypeVar("O", bound=TrainOptions)  # noqa: E741
+# A setup is only read, so that of a class is one of its base classes too.
+O_co = TypeVar("O_co", bound=TrainOptions, covariant=True)
+
+Scores = dict[str, float]
+Tensors = dict[str, "tf.Tensor"]
+# (model, batch) -> sums over the rows of this replica: "loss" and "weight", the number of rows
+# that count, by which every sum but the counts is divided; the counts of `count_batch`; and the
+# task's metrics.
+ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
+
+RANKS = ("r1", "r2", "r5", "mrr")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderParts:
+    """What an encoder has besides its BERT, of which most tasks have nothing.
+
+    Attributes:
+        centering: of the token embeddings.
+        attention: weights of the turns of a context; None where each counts the same.
+    """
+
+    centering: "TokenCentering | None" = None
+    attention: "TurnAttention | None" = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup(Generic[O_co]):
+    """What a training has at hand before its model is built.
+
+    Attributes:
+        options: resolved.
+        data_dir: the prepared corpus.
+        manifest: its manifest.
+        vocabulary: of the encoder and the corpus.
+        source: the checkpoint folder that the encoder starts from; None from random weights.
+        tensors: the checkpoint's tensors, for heads; empty from random weights.
+        backbone: the BERT.
+        encoder: the functional encoder on it, for evaluation.
+        parts: what the encoder has besides the BERT.
+    """
+
+    options: O_co
+    data_dir: pathlib.Path
+    manifest: "Manifest"
+    vocabulary: "Vocabulary"
+    source: pathlib.Path | None
+    tensors: dict[str, Any]
+    backbone: "keras_hub.models.BertBackbone"
+    encoder: "keras.Model"
+    parts: EncoderParts
+
+    @property
+    def corpus(self) -> Corpus:
+        return Corpus(self.data_dir, self.manifest)
+
+
+def no_parts(options: TrainOptions, dim: int) -> EncoderParts:
+    return EncoderParts()
+
+
+def no_scores(setup: Setup, model: "keras.Model") -> Callable[[], Scores]:
+    return dict
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec(Generic[O]):
+    """A training task: everything that the loops, the job and the command line ask of one.
+
+    Attributes:
+        options: class of its options, whose field `task` stands at the task's name. It has the
+            task's defaults and checks them.
+        help: what it trains, a few words for --help.
+        build_model: the training model, under the strategy's scope.
+        make_dataset: (setup, first step, replicas) to batches, `replicas` of them a step.
+        compute_loss: (model, batch) to sums over rows.
+        metrics: the sums besides loss, weight and counts.
+        samples: what a batch and an epoch are counted in: "sessions" or "utterances".
+        similarities: those by which response selection on dev sessions means something for it:
+            "matching", "cosine", both or none.
+        build_parts: (options, width of the token embeddings) to what the encoder has besides its
+            BERT, under the strategy's scope.
+        make_evaluation: makes the function that gives the task's own dev scores.
+        scores: the names of these.
+        lower_is_better: those of them that are the better the lower they are.
+    """
+
+    options: type[O]
+    help: str
+    build_model: Callable[[Setup[O]], "keras.Model"]
+    make_dataset: Callable[[Setup[O], int, int], "tf.data.Dataset"]
+    compute_loss: ComputeLoss
+    metrics: tuple[str, ...]
+    samples: str = "sessions"
+    similarities: tuple[str, ...] = ("cosine",)
+    build_parts: Callable[[O, int], EncoderParts] = no_parts
+    make_evaluation: Callable[[Setup[O], "keras.Model"], Callable[[], Scores]] = no_scores
+    scores: tuple[str, ...] = ()
+    lower_is_better: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What `task` calls it."""
+        fields = {field.name: field for field in dataclasses.fields(self.options)}
+        return str(fields["task"].default)
+
+    def epoch_size(self, split: "Split") -> int:
+        """Samples of a split."""
+        return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
+
+    def dev_scores(self, options: O) -> list[str]:
+        """The names of the scores that an evaluation on dev data gives."""
+        kinds = {"matching": "response"}
+        ranked = [f"{kinds.get(kind, kind)}_{rank}" for kind in self.similarities for rank in RANKS]
+        of_files = (["map", "mrr"] if options.dev_retrieval else []) + (
+            ["spearman"] if options.dev_sts else []
+        )
+        # Without dev samples the files give the only scores; without files there is none at all.
+        names = of_files if of_files and not options.dev_samples else [
+            *self.scores, *ranked, *of_files
+        ]  # fmt: skip
+        return [f"dev/{name}" for name in names]

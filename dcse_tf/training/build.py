@@ -1,0 +1,243 @@
+"""Builds a training from its options: encoder, model, optimizer, inner loop and batches."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import keras_hub
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.data.manifest import Manifest, read_manifest
+from dcse_tf.data.prepare import VOCABULARY_FOLDER
+from dcse_tf.errors import InputError
+from dcse_tf.model import bert, checkpoints
+from dcse_tf.model import weights as bert_weights
+from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary
+from dcse_tf.model.vectors import fold_case, read_word_vectors
+from dcse_tf.options import OptionError
+from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
+from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a training reads before anything is built.
+
+    Attributes:
+        folder: the checkpoint that the encoder starts from; None from random weights.
+        vocabulary: of the checkpoint, or else of the corpus.
+        manifest: of the corpus, which was made with this vocabulary.
+    """
+
+    folder: pathlib.Path | None
+    vocabulary: Vocabulary
+    manifest: Manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training that is ready to take its first step, see `build_training`.
+
+    Attributes:
+        spec: the task.
+        setup: what the model was built from; its options are resolved.
+        model: the training model.
+        trainer: the inner loop, with the optimizer and the devices.
+    """
+
+    spec: TaskSpec
+    setup: Setup
+    model: keras.Model
+    trainer: Trainer
+
+    @property
+    def options(self) -> TrainOptions:
+        """The options, resolved."""
+        return self.setup.options
+
+    def dataset(self, first_step: int = 0) -> tf.data.Dataset:
+        """The batches from a step on, counted from 0; one for every device, in turn."""
+        replicas = self.trainer.strategy.num_replicas_in_sync
+        return self.spec.make_dataset(self.setup, first_step, replicas)
+
+    def batches(self, first_step: int = 0) -> Iterator[Any]:
+        """The batches from a step on as `trainer.train` takes them, without end."""
+        distribute = self.trainer.strategy.distribute_datasets_from_function
+        return iter(distribute(lambda _: self.dataset(first_step)))
+
+
+def read_inputs(options: TrainOptions) -> Inputs:
+    """Finds the checkpoint and reads the corpus' manifest.
+
+    Raises:
+        InputError: checkpoint or corpus cannot be used, or not together.
+    """
+    folder = None
+    if options.encoder:
+        folder = checkpoints.resolve_checkpoint(options.encoder, "encoder")
+        refuse_baseline(folder, "encoder")
+        checkpoints.refuse_maps(folder, "encoder")
+    data_dir = pathlib.Path(options.data_dir)
+    vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
+    manifest = read_manifest(data_dir, vocabulary.fingerprint())
+    return Inputs(folder, vocabulary, manifest)
+
+
+def build_training(
+    options: TrainOptions,
+    inputs: Inputs | None = None,
+    *,
+    strategy: tf.distribute.Strategy | None = None,
+    backbone: keras_hub.models.BertBackbone | None = None,
+    stop_asked: tf.Variable | None = None,
+) -> Training:
+    """Builds a training: what `train` runs, for your own loops, tests and measurements.
+
+        options = TASKS["simcse"].options(data_dir="data", encoder_size="tiny", run_dir="unused")
+        training = build_training(options)
+        metrics = training.trainer.train(training.batches(), num_steps=10)
+        print(metrics["loss"], metrics["samples"])
+
+    Nothing is written. Two trainings of equal options take equal steps.
+
+    Args:
+        options: of the task, resolved or not.
+        inputs: what `read_inputs` gives, if that has been called before.
+        strategy: the devices; by default those that the options ask for.
+        backbone: a BERT to train in place of the one that the options name, made under the
+            strategy's scope.
+        stop_asked: see `Trainer`.
+
+    Raises:
+        InputError: data or checkpoint cannot be used.
+        OptionError: an option does not fit them.
+    """
+    inputs = inputs or read_inputs(options)
+    options = options.resolve(inputs.manifest)
+    strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
+    spec = TASKS[options.task]
+    with strategy.scope():
+        setup = _make_setup(options, inputs, backbone)
+        _check_devices(setup, strategy.num_replicas_in_sync)
+        model = spec.build_model(setup)
+        schedule = WarmupDecay(
+            options.learning_rate, options.warmup_steps, options.decay, options.steps
+        )
+        optimizer = build_optimizer(schedule, options.weight_decay)
+    trainer = Trainer(
+        strategy,
+        model,
+        optimizer,
+        spec.compute_loss,
+        spec.metrics,
+        options.clip_norm,
+        options.jit_compile,
+        stop_asked,
+        options.seed,
+    )
+    return Training(spec, setup, model, trainer)
+
+
+def _make_setup(
+    options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
+) -> Setup:
+    folder = inputs.folder
+    tensors = bert_weights.read_tensors(folder) if folder else {}
+    backbone = backbone or _build_backbone(options, inputs)
+    _check_lengths(options, inputs, backbone)
+    bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
+    parts = TASKS[options.task].build_parts(options, backbone.hidden_dim)
+    return Setup(
+        options=options,
+        data_dir=pathlib.Path(options.data_dir),
+        manifest=inputs.manifest,
+        vocabulary=inputs.vocabulary,
+        source=folder,
+        tensors=tensors,
+        backbone=backbone,
+        encoder=bert.build_bert_encoder(backbone, parts.centering),
+        parts=parts,
+    )
+
+
+def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.BertBackbone:
+    if inputs.folder:
+        return bert.load_backbone(inputs.folder, options.dropout, options.compute_dtype)
+    layers, dim = ENCODER_SIZES[options.encoder_size]
+    config = bert.make_bert_config(layers, dim, len(inputs.vocabulary.tokens))
+    backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
+    bert.initialize_weights(backbone.trainable_variables, options.seed)
+    if options.token_vectors:
+        _start_from_vectors(backbone, inputs.vocabulary, options)
+    return backbone
+
+
+def _check_lengths(
+    options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone
+) -> None:
+    """Positions for the longest sequence, and an embedding for every token."""
+    longest, positions = inputs.manifest.max_sequence_length, backbone.max_sequence_length
+    if longest > positions:
+        raise InputError(
+            f"`data_dir`={options.data_dir}: utterances of up to {longest} tokens, but the encoder "
+            f"has {positions} positions"
+        )
+    if (longest := options.longest_sequence(longest)) > positions:
+        raise OptionError(
+            f"`task`={options.task}: with these options its sequences have up to {longest} tokens, "
+            f"but the encoder has {positions} positions"
+        )
+    if backbone.vocabulary_size < len(inputs.vocabulary.tokens):
+        raise InputError(
+            f"{inputs.folder}: {backbone.vocabulary_size} token embeddings for "
+            f"{len(inputs.vocabulary.tokens)} entries of vocab.txt"
+        )
+
+
+def _check_devices(setup: Setup, replicas: int) -> None:
+    options = setup.options
+    if options.global_batch_size % replicas:
+        raise OptionError(
+            f"`global_batch_size`={options.global_batch_size}: not divisible by {replicas} devices"
+        )
+    if setup.parts.centering and options.jit_compile and replicas > 1:
+        raise OptionError(
+            f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "
+            "them, which a compiled step cannot ask; leave one of the two out"
+        )
+
+
+def _start_from_vectors(
+    backbone: keras_hub.models.BertBackbone, vocabulary: Vocabulary, options: TrainOptions
+) -> None:
+    """Sets the token embeddings from a file of word or character vectors."""
+    path = pathlib.Path(options.token_vectors)
+    index = pathlib.Path(options.token_index) if options.token_index else None
+    weights = backbone.get_layer("token_embedding").embeddings
+    vectors = read_word_vectors(path, index)
+    if vocabulary.lowercase:
+        vectors = fold_case(vectors)
+    try:
+        embeddings, count = bert_weights.compute_token_embeddings(
+            vectors, vocabulary, weights.numpy()
+        )
+    except InputError as error:
+        raise InputError(f"`token_vectors`={path}: {error}") from error
+    weights.assign(embeddings)
+    total = len(vocabulary.tokens)
+    logging.info(
+        "%d of %d entries of the vocabulary (%.1f%%) start from a vector of %s (%d wide, the "
+        "encoder %d)",
+        count,
+        total,
+        100.0 * count / total,
+        path,
+        vectors.matrix.shape[1],
+        embeddings.shape[1],
+    )

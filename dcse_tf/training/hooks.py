@@ -1,0 +1,192 @@
+"""What a run does between its steps: it reports, evaluates and keeps the best, traces."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.progress import Progress
+from dcse_tf.tasks.spec import Scores
+from dcse_tf.training.checkpoint_store import BestEncoder, Kept
+from dcse_tf.training.controller import Hook, Stretch, TrainingError
+from dcse_tf.training.summaries import SummaryWriter
+
+
+class Report(Hook):
+    """Shows and summarises how the training goes.
+
+    Args:
+        summaries: where the figures go.
+        every: steps between two reports.
+        steps: the last step.
+        learning_rate: gives the present one.
+        advise: remarks on a stretch's metrics, None where there is nothing to say.
+    """
+
+    def __init__(
+        self,
+        summaries: SummaryWriter,
+        every: int,
+        steps: int,
+        learning_rate: Callable[[], float],
+        advise: Callable[[Scores], str | None],
+    ):
+        self.every = every
+        self._summaries = summaries
+        self._steps = steps
+        self._learning_rate = learning_rate
+        self._advise = advise
+
+    def begin(self, step: int, resumed: bool) -> None:
+        # A line a report where the line cannot move, as in a log file.
+        self._progress = Progress("steps", self._steps, already=step, every=0.0)
+
+    def after_stretch(self, stretch: Stretch) -> None:
+        metrics, step = dict(stretch.metrics), stretch.step
+        metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
+        metrics["step_seconds"] = stretch.seconds / stretch.taken
+        if without_negatives := metrics.pop("without_negatives"):
+            metrics["without_negatives"] = without_negatives / metrics["samples"]
+        for name in ("samples", "tokens"):
+            metrics[f"{name}_per_second"] = metrics.pop(name) / stretch.seconds
+        metrics["learning_rate"] = self._learning_rate()
+
+        self._summaries.scalars("train", metrics, step)
+        self._progress.update(step, self._steps, **metrics)
+        if advice := self._advise(metrics):
+            logging.warning("%s", advice)
+            self._summaries.text("advice", advice, step)
+
+    def end(self, step: int) -> None:
+        self._progress.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run ends with.
+
+    Attributes:
+        scores: dev scores of the last step; empty where there are no dev data.
+        kept: where the encoder comes from that the run leaves.
+    """
+
+    scores: Scores
+    kept: Kept
+
+
+class Watcher(Protocol):
+    """Shows what an evaluation found. Nothing that is learnt depends on it."""
+
+    def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
+        """Called after each evaluation; `kept` if the encoder is the best so far."""
+
+
+class Evaluate(Hook):
+    """Evaluates on dev data, and keeps the encoder if it is the best so far.
+
+    Args:
+        evaluate: gives dev scores; an empty dict where there are no dev data.
+        best: keeps the best encoder.
+        every: steps between two evaluations.
+        summaries: where the scores go.
+        watchers: who is told of them.
+
+    Attributes:
+        scored: the step that was evaluated last, to be saved with the model.
+        outcome: what the run ended with, after its end.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[], Scores],
+        best: BestEncoder,
+        every: int,
+        summaries: SummaryWriter,
+        watchers: Sequence[Watcher] = (),
+    ):
+        self.every = every
+        self.scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
+        self.outcome: Outcome | None = None
+        self._evaluate = evaluate
+        self._best = best
+        self._summaries = summaries
+        self._watchers = watchers
+        self._scores: Scores | None = None
+
+    def begin(self, step: int, resumed: bool) -> None:
+        # What an attempt before the first checkpoint kept does not count.
+        if resumed:
+            self._best.restore()
+
+    def at_boundary(self, step: int, last: bool) -> None:
+        scored = self.scored.numpy() >= step and self._best.kept
+        if self.is_due(step, last) and not scored:
+            self._scores = self._score(step)
+
+    def end(self, step: int) -> None:
+        # A run that is resumed at its end has evaluated its last step in another process.
+        scores = self._score(step) if self._scores is None else self._scores
+        self.outcome = Outcome(scores, self._best.end(scores, step))
+
+    def _score(self, step: int) -> Scores:
+        started = time.monotonic()
+        scores = self._evaluate()
+        if scores:
+            self._summaries.scalars("eval", scores, step)
+            seconds = time.monotonic() - started
+            figures = format_figures(scores)
+            logging.info("step %d, dev scores: %s (%.0f s)", step, figures, seconds)
+        try:
+            # At step 0 too: a run that never improves leaves its start, and says so.
+            kept = self._best.offer(scores, step)
+        except KeyError as error:
+            known = ", ".join(sorted(scores))
+            raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
+        self.scored.assign(step)
+        for watcher in self._watchers:
+            watcher.after_evaluation(step, scores, kept)
+        return scores
+
+
+# Steps before the trace: the first ones build graphs and fill buffers.
+_WARM_UP = 10
+
+
+class Profile(Hook):
+    """Traces steps of a run for TensorBoard's Profile page.
+
+    Args:
+        folder: of the summaries, under which the trace goes.
+        num_steps: how many steps to trace, after the first ten of this start; 0 for none.
+    """
+
+    def __init__(self, folder: pathlib.Path, num_steps: int):
+        self._folder = folder
+        self._num_steps = num_steps
+        self._running = False
+
+    def begin(self, step: int, resumed: bool) -> None:
+        self._begin = step + _WARM_UP
+        self._end = self._begin + self._num_steps
+
+    def next_boundary(self, step: int) -> int | None:
+        if not self._num_steps:
+            return None
+        return next((edge for edge in (self._begin, self._end) if edge > step), None)
+
+    def at_boundary(self, step: int, last: bool) -> None:
+        if step == self._begin < self._end and not last:
+            tf.profiler.experimental.start(str(self._folder))
+            self._running = True
+        elif self._running and (last or step >= self._end):
+            tf.profiler.experimental.stop()
+            self._running = False
+            logging.info("trace of the steps: %s", self._folder / "plugins" / "profile")
+
+
+def format_figures(metrics: Scores) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

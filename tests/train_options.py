@@ -1,0 +1,18 @@
+"""Options of trainings for tests, of whichever task."""
+
+import types
+
+from dcse_tf.tasks.options import TrainOptions
+
+
+def make_options(**values):
+    """The options of the task that the values name, by default of the paper's."""
+    return TrainOptions.from_dict(values)
+
+
+def resolve(options, samples=1000, longest=50):
+    """Resolved for a corpus of so many samples, of utterances of at most so many tokens."""
+    split = types.SimpleNamespace(sessions=samples, utterances=samples)
+    return options.resolve(
+        types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
+    )
