@@ -115,7 +115,7 @@ def test_evaluate_scores_a_baseline_like_any_encoder(kind, baselines, data_dir, 
     )
     results = evaluate(config)
     # No matching: the tokens' embeddings are not what was fitted.
-    assert [result.task for result in results] == ["retrieval", "sts", "response (cosine)"]
+    assert [result.task for result in results] == ["retrieval", "sts", "response_cosine"]
     written = json.loads((tmp_path / "results.json").read_text())["results"]
     for result, entry in zip(results, written, strict=True):
         assert set(NAMES) <= set(entry["scores"])

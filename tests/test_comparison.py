@@ -83,16 +83,16 @@ def test_sets_are_known_by_their_content_and_not_by_their_path():
 
 
 def test_two_ways_of_scoring_one_set_are_not_mixed_up():
-    first = [_retrieval(task="response (cosine)"), _retrieval(task="response (matching)", more=1.0)]
-    second = [_retrieval(task="response (matching)", more=4.0)]
+    first = [_retrieval(task="response_cosine"), _retrieval(task="response_matching", more=1.0)]
+    second = [_retrieval(task="response_matching", more=4.0)]
     found = compare_results(first, second)
-    assert {c.task for c in found} == {"response (matching)"}
+    assert {c.task for c in found} == {"response_matching"}
     assert [c.difference.value for c in found] == pytest.approx([3, -3])
 
 
 @pytest.mark.parametrize(
     "second",
-    [[], [_retrieval(fingerprint="f9")], [_retrieval(task="response (cosine)")]],
+    [[], [_retrieval(fingerprint="f9")], [_retrieval(task="response_cosine")]],
     ids=["nothing", "another set", "another task"],
 )
 def test_nothing_in_common_is_an_error(second):

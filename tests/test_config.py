@@ -140,7 +140,7 @@ def test_a_broken_file_is_named(tmp_path, content):
             {"half": "report", "response_selection": ("test.jsonl",)},
             "`half`=report is for `retrieval` and `sts`: leave `response_selection` out",
         ),
-        (EmbedOptions, {"pooling": "max"}, "`pooling`=max: expected one of 'mean', 'cls'"),
+        (EmbedOptions, {"pooling": "max"}, "`pooling`=max: expected one of '', 'mean', 'cls'"),
         *(
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
             for config in (EmbedOptions, EvaluateOptions, ExportOptions, ExplainOptions)

@@ -94,7 +94,7 @@ def test_summaries_hold_every_scalar(trained):
     train = {"loss", "accuracy", "learning_rate", "gradient_norm", *similarity}
     train |= {"samples_per_second", "tokens_per_second"}
     dev = {
-        f"{kind}_{rank}" for kind in ("response", "cosine") for rank in ("r1", "r2", "r5", "mrr")
+        f"{kind}_{rank}" for kind in ("matching", "cosine") for rank in ("r1", "r2", "r5", "mrr")
     }
     assert {f"train/{name}" for name in train} <= tags
     assert {f"eval/dev/{name}" for name in dev} <= tags
@@ -112,9 +112,9 @@ def test_evaluate_writes_scores_beside_chance(trained):
     assert "matching_r1" in printed
     assert f"results are in {trained}/results.json" in printed
     matching, cosine = json.loads((trained / "results.json").read_text())["results"]
-    assert matching["scores"]["chance_r1"] == pytest.approx(25.0)
-    assert cosine["task"] == "response (cosine)"
-    assert 0.0 <= matching["scores"]["r1"] <= 100.0
+    assert matching["scores"]["chance_matching_r1"] == pytest.approx(25.0)
+    assert cosine["task"] == "response_cosine"
+    assert 0.0 <= matching["scores"]["matching_r1"] <= 100.0
 
 
 def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):

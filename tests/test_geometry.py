@@ -108,7 +108,7 @@ def test_of_responses_the_contexts_mean_and_the_true_response_are_aligned():
     found = evaluate_by_cosine(samples, count)
     assert found.scores["alignment"] == pytest.approx((2 + 0) / 2)
     assert found.scores["uniformity"] == pytest.approx(UNIFORMITY)
-    assert found.scores["r1"] == pytest.approx(50)  # cosines 0 and 1, then 1 and 0
+    assert found.scores["cosine_r1"] == pytest.approx(50)  # cosines 0 and 1, then 1 and 0
     assert sorted(asked) == ["a", "b", "c"]
 
 

@@ -123,8 +123,9 @@ def test_scores_by_hand():
     # The first is found at once, the second in third place.
     rows = np.array([[1.0, *np.linspace(0, 0.8, 9)], [0.5, 0.9, 0.8, *np.linspace(0, 0.4, 7)]])
     scores = evaluate_response_selection(SAMPLES, lambda contexts, candidates: rows).scores
-    assert (scores["r1"], scores["r2"], scores["r5"]) == pytest.approx((50, 50, 100))
-    assert scores["mrr"] == pytest.approx(100 * (1 + 1 / 3) / 2)
+    recalls = [scores[f"matching_r{k}"] for k in (1, 2, 5)]
+    assert recalls == pytest.approx([50, 50, 100])
+    assert scores["matching_mrr"] == pytest.approx(100 * (1 + 1 / 3) / 2)
     assert scores["tie_share"] == 0
     assert scores["samples"] == 2
 
@@ -133,9 +134,10 @@ def test_a_constant_scorer_has_exactly_chance():
     scores = evaluate_response_selection(
         SAMPLES, lambda contexts, candidates: np.zeros((2, 10))
     ).scores
-    assert (scores["r1"], scores["r2"], scores["r5"]) == pytest.approx((10, 20, 50))
-    assert scores["mrr"] == pytest.approx(10 * sum(1 / place for place in range(1, 11)))
-    for name in ("r1", "r2", "r5", "mrr"):
+    recalls = [scores[f"matching_r{k}"] for k in (1, 2, 5)]
+    assert recalls == pytest.approx([10, 20, 50])
+    assert scores["matching_mrr"] == pytest.approx(10 * sum(1 / place for place in range(1, 11)))
+    for name in ("matching_r1", "matching_r2", "matching_r5", "matching_mrr"):
         assert scores[f"chance_{name}"] == pytest.approx(scores[name])
     assert scores["tie_share"] == 100
 
@@ -143,7 +145,7 @@ def test_a_constant_scorer_has_exactly_chance():
 def test_recall_at_all_candidates_is_left_out():
     samples = [Sample(["a"], ["b", "c"])]
     scores = evaluate_response_selection(samples, lambda *_: np.array([[1.0, 0.0]])).scores
-    assert {name for name in scores if name.startswith("r")} == {"r1"}
+    assert {name for name in scores if name.startswith("matching_r")} == {"matching_r1"}
 
 
 VECTORS = {"a": [1, 0], "b": [0, 2], "c": [3, 3], "d": [-1, 0], "e": [0, 0]}
@@ -174,4 +176,4 @@ def test_a_perfect_encoder_scores_100():
         return np.eye(12)[[int(text.split()[0]) for text in texts]]
 
     scores = evaluate_response_selection(samples, cosine_score(encode)).scores
-    assert (scores["r1"], scores["mrr"]) == (100, 100)
+    assert (scores["matching_r1"], scores["matching_mrr"]) == (100, 100)

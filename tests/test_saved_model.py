@@ -265,8 +265,8 @@ def test_responses_are_selected_by_an_exports_matching(exported, checkpoint, dat
             max_samples=20,
         )
         results.append({result.task: result.scores for result in evaluate(config)})
-    assert list(results[0]) == ["response (matching)", "response (cosine)"]
-    assert results[0]["response (matching)"] == results[1]["response (matching)"]
+    assert list(results[0]) == ["response_matching", "response_cosine"]
+    assert results[0]["response_matching"] == results[1]["response_matching"]
 
 
 def test_settings_say_what_was_exported_and_by_what(exported, checkpoint):

@@ -122,7 +122,7 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
         "sessions": evaluate_by_cosine(samples, encoder.encode).scores,
         "retrieval": evaluate_retrieval(RETRIEVAL, encoder.encode).scores,
     }
-    best = scalars(events, "eval/dev/response_r1")
+    best = scalars(events, "eval/dev/matching_r1")
     step = max(best, key=lambda item: (item[1], -item[0]))[0]  # whose encoder was kept
     for part, scores in expected.items():
         for name in NAMES:
@@ -150,14 +150,14 @@ def test_hyperparameters_begin_and_end_in_the_run(shown):
 def test_the_scores_of_the_kept_encoder_lead_the_table_of_hyperparameters(shown):
     """The table shows the first five figures by name."""
     events = read_events(shown)
-    names = ("cosine_r1", "map", "mrr", "response_r1")
+    names = ("cosine_r1", "map", "matching_r1", "mrr")
     best = [f"best/dev/{name}" for name in names]
     kinds = {tag: values[0][1].metadata.plugin_data.plugin_name for tag, values in events.items()}
     assert sorted(tag for tag, kind in kinds.items() if kind == "scalars")[:5] == [
         *best,
         "eval/dev/cosine_mrr",
     ]
-    kept = scalars(events, "eval/dev/response_r1")
+    kept = scalars(events, "eval/dev/matching_r1")
     step = max(kept, key=lambda item: (item[1], -item[0]))[0]
     for tag in best:
         evaluated = scalars(events, tag.replace("best", "eval"))

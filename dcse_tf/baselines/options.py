@@ -4,7 +4,7 @@ import dataclasses
 import typing
 
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions
-from dcse_tf.encoder.options import EncoderOptions
+from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, show
 
 

@@ -162,7 +162,7 @@ def _select_responses(
     results = []
     if encoder.match:
         found = response_selection.evaluate_response_selection(samples, encoder.match)
-        results.append(make_result("response (matching)", source, drawn, found))
+        results.append(make_result("response_matching", source, drawn, found))
     else:
         logging.warning(
             "%s gives sentence embeddings alone, no token embeddings: response selection by "
@@ -170,7 +170,7 @@ def _select_responses(
             encoder.name,
         )
     found = response_selection.evaluate_by_cosine(samples, encoder.encode)
-    return [*results, make_result("response (cosine)", source, drawn, found)]
+    return [*results, make_result("response_cosine", source, drawn, found)]
 
 
 def _fingerprint(source: str, half: str) -> str:

@@ -10,12 +10,12 @@ from dcse_tf.data.dialogue import Context, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.evaluation.names import RECALLS
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
 # Contexts and candidates of samples to float `[samples, candidates]`, higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
-RECALLS = (1, 2, 5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,29 +100,36 @@ def _draw_response(
     return [texts[turn] for turn in context.of(len(texts), response)], texts[response]
 
 
-def evaluate_response_selection(samples: list[Sample], score: Score) -> Evaluation:
+def evaluate_response_selection(
+    samples: list[Sample], score: Score, similarity: str = "matching"
+) -> Evaluation:
     """R@k and MRR in percent; ties count as the mean over all orders.
 
+    Args:
+        samples: the samples.
+        score: gives a similarity of contexts and candidates.
+        similarity: its name, with which those of the scores begin.
+
     Returns:
-        Scores: r1, r2, r5, mrr and the same with "chance_" for a random ranking; tie_share, the
-        percentage of candidates with the same score as another one of their sample; samples. Items
-        per sample.
+        Scores: those of `rank_scores`, such as matching_r1, and the same with "chance_" for a
+        random ranking; tie_share, the percentage of candidates with the same score as another one
+        of their sample; samples. Items per sample.
     """
     scores = score([s.context for s in samples], [s.candidates for s in samples])
-    rows = [_score_sample(row) for row in scores]
-    chance = _score_sample(np.zeros(scores.shape[1]))
+    rows = [_score_sample(row, similarity) for row in scores]
+    chance = _score_sample(np.zeros(scores.shape[1]), similarity)
     items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
     means = {name: float(np.mean(values)) for name, values in items.items()}
     chances = {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
     return Evaluation({**means, **chances, "samples": float(len(samples))}, items)
 
 
-def _score_sample(scores: np.ndarray) -> dict[str, float]:
+def _score_sample(scores: np.ndarray, similarity: str) -> dict[str, float]:
     relevant = np.arange(len(scores)) == 0
-    recalls = {f"r{k}": metrics.recall_at(k, scores) for k in RECALLS if k < len(scores)}
+    ranks = [k for k in RECALLS if k < len(scores)]
     return {
-        **recalls,
-        "mrr": metrics.reciprocal_rank(scores, relevant),
+        **{f"{similarity}_r{k}": metrics.recall_at(k, scores) for k in ranks},
+        f"{similarity}_mrr": metrics.reciprocal_rank(scores, relevant),
         "tie_share": metrics.tied_share(scores),
     }
 
@@ -156,7 +163,7 @@ def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
     contexts = [sample.context for sample in samples]
     groups = [*contexts, *(sample.candidates for sample in samples)]
     rows = _embed_groups(groups, encode)
-    found = evaluate_response_selection(samples, cosine_score(rows))
+    found = evaluate_response_selection(samples, cosine_score(rows), "cosine")
     texts = sorted({text for group in groups for text in group})
     responses = metrics.normalize(rows([sample.candidates[0] for sample in samples]))
     distances = geometry.squared_distances(_mean_directions(contexts, rows), responses)

@@ -30,7 +30,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     learning_rate: float = redefault(TrainOptions, "learning_rate", 5e-5)
     freeze_layers: int = redefault(TrainOptions, "freeze_layers", -1)
     freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
-    best_metric: str = redefault(TrainOptions, "best_metric", "dev/response_r1")
+    best_metric: str = redefault(TrainOptions, "best_metric", "dev/matching_r1")
 
     aggregation: str = option(
         "mean",

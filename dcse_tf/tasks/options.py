@@ -93,7 +93,7 @@ class RunOptions(Options):
 class TrainOptions(RunOptions):
     """Trains an encoder: on dialogues, on single utterances, or by masked language modelling."""
 
-    task: str = option("", "What to train.", choices=registry.TASKS)
+    task: str = option("", "What the encoder is to learn, and from what.", choices=registry.TASKS)
     data_dir: str = option("", "Folder that prepare_data wrote.", required=True)
     encoder: str = option(
         "",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
+from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
 from dcse_tf.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ Tensors = dict[str, "tf.Tensor"]
 # that count, by which every sum but the counts is divided; the counts of `count_batch`; and the
 # task's metrics.
 ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
-
-RANKS = ("r1", "r2", "r5", "mrr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +133,9 @@ class TaskSpec(Generic[O]):
 
     def dev_scores(self, options: O) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
-        kinds = {"matching": "response"}
-        ranked = [f"{kinds.get(kind, kind)}_{rank}" for kind in self.similarities for rank in RANKS]
-        of_files = (["map", "mrr"] if options.dev_retrieval else []) + (
-            ["spearman"] if options.dev_sts else []
+        ranked = [name for kind in self.similarities for name in rank_scores(kind)]
+        of_files = ([*RETRIEVAL] if options.dev_retrieval else []) + (
+            [*STS] if options.dev_sts else []
         )
         # Without dev samples the files give the only scores; without files there is none at all.
         names = of_files if of_files and not options.dev_samples else [

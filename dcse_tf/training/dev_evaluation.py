@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from absl import logging
@@ -11,10 +11,11 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.spec import RANKS, Scores, Setup
+from dcse_tf.tasks.spec import Scores, Setup
 
 _HIGH, _APART = 0.98, 0.005
 _MANY = 0.5
@@ -110,25 +111,25 @@ class DevEvaluation:
     def _match(self, samples: list[response_selection.Sample]) -> Scores:
         assert self.scorer is not None
         found = response_selection.evaluate_response_selection(samples, self.scorer.score)
-        return _prefix("response_", found, RANKS)
+        return _select(found, rank_scores("matching"))
 
     def _compare(self, samples: list[response_selection.Sample]) -> Scores:
         found = response_selection.evaluate_by_cosine(samples, self._encode)
-        self.geometry |= _prefix("sessions/", found, geometry.NAMES)
-        return _prefix("cosine_", found, RANKS)
+        self.geometry |= _select(found, geometry.NAMES, "sessions/")
+        return _select(found, rank_scores("cosine"))
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
         found = evaluate_retrieval(retrieval, self._encode)
-        self.geometry |= _prefix("retrieval/", found, geometry.NAMES)
-        return _prefix("", found, ("map", "mrr"))
+        self.geometry |= _select(found, geometry.NAMES, "retrieval/")
+        return _select(found, RETRIEVAL)
 
     def _correlate(self, sts: StsSet) -> Scores:
         found = evaluate_sts(sts, self._encode)
-        self.geometry |= _prefix("sts/", found, geometry.NAMES)
-        return _prefix("", found, ("spearman",))
+        self.geometry |= _select(found, geometry.NAMES, "sts/")
+        return _select(found, STS)
 
 
-def _prefix(prefix: str, evaluation: Evaluation, names: tuple[str, ...]) -> Scores:
+def _select(evaluation: Evaluation, names: Sequence[str], prefix: str = "") -> Scores:
     scores = evaluation.scores
     return {f"{prefix}{name}": scores[name] for name in names if name in scores}
 

@@ -114,7 +114,7 @@ _UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_l
 # name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
 # task has more than five of them.
 HEADLINES = (
-    *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/response_r1", "dev/spearman"),
+    *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/matching_r1", "dev/spearman"),
 )
 _LONGEST = 80  # characters of a turn that is drawn, where there is such a session
 
