@@ -81,7 +81,7 @@ def test_help_lists_every_setting_and_starts_no_tensorflow(job, no_tensorflow):
     assert {"flagfile", "preset"} <= set(flags)
     for field in list_fields(JOBS[job]):
         help_text = field.metadata["help"]
-        assert len(help_text) >= 20, field.name
+        assert len(help_text) > 10, field.name
         assert re.sub(r"\s+", "", as_flags(help_text)) in flags[field.name]
         assert ("Required." in flags[field.name]) == field.metadata["required"]
 
