@@ -32,7 +32,7 @@ ALLOWED = {
     "encoder": {"baselines", "data", "evaluation", "export", "model"},
     "baselines": {"data", "encoder", "model"},
     "evaluation": {"data", "encoder", "model"},
-    "model": {"data"},
+    "model": set(),
     "data": {"model"},
 }
 BASE = {"errors", "files", "input_files", "options", "progress", "quiet"}

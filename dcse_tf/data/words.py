@@ -16,10 +16,12 @@ def make_splitter(kind: str) -> Callable[[str], list[str]]:
     """A function from a text to its words, without regard to case.
 
     Args:
-        kind: "words": runs of letters and digits; "jieba": Chinese words and every other mark
-            (jieba's default mode, with which the paper's retrieval sets agree best); "characters":
-            every mark by itself, Latin words and numbers whole; "auto": jieba for a text with a
-            Chinese character, words for others.
+        kind: one of
+            "words": runs of letters and digits;
+            "jieba": Chinese words and every other mark, in jieba's default mode, with which the
+            paper's retrieval sets agree best;
+            "characters": every mark by itself, but Latin words and numbers whole;
+            "auto": jieba for a text with a Chinese character, words for any other.
     """
     splitters: dict[str, Callable[[str], list[str]]] = {
         "auto": lambda text: _jieba(text) if _HAN.search(text) else _words(text),

@@ -14,7 +14,7 @@ from absl import logging
 from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
-from dcse_tf.data.records import raise_damage
+from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.files import lock_folder
@@ -97,7 +97,7 @@ def _train(config: TrainOptions) -> Outcome:
         *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
         UnicodeDecodeError,
     ):
-        raise_damage(data_dir, manifest)
+        check_records(data_dir, manifest)
         raise  # the data are whole
 
 
