@@ -12,7 +12,7 @@ from dcse_tf.api import make_options
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.export import saved_model
-from dcse_tf.training.options import TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 
 TRAIN = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
 
