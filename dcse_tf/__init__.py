@@ -28,6 +28,7 @@ from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
 from dcse_tf.quiet import quiet_tensorflow
+from dcse_tf.tasks import register_task
 
 if typing.TYPE_CHECKING:
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -42,6 +43,7 @@ __all__ = [
     "prepare_data",
     "register_baseline",
     "register_format",
+    "register_task",
     "train",
 ]
 

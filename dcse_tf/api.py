@@ -43,8 +43,8 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
             list.
 
     Returns:
-        What the folder holds: `splits` with the numbers of sessions, utterances and tokens, and
-        `dropped`, what was left out.
+        What the folder holds, in `splits` the numbers of sessions, utterances and tokens, and in
+        `dropped` what was left out.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
@@ -104,8 +104,8 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
         **options: the flags of `dcse evaluate --help`.
 
     Returns:
-        A result for every set and way of scoring: its `scores` in percent, their 95% `intervals`,
-        and what each query, pair or sample scored in `items`.
+        A result for every set and way of scoring, with its `scores` in percent, their 95%
+        `intervals`, and what each query, pair or sample scored in `items`.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
@@ -129,7 +129,7 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         **options: the flags of `dcse export --help`.
 
     Returns:
-        The folder written: `output_dir`, or with `versioned` its new version.
+        The folder that was written, which is `output_dir` or, with `versioned`, its new version.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.

@@ -1,6 +1,7 @@
 """The encoder of notebooks: what it takes, what it gives, what it refuses."""
 
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from dcse_tf.encoder import graph, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.export.job import export
+from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
 from dcse_tf.model.tokenizer import Tokenizer
 from dcse_tf.tools.fit_baseline import fit_baseline
@@ -163,6 +167,44 @@ def test_settings_reach_the_encoder(folder, alone):
     np.testing.assert_allclose(
         short.encode(text), reference.mean_of_rows(alone("i want")), atol=1e-5
     )
+
+
+def test_the_pooling_is_the_models_own_unless_another_is_asked_for(folder, tmp_path):
+    """Of a sentence-transformers folder that pools by [CLS], an explicit mean is a mean."""
+    by_cls = dcse_tf.SentenceEncoder.load(folder, pooling="cls").encode(TEXTS)
+    by_mean = dcse_tf.SentenceEncoder.load(folder, pooling="mean").encode(TEXTS)
+    np.testing.assert_array_equal(dcse_tf.SentenceEncoder.load(folder).encode(TEXTS), by_mean)
+    assert np.abs(by_cls - by_mean).max() > 1e-2
+
+    other = shutil.copytree(folder, tmp_path / "pools-by-cls")
+    write_modules(other, SentenceModules("cls"), DIM)
+    own = dcse_tf.SentenceEncoder.load(other)
+    assert own.settings["pooling"] == "cls"
+    np.testing.assert_array_equal(own.encode(TEXTS), by_cls)
+    mean = dcse_tf.SentenceEncoder.load(other, pooling="mean")
+    np.testing.assert_array_equal(mean.encode(TEXTS), by_mean)
+
+
+def test_the_fingerprint_is_of_what_is_computed(folder, exported, tmp_path):
+    def fingerprint(model, **settings):
+        return dcse_tf.SentenceEncoder.load(model, **settings).fingerprint()
+
+    own = fingerprint(folder)
+    assert fingerprint(exported) == own
+    assert fingerprint(folder, pooling="mean", max_sequence_length=128) == own
+    # An export in another form has other files, but the same weights.
+    other = str(tmp_path / "sentence-transformers")
+    export(ExportOptions(run_dir=str(folder), output_dir=other, format="sentence_transformers"))
+    assert fingerprint(other) == own
+
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "training.json").write_text('{"step": 3}')  # where it comes from
+    assert fingerprint(copy) == own
+    assert fingerprint(folder, pooling="cls") != own
+    assert fingerprint(folder, max_sequence_length=64) != own
+    assert fingerprint(save_checkpoint(tmp_path / "other", build_backbone(seed=9))) != own
+    (copy / "vocab.txt").write_text((folder / "vocab.txt").read_text().replace("parcel", "letter"))
+    assert fingerprint(copy) != own
 
 
 @pytest.mark.parametrize(

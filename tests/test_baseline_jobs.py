@@ -13,8 +13,8 @@ from tiny_bert import DIM, LAYERS
 from train_options import make_options
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.options import FittedToEmbeddings, FittedToTexts, make_command_options
-from dcse_tf.baselines.registry import BASELINES
+from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
+from dcse_tf.baselines.registry import BASELINES, FittedToEmbeddings, FittedToTexts
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -359,6 +359,7 @@ def test_the_command_line_has_the_settings_of_what_was_registered(registered):
     fields = {field.name: field for field in dataclasses.fields(options)}
     assert fields["share"].metadata["help"] == "centering: How much of the mean is subtracted."
     assert fields["kind"].metadata["choices"] == (*KINDS, "centering", "lengths")
+    assert [field.name for field in FitBaselineOptions.all_fields()] == list(fields)
     found = options(kind="centering", encoder="e", data_dir="d", output_dir="o", share=0.5).select()
     assert found == CenteringOptions(encoder="e", data_dir="d", output_dir="o", share=0.5)
 

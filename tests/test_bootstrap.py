@@ -217,7 +217,7 @@ def test_fewer_than_two_items_have_no_interval(size):
     items = {"map": FIRST[:size], **_pairs(FIRST[:size], DEGREES[:size])}
     for name in ("map", "spearman"):
         assert interval(items, name) is None
-        with np.errstate(invalid="ignore"), pytest.raises(ValueError, match="two items at least"):
+        with np.errstate(invalid="ignore"), pytest.raises(ValueError, match="at least two items"):
             difference(items, items, name)
 
 

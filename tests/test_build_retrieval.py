@@ -205,5 +205,5 @@ def test_the_command_line(table):
     again = run()
     assert again.returncode == 1
     assert again.stdout == ""
-    expected = f"error: {output} exists already; give another file, or `overwrite`"
+    expected = f"error: {output} exists already; give another file, or --overwrite"
     assert again.stderr.splitlines() == [expected]

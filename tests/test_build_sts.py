@@ -201,11 +201,11 @@ def test_dialogues_with_intents_are_read_and_several_intents_are_none(tmp_path):
     [
         ([("one", "a")], {}, "fewer than two different sentences"),
         ([("one", "a"), ("One", "a")], {}, "fewer than two different sentences"),
-        ([("one", ""), ("two", "")], {}, "give --strategies=unigram,word2vec"),
+        ([("one", ""), ("two", "")], {}, "give `strategies`=unigram,word2vec"),
         (
             [("one", "a"), ("two", "a")],
             {"word_vectors": "no.bin"},
-            "--word_vectors=no.bin: no such",
+            "`word_vectors`=no.bin: no such",
         ),
         ([("one", "a"), ("two", "a")], {"text_column": "query"}, "no column 'query'"),
     ],

@@ -339,7 +339,7 @@ def test_filling_in_twice_changes_nothing():
             {"format": "jddc", "strategies": ("intent",)},
             "`format`=jddc: has no in",
         ),
-        (BuildStsOptions, {"strategies": ("intent", "intent")}, "one of them is there twice"),
+        (BuildStsOptions, {"strategies": ("intent", "intent")}, "one of them is given twice"),
         (
             BuildStsOptions,
             {"word_vectors": "a.txt"},

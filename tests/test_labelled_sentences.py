@@ -116,11 +116,11 @@ def test_rows_without_a_text_are_left_out_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b"sentence,intent\n", "no column 'text' (--text_column); the header has sentence, intent"),
-        (b"text,label\n", "no column 'intent' (--intent_column); the header has text, label"),
-        (b"text;intent\n", "no column 'text' (--text_column); the header has text;intent"),
-        (b"", "no column 'text' (--text_column); the header has none"),
-        (b"\xef\xbb\xbf", "no column 'text' (--text_column); the header has none"),
+        (b"sentence,intent\n", "no column 'text' (`text_column`); the header has sentence, intent"),
+        (b"text,label\n", "no column 'intent' (`intent_column`); the header has text, label"),
+        (b"text;intent\n", "no column 'text' (`text_column`); the header has text;intent"),
+        (b"", "no column 'text' (`text_column`); the header has none"),
+        (b"\xef\xbb\xbf", "no column 'text' (`text_column`); the header has none"),
     ],
 )
 def test_a_missing_column_is_named(tmp_path, header, message):
@@ -148,7 +148,7 @@ def test_a_row_with_other_fields_is_named_by_its_line(tmp_path, name, limit, lin
     with pytest.raises(InputError) as caught:
         read(path, format=name, max_bad_lines=limit)
     message = f"{path}:{line}: expected 2 field(s), found {found} (bad line {limit + 1}; "
-    assert str(caught.value).startswith(f"{message}--max_bad_lines={limit}")
+    assert str(caught.value).startswith(f"{message}`max_bad_lines`={limit}")
 
 
 def test_bad_rows_are_skipped_and_counted_over_all_tables(tmp_path):

@@ -378,7 +378,7 @@ def test_warm_up_requests_run_through_the_signatures(exported, signatures):
 def test_warm_up_without_its_messages_is_one_error(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
     config = ExportOptions(run_dir=str(checkpoint), output_dir=str(tmp_path / "e"), warmup=True)
-    with pytest.raises(InputError, match=r"`warmup`: expected tensorflow-serving-api"):
+    with pytest.raises(InputError, match=r"`warmup` needs tensorflow_serving.*dcse_tf\[serving\]"):
         export(config)
     assert list(tmp_path.iterdir()) == []
 

@@ -304,7 +304,7 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     ("settings", "message"),
     [
         ({}, "give `corpus`, or `index`"),
-        ({"index": "i", "overwrite": True}, "`overwrite` builds the index anew: give `corpus`"),
+        ({"index": "i", "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
     ],

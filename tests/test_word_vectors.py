@@ -262,7 +262,7 @@ def test_arrays_that_are_no_table_of_vectors_are_named(tmp_path):
     paths[0].write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(InputError, match=r"a\.npz: cannot be read"):
         read_word_vectors(*paths)
-    with pytest.raises(InputError, match=r"a\.npz: has no words"):
+    with pytest.raises(InputError, match=r"a\.npz: contains no words"):
         read_word_vectors(paths[0])
 
 

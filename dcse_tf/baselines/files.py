@@ -12,6 +12,7 @@ from dcse_tf.baselines.registry import BASELINES, BaselineOptions, BaselineSpec,
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
+from dcse_tf.plugins import load_plugins
 
 _DESCRIPTION_FILE = "baseline.json"
 _TENSORS_FILE = "baseline.safetensors"
@@ -79,6 +80,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     """
     path = folder / _DESCRIPTION_FILE
     content = read_json_object(path, "a file of fit_baseline")
+    load_plugins()
     spec = BASELINES.get(str(content.get("kind")))
     if spec is None:
         raise InputError(

@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dcse_tf.baselines.options import FittedToEmbeddings
-from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted
+from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
 from dcse_tf.options import Options, option
 

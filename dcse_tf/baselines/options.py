@@ -1,52 +1,20 @@
-"""Settings of `fit_baseline`: what baselines share, and all together for the command line."""
+"""Settings of `fit_baseline`: those of all baselines together, for the command line."""
 
 import dataclasses
 import typing
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions
-from dcse_tf.encoder.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, show
-
-
-@dataclasses.dataclass(frozen=True)
-class FittedToTexts(BaselineOptions):
-    """Settings of a baseline that is fitted to the utterances of a prepared corpus."""
-
-    data_dir: str = option(
-        "",
-        "Folder that prepare_data wrote (with the encoder's vocabulary, if any); fitted to "
-        "the distinct utterances of its train split.",
-        required=True,
-        reads=True,
-    )
-    max_sentences: int = option(
-        100_000,
-        "Most distinct utterances, drawn by `seed`. 0: all. Memory: their embeddings (100,000 x "
-        "768 dimensions: 307 MB).",
-        minimum=0,
-    )
-    seed: int = option(0, "Seed of the utterances drawn, and of the fit.", minimum=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class FittedToEmbeddings(FittedToTexts, EncoderOptions):
-    """Settings of a baseline that is a layer behind an encoder's pooling."""
-
-    encoder: str = option(
-        "",
-        "The checkpoint whose embeddings are taken: a folder, a hub name, package:NAME or a run "
-        "directory. It is not trained.",
-        required=True,
-        reads=True,
-    )
-    batch_tokens: int = option(2048, "Tokens encoded at a time, padding counted.", minimum=1)
+from dcse_tf.plugins import load_plugins
 
 
 @dataclasses.dataclass(frozen=True)
 class FitBaselineOptions(Options):
     """Fits a baseline that needs no training, and writes it as an encoder like any other.
 
-    Base of what `make_command_options` returns, which has the settings of all baselines.
+    On a command line it has the settings of every registered baseline: see `make_command_options`.
     """
 
     kind: str | None = option(None, "Which baseline.", required=True)
@@ -54,6 +22,16 @@ class FitBaselineOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.select()
+
+    @classmethod
+    def all_fields(cls) -> Sequence[dataclasses.Field]:
+        return dataclasses.fields(make_command_options() if cls is FitBaselineOptions else cls)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, typing.Any]) -> Self:
+        if cls is FitBaselineOptions:
+            return make_command_options().from_dict(values)  # type: ignore[return-value]
+        return super().from_dict(values)
 
     def select(self) -> BaselineOptions:
         """The settings of the chosen baseline alone.
@@ -74,6 +52,7 @@ class FitBaselineOptions(Options):
 
 def make_command_options() -> type[FitBaselineOptions]:
     """One class with `kind` and the settings of every registered baseline, for a command line."""
+    load_plugins()
     kinds = "; ".join(f"{spec.name}: {spec.help}" for spec in BASELINES.values())
     kind = option(
         None,

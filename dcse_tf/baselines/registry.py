@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import Options, option
 
 
@@ -20,6 +21,40 @@ class BaselineOptions(Options):
         writes=True,
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedToTexts(BaselineOptions):
+    """Settings of a baseline that is fitted to the utterances of a prepared corpus."""
+
+    data_dir: str = option(
+        "",
+        "Folder that prepare_data wrote (with the encoder's vocabulary, if any); fitted to "
+        "the distinct utterances of its train split.",
+        required=True,
+        reads=True,
+    )
+    max_sentences: int = option(
+        100_000,
+        "Most distinct utterances, drawn by `seed`. 0: all. Memory: their embeddings (100,000 x "
+        "768 dimensions: 307 MB).",
+        minimum=0,
+    )
+    seed: int = option(0, "Seed of the utterances drawn, and of the fit.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedToEmbeddings(FittedToTexts, EncoderOptions):
+    """Settings of a baseline that is a layer behind an encoder's pooling."""
+
+    encoder: str = option(
+        "",
+        "The checkpoint whose embeddings are taken: a folder, a hub name, package:NAME or a run "
+        "directory. It is not trained.",
+        required=True,
+        reads=True,
+    )
+    batch_tokens: int = option(2048, "Tokens encoded at a time, padding counted.", minimum=1)
 
 
 class Corpus(Protocol):

@@ -6,8 +6,7 @@ import numpy as np
 import scipy.linalg
 from absl import logging
 
-from dcse_tf.baselines.options import FittedToEmbeddings
-from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted
+from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
 

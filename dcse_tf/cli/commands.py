@@ -13,7 +13,7 @@ from typing import Any
 
 import dcse_tf
 from dcse_tf import progress
-from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
+from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
 from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
@@ -200,7 +200,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "prepare_data": (PrepareOptions, prepare_data),
     "inspect_data": (InspectOptions, inspect_data),
     "train": (TrainOptions, train),
-    "fit_baseline": (make_command_options(), fit_baseline),
+    "fit_baseline": (FitBaselineOptions, fit_baseline),
     "evaluate": (EvaluateOptions, evaluate),
     "compare": (CompareOptions, compare),
     "embed": (EmbedOptions, embed),

@@ -16,6 +16,7 @@ from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.matching import TurnAttention, masked_mean
 from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
+from dcse_tf.progress import Progress
 
 # XLA compiles a program for every shape: lengths are rounded up, so that there are few.
 _XLA_TOKENS = 8
@@ -186,11 +187,13 @@ class GraphBackend:
     def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
         """Token embeddings float32 `[tokens, dim]` of each text, without padding."""
         encoded = {}
+        progress = Progress("texts", len(texts))
         for start in range(0, len(texts), batch_size):
             batch = texts[start : start + batch_size]
             embeddings, padding_mask = (x.numpy() for x in self._encode(tf.constant(batch)))
             for text, rows, mask in zip(batch, embeddings, padding_mask, strict=True):
                 encoded[text] = rows[mask]
+            progress.update(start + len(batch))
         return encoded
 
     def score(
@@ -213,6 +216,7 @@ class GraphBackend:
             float32 `[contexts, candidates]`.
         """
         scores = []
+        progress = Progress("contexts", len(contexts))
         for begin in range(0, len(contexts), chunk):
             end = min(begin + chunk, len(contexts))
             groups = contexts[begin:end] + candidates[begin:end]
@@ -221,6 +225,7 @@ class GraphBackend:
             for start in range(begin, end, rows):
                 part = slice(start, min(start + rows, end))
                 scores.append(self._score_rows(contexts[part], candidates[part], encoded))
+                progress.update(part.stop)
         return np.concatenate(scores)
 
     def _score_rows(

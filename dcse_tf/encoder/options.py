@@ -1,28 +1,9 @@
-"""Settings of every job that uses a trained encoder."""
+"""Settings of every job that runs a trained encoder."""
 
 import dataclasses
 
-from dcse_tf.options import Options, option
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderOptions(Options):
-    """How sentences become embeddings."""
-
-    pooling: str = option(
-        "",
-        "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token. Without "
-        "it the model's own: what a sentence-transformers model or a baseline was made with, or "
-        "else the mean.",
-        choices=("", "mean", "cls"),
-    )
-    max_sequence_length: int = option(
-        0,
-        "Longest sentence, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, "
-        "or else 128.",
-        minimum=3,
-        or_zero=True,
-    )
+from dcse_tf.model.options import EncoderOptions
+from dcse_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 from dcse_tf.encoder.batching import Match, count_by_bytes
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
+from dcse_tf.progress import Progress
 
 # The signatures; `dcse_tf.export.saved_model.ServedEncoder` says what they take and give.
 EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
@@ -82,6 +83,7 @@ class SavedModelBackend:
 
     def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         scores = []
+        progress = Progress("contexts", len(contexts))
         for start in range(0, len(contexts), _ROWS):
             rows = slice(start, start + _ROWS)
             # To the signature an empty string is no turn. A space has no token either, but is one.
@@ -91,4 +93,5 @@ class SavedModelBackend:
                 candidates=tf.constant(candidates[rows]),
             )
             scores.append(found["similarities"].numpy())
+            progress.update(min(start + _ROWS, len(contexts)))
         return np.concatenate(scores)

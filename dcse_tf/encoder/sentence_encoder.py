@@ -110,7 +110,7 @@ class SentenceEncoder:
             texts: a list, tuple, iterator, NumPy array or pandas Series of n strings; or a string.
             batch_size: most sentences encoded at a time, where `batch_tokens` allows more; None for
                 no such limit.
-            show_progress: whether a long job says every ten seconds how far it is, on stderr; or a
+            show_progress: whether a long job shows on stderr how far it is; or a
                 function that is called with (tokens done, tokens in all).
             normalize_embeddings: whether embeddings are scaled to length 1; zeros stay zeros.
 

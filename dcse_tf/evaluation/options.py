@@ -29,9 +29,8 @@ class EvaluateOptions(ModelOptions):
     )
     half: str = option(
         "all",
-        "Retrieval and STS: score all queries and pairs, or one half of them, which a hash of "
-        "their texts decides. Choose settings on one (choose), say what they score on the other "
-        "(report).",
+        "Retrieval and STS: score all queries and pairs, or one half of them, decided by a hash of "
+        "their texts. Choose settings on one half (choose), report scores on the other (report).",
         choices=("all", "choose", "report"),
     )
     output: str = option(
@@ -40,10 +39,10 @@ class EvaluateOptions(ModelOptions):
         writes=True,
     )
     candidates: int = option(
-        10, "Response selection: candidates a context, true one included.", minimum=2
+        10, "Response selection: candidates per context, including the true response.", minimum=2
     )
     context_turns: int = option(
-        3, "Response selection: most context turns on each side of the response.", minimum=1
+        3, "Response selection: context turns on each side of the response, at most.", minimum=1
     )
     context_side: str = option(
         "both",
@@ -52,13 +51,13 @@ class EvaluateOptions(ModelOptions):
     )
     max_samples: int = option(
         500,
-        "Response selection: most sessions used of a file, one response each. 0: all.",
+        "Response selection: sessions per file, at most, with one response each. 0: all.",
         minimum=0,
     )
     join_consecutive: bool = option(
         False,
-        "Response selection: join consecutive turns of one speaker into one, for files of other "
-        "origin: prepare_data writes turns as training sees them.",
+        "Response selection: join consecutive turns of one speaker, for files that prepare_data "
+        "did not write: its files have the turns as training sees them.",
     )
     seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
 
@@ -82,7 +81,7 @@ class EvaluateOptions(ModelOptions):
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions(Options):
-    """Compares models by what evaluate wrote of them (paired bootstrap)."""
+    """Compares models by the results that evaluate wrote (paired bootstrap)."""
 
     results: tuple[str, ...] = option(
         (),

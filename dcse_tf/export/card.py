@@ -41,11 +41,11 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What a card tells.
+    """What a model card says.
 
     Attributes:
         name: of the model.
-        origin: a sentence on where it comes from.
+        origin: a sentence about where it comes from.
         form: the export's `format`.
         max_sequence_length: in tokens.
         facts: about the encoder, by what they are.
@@ -71,11 +71,11 @@ class ModelCard:
 
 
 def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
-    """Writes a card beside an export, whose weights' SHA-256 it names.
+    """Writes the card of an export, with the SHA-256 of its weights.
 
     Args:
-        path: the file, in the export's folder, which is complete but for it.
-        card: what it tells.
+        path: the file, in the export's folder, where everything else has been written.
+        card: what it says.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dcse_tf.export"),
@@ -100,8 +100,8 @@ def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hash_file(path) for path in sorted(found)}
 
 
-# Settings that say where something lies or how it is computed, and nothing of what is learnt.
-_UNTOLD = {
+# Settings about places and speed, which do not affect what is learnt.
+_LEFT_OUT = {
     "data_dir",
     "keep_checkpoints",
     "log_every",
@@ -116,7 +116,7 @@ _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
 def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
-    """The card of an export, but for what only the written files tell.
+    """The card of an export, except for what depends on the files to be written.
 
     Args:
         config: the export's settings.
@@ -144,7 +144,7 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
         settings={
             name: _plain(name, value)
             for name, value in sorted(settings.items())
-            if name not in _UNTOLD and value is not None and value != ""
+            if name not in _LEFT_OUT and value is not None and value != ""
         },
         scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
         versions=_list_versions(),
@@ -182,7 +182,7 @@ def _describe_encoder(
 
 
 def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[str, str]:
-    """From the manifest; from what the run was begun with, where the corpus is not at hand."""
+    """From the manifest or, without the corpus, from what the run recorded about it."""
     path = run_dir / INPUTS_FILE
     inputs = _read_json(path) if path.is_file() else {}
     begun_with = inputs.get("the corpus")
@@ -194,7 +194,7 @@ def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[st
         return _describe_inputs(inputs)
     if begun_with not in (None, manifest.corpus_fingerprint):
         logging.warning(
-            "the model card has no sizes of the corpus: %s is another than the run's", data_dir
+            "the model card has no sizes of the corpus: %s is not the one of the run", data_dir
         )
         return _describe_inputs(inputs)
     return _describe_manifest(manifest)
@@ -268,7 +268,7 @@ def _read_scores(name: str, run_dir: str) -> list[Score]:
 
 
 def _plain(name: str, value: Any) -> str:
-    """A setting without the folders of the machine that it was trained on."""
+    """A setting, without the folders of the machine it was trained on."""
     if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
     words = {number: word for word, number in _WORDS.get(name, {}).items()}

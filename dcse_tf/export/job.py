@@ -1,14 +1,13 @@
 """The export job."""
 
 import contextlib
-import importlib.util
 import pathlib
 
 from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.load import load_graph
-from dcse_tf.errors import InputError
+from dcse_tf.errors import require
 from dcse_tf.export.card import collect_card, write_model_card
 from dcse_tf.export.options import ExportOptions
 from dcse_tf.export.saved_model import write_saved_model
@@ -40,7 +39,8 @@ def export(config: ExportOptions) -> pathlib.Path:
             write_sentence_transformers(folder, encoder, config.unit_norm)
             card_file = "README.md"
         elif config.format == "onnx":
-            _require("onnx", "onnxruntime")
+            for package in ("onnx", "onnxruntime"):
+                require(package, extra="onnx", why="`format`=onnx")
             from dcse_tf.export.onnx import write_onnx
 
             agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
@@ -49,12 +49,6 @@ def export(config: ExportOptions) -> pathlib.Path:
             _write_saved_model(config, folder, source, encoder)
         write_model_card(folder / card_file, card)
     return complete_path(folder)
-
-
-def _require(*packages: str) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(f"`format`=onnx needs {' and '.join(missing)}: pip install dcse_tf[onnx]")
 
 
 def _open(

@@ -27,7 +27,7 @@ from dcse_tf.encoder.saved_model import (
     export_fingerprint,
 )
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import OutputError, require
 from dcse_tf.model.dialogue_cse import build_matching
 
 
@@ -252,13 +252,12 @@ def import_messages() -> tuple[Any, Any]:
     Raises:
         InputError: they are not installed.
     """
-    try:
-        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-    except ImportError as error:
-        raise InputError(
-            "`warmup`: expected tensorflow-serving-api, which dcse_tf[serving] installs"
-        ) from error
-    return predict_pb2, prediction_log_pb2
+    names = ("predict_pb2", "prediction_log_pb2")
+    predict, log = (
+        require(f"tensorflow_serving.apis.{name}", extra="serving", why="`warmup`")
+        for name in names
+    )
+    return predict, log
 
 
 def write_warmup_requests(folder: pathlib.Path, requests: list[Request]) -> None:

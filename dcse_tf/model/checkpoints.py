@@ -413,5 +413,11 @@ def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
 
 
 def write_max_sequence_length(folder: pathlib.Path, length: int) -> None:
-    settings = {"max_seq_length": length, "do_lower_case": False}
+    # Without the last, sentence-transformers would ask for a pooler, which a sentence encoder does
+    # not have, and warn that it makes up random weights for one.
+    settings = {
+        "max_seq_length": length,
+        "do_lower_case": False,
+        "model_args": {"add_pooling_layer": False},
+    }
     (folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")

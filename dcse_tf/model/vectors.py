@@ -1,4 +1,4 @@
-"""Word vectors: from a file, or trained on a corpus (gensim). No TensorFlow here."""
+"""Word vectors: read from a file, or trained on a corpus. No TensorFlow here."""
 
 import dataclasses
 import logging
@@ -14,10 +14,10 @@ from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
-    """A vector a word.
+    """A vector for each word.
 
     Attributes:
-        rows: the row of each word.
+        rows: the row of each word in the matrix.
         matrix: float32 `[words, dim]`.
     """
 
@@ -25,7 +25,7 @@ class WordVectors:
     matrix: np.ndarray
 
     def mean(self, words: Sequence[str]) -> np.ndarray:
-        """The mean vector of the words that have one, `[dim]`; zeros if none has."""
+        """The mean vector of those words that have one, `[dim]`; zeros if none has."""
         known = [self.rows[word] for word in words if word in self.rows]
         if not known:
             return np.zeros(self.matrix.shape[1], np.float32)
@@ -33,8 +33,9 @@ class WordVectors:
 
 
 def fold_case(vectors: WordVectors) -> WordVectors:
-    """The vectors for words without regard to case; of words that differ in it alone the first's,
-    which stands first in a file since it is the more frequent.
+    """The vectors of case-folded words.
+
+    Of words that differ only in case, the first is taken: files list the more frequent word first.
     """
     rows: dict[str, int] = {}
     for word, row in sorted(vectors.rows.items(), key=lambda item: item[1]):
@@ -43,16 +44,18 @@ def fold_case(vectors: WordVectors) -> WordVectors:
 
 
 def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> WordVectors:
-    """Reads word2vec's text form, GloVe's (which has no first line of counts), word2vec's binary
-    form (`.bin`, `.bin.gz`), JSON (`.json`, `.json.gz`: {word: [numbers]}), or one array of NumPy
-    (`.npz`).
+    """Reads word vectors, in the form that the file's name says.
+
+    `.npz` is one NumPy array, `.json` and `.json.gz` {word: [numbers]}, `.bin` and `.bin.gz`
+    word2vec's binary form. Anything else is word2vec's text form, or GloVe's, which lacks the first
+    line of counts.
 
     Args:
         path: the file.
-        index: of .npz: a JSON file that gives each word its row.
+        index: for .npz, a JSON file that gives each word its row.
 
     Raises:
-        InputError: the file is of none of these forms.
+        InputError: the file is not of that form.
     """
     if path.suffix == ".npz":
         return _read_npz(path, index)
@@ -70,7 +73,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: expected a JSON object with an entry a word")
+        raise InputError(f"{path}: expected a JSON object with an entry for each word")
     return content
 
 
@@ -79,7 +82,7 @@ def _read_json_vectors(path: pathlib.Path) -> WordVectors:
     try:
         matrix = np.array(list(content.values()), np.float32)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: expected a list of as many numbers a word: {error}") from error
+        raise InputError(f"{path}: expected lists of numbers of equal length: {error}") from error
     if matrix.ndim != 2 or not matrix.size:
         raise InputError(f"{path}: expected a list of numbers for each word")
     return WordVectors({word: row for row, word in enumerate(content)}, matrix)
@@ -87,10 +90,10 @@ def _read_json_vectors(path: pathlib.Path) -> WordVectors:
 
 def _read_npz(path: pathlib.Path, index: pathlib.Path | None) -> WordVectors:
     if index is None:
-        raise InputError(f"{path}: has no words; a JSON file must give each its row")
+        raise InputError(f"{path}: contains no words; a JSON file must give each word its row")
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            # A member that is no array comes as bytes.
+            # A member that is not an array is read as bytes.
             found = [np.asarray(arrays[name]) for name in arrays.files]
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
@@ -124,19 +127,19 @@ def _read_word2vec(path: pathlib.Path) -> WordVectors:
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not vectors.vectors.size:
-        raise InputError(f"{path}: no vectors in it; fields are parted by single spaces")
+        raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
     return WordVectors(dict(vectors.key_to_index), vectors.vectors)
 
 
 def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int) -> WordVectors:
     """Trains skip-gram word2vec (Mikolov et al. 2013) on the words of sentences.
 
-    One thread and one seed: the same input gives the same vectors.
+    It uses one thread, so that the same input and seed give the same vectors.
 
     Args:
-        sentences: the words of each.
-        size: of a vector.
-        seed: the seed.
+        sentences: the words of each sentence.
+        size: of the vectors.
+        seed: of the initial vectors and of the sampling.
 
     Raises:
         InputError: no word occurs.

@@ -45,7 +45,7 @@ class Searcher:
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
         """The nearest texts of each query, best first."""
-        return self.index.search(self._encoder.encode(queries), self._top)
+        return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its answers; many are encoded and compared at a time."""

@@ -31,7 +31,7 @@ _BLUE, _RED = (33, 102, 172), (178, 24, 43)
 
 
 def explain(config: ExplainOptions) -> str:
-    """Takes a response's similarity apart, and writes a page, its figures and its drawings.
+    """Explains a response's similarity to its context by a page, its figures and heatmaps.
 
     Returns:
         A few lines for the terminal.
@@ -41,7 +41,7 @@ def explain(config: ExplainOptions) -> str:
         OptionError: the session has no such response, or it has no context.
         FileExistsError: the output exists and may not be replaced.
     """
-    # The session first: a fault in it must not cost the loading of a model.
+    # The session first, so that an error in it does not come after loading the model.
     session = _find_session(config)
     response, context = _choose_response(config, session)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
@@ -50,7 +50,7 @@ def explain(config: ExplainOptions) -> str:
         )
         if not isinstance(backend, GraphBackend) or backend.match is None:
             raise InputError(
-                f"`model`={config.model}: gives sentence embeddings alone; expected an encoder "
+                f"`model`={config.model}: has only sentence embeddings; expected an encoder "
                 "with token embeddings, such as a run directory"
             )
         tokens = backend.graph.vocabulary.tokens
@@ -91,8 +91,8 @@ def _choose_response(
         )
     context = config.context.of(turns, response)
     if not context:
-        raise OptionError(f"`response`={response}: no turn is before it; with `context_side`=both "
-                          "it has those after it")  # fmt: skip
+        raise OptionError(f"`response`={response}: there is no turn before it; `context_side`=both "
+                          "adds those after it")  # fmt: skip
     return response, context
 
 
@@ -125,7 +125,7 @@ def _describe(explanation: Explanation) -> str:
     response = explanation.response
     lines = [
         f"session {explanation.session_id}, response turn {response.turn}: {response.text}",
-        f"similarity {explanation.matching.similarity:.4f}; the pairs that bring most:",
+        f"similarity {explanation.matching.similarity:.4f}; the largest contributions:",
     ]
     for pair in top_pairs(explanation.matching, 5):
         text = explanation.context[pair.turn]

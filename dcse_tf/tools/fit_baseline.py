@@ -8,8 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.baselines.files import refuse_baseline, write_baseline
-from dcse_tf.baselines.options import FittedToEmbeddings, FittedToTexts
-from dcse_tf.baselines.registry import BaselineOptions, find_baseline
+from dcse_tf.baselines.registry import (
+    BaselineOptions,
+    FittedToEmbeddings,
+    FittedToTexts,
+    find_baseline,
+)
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.encoder.batching import embed_inputs

@@ -1,4 +1,4 @@
-"""The inspection job: a corpus described, as text, JSON and a page."""
+"""The inspection job: describes a corpus as text, as JSON and as a page."""
 
 import collections
 import dataclasses
@@ -39,9 +39,11 @@ class DataReport:
 
     Attributes:
         inputs: format and file of each input.
-        dropped: sessions, utterances and lines left out, and why.
+        dropped: number of sessions, utterances and lines left out, by reason.
         max_sequence_length: the limit asked about, in tokens; None without a tokenizer.
         near_duplicate: the share of common trigrams that makes a near-duplicate.
+        statistics: of the corpus.
+        leaks: one report per evaluation set.
     """
 
     inputs: list[str]
@@ -53,7 +55,7 @@ class DataReport:
 
 
 def format_text(report: DataReport) -> str:
-    """The figures without the plots."""
+    """The tables for the terminal."""
     parts = [align(_overview(report), text_columns=2)]
     parts += [align(rows, text_columns=1) for rows in _tables(report)]
     return "\n\n".join(parts)
@@ -198,7 +200,7 @@ def _tables(report: DataReport) -> Iterable[list[tuple[str, ...]]]:
 
 
 def _leak_counts(leak: LeakReport) -> list[tuple[int, int]]:
-    """(count, of how many); a total is of none."""
+    """Pairs of a count and what it is a share of; 0 for a total."""
     return [
         (leak.sentences, 0),
         (leak.exact, leak.sentences),
@@ -226,7 +228,7 @@ _TOKENS_COUNTED = 100_000  # of an utterance; a longer one counts as this
 
 
 def inspect_data(config: InspectOptions) -> str:
-    """Counts, looks for leaks, and writes report.html, report.json and leaks.tsv.
+    """Describes a corpus and writes report.html, report.json and leaks.tsv.
 
     Returns:
         The report as text.
@@ -246,7 +248,7 @@ def inspect_data(config: InspectOptions) -> str:
 
 
 def _collect(config: InspectOptions) -> DataReport:
-    # Sets and vocabulary first: a fault in them must not cost the reading of the corpus.
+    # Sets and vocabulary first, so that an error in them does not come after reading the corpus.
     finders = _make_finders(config)
     count_tokens = _make_token_counter(config.vocab) if config.vocab else None
     collector = StatisticsCollector(make_splitter(config.words), count_tokens)
@@ -260,6 +262,7 @@ def _collect(config: InspectOptions) -> DataReport:
         for finder in finders:
             for turn in session.turns:
                 finder.add(session.session_id, turn.text)
+
     statistics = collector.finish()
     if not statistics.sessions:
         raise InputError(
@@ -267,6 +270,7 @@ def _collect(config: InspectOptions) -> DataReport:
             f"({dropped['short_sessions']} sessions too short, "
             f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )
+
     return DataReport(
         inputs=[f"{config.format}: {name}" for name in config.input],
         dropped={**dropped, "bad_lines": bad_lines.count},
@@ -288,7 +292,7 @@ def _make_finders(config: InspectOptions) -> list[LeakFinder]:
 
 
 def _make_token_counter(vocab: str) -> CountTokens:
-    import tensorflow as tf  # seconds to import, and only tokens need it
+    import tensorflow as tf  # takes seconds to import, and only this needs it
 
     from dcse_tf.model.checkpoints import resolve_checkpoint
     from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary

@@ -17,11 +17,11 @@ from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
 def read_sentences(
     config: LabelledOptions, split_words: Callable[[str], list[str]]
 ) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
-    """All sentences of the input with their intents, white space folded.
+    """Reads all sentences of the input with their intents; white space becomes single spaces.
 
     Args:
         config: what to read.
-        split_words: a text's words, for `min_words`.
+        split_words: splits a text into words, for `min_words`.
 
     Returns:
         (sentence, intents) pairs, and counts of what was left out.
@@ -110,7 +110,7 @@ def _read_table(
 
 def _column(path: pathlib.Path, header: list[str], flag: str, name: str) -> int:
     if name not in header:
-        # As Python writes it: a file that is no table has anything in its first line.
+        # Escaped, because the first line of a file that is not a table can contain anything.
         found = repr(", ".join(header))[1:-1]
         raise InputError(
             f"{path}:1: no column {name!r} (`{flag}`); the header has {found[:300] or 'none'}"

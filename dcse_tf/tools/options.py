@@ -83,22 +83,22 @@ class BuildRetrievalOptions(LabelledOptions):
     )
     sentences: int = option(
         10000,
-        "Sentences drawn, as evenly over the intents as can be. The paper: about 7,000 for MDC "
+        "Sentences drawn, as evenly over the intents as possible. The paper: about 7,000 for MDC "
         "and JDDC, 4,000 for ECD. 0: all.",
         minimum=0,
     )
     selection: str = option(
         "top",
-        "Candidates of a query: top, as the paper has it (of BM25's first `candidates`, those of "
-        "the query's intent are positives), or hard, as the authors' published files are (the "
+        "Candidates of a query: top, as in the paper (of BM25's first `candidates`, those of the "
+        "query's intent are positives), or hard, as in the authors' published files (the "
         "`max_positives` of the intent that BM25 ranks lowest, the `max_negatives` of other "
         "intents that it ranks highest).",
         choices=("top", "hard"),
     )
     candidates: int = option(100, "Sentences that BM25 retrieves for a query (top).", minimum=2)
-    max_positives: int = option(30, "Most positives of a query.", minimum=1)
+    max_positives: int = option(30, "Positives per query, at most.", minimum=1)
     max_negatives: int = option(
-        0, "Most negatives of a query. 0: all for top, 40 for hard.", minimum=0
+        0, "Negatives per query, at most. 0: all for top, 40 for hard.", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -120,10 +120,10 @@ class BuildStsOptions(LabelledOptions):
         writes=True,
     )
     pairs: int = option(1000, "Pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2)
-    annotators: int = option(3, "Sheets, one an annotator. The paper: 7.", minimum=1, maximum=1000)
+    annotators: int = option(3, "Sheets, one per annotator. The paper: 7.", minimum=1, maximum=1000)
     strategies: tuple[str, ...] = option(
         ("unigram", "word2vec", "intent"),
-        "Where pairs come from, an even share each: unigram (nearest by shared words), word2vec "
+        "Where pairs come from, in even shares: unigram (nearest by shared words), word2vec "
         "(nearest by mean word vectors), intent (at random within an intent).",
     )
     word_vectors: str = option(
@@ -133,7 +133,7 @@ class BuildStsOptions(LabelledOptions):
     )
     vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
     sentences: int = option(10000, "Sentences drawn for pairs, at random. 0: all.", minimum=0)
-    max_uses: int = option(3, "Most pairs that a sentence is in.", minimum=1)
+    max_uses: int = option(3, "Pairs per sentence, at most.", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,7 +144,7 @@ class BuildStsOptions(LabelledOptions):
                 f"`strategies`={show(given)}: expected some of {', '.join(STRATEGIES)}"
             )
         if len(set(self.strategies)) < len(self.strategies):
-            self.refuse("strategies", "one of them is there twice")
+            self.refuse("strategies", "one of them is given twice")
         if "intent" in self.strategies and not _FORMATS[self.format].has_intents:
             self.refuse("format", "has no intents; give `strategies`=unigram,word2vec")
         if self.word_vectors and "word2vec" not in self.strategies:
@@ -168,14 +168,14 @@ class MergeStsOptions(Options):
         writes=True,
     )
     min_annotators: int = option(
-        1, "Pairs to which fewer annotators gave a degree are left out.", minimum=1
+        1, "Pairs with degrees from fewer annotators are left out.", minimum=1
     )
     overwrite: bool = option(False, "Replace the output if it exists.")
 
 
 @dataclasses.dataclass(frozen=True)
 class InspectOptions(CorpusOptions):
-    """Says what is in a corpus, before anything is trained on it."""
+    """Describes a corpus, before anything is trained on it."""
 
     output_dir: str = option(
         "",
@@ -186,7 +186,7 @@ class InspectOptions(CorpusOptions):
     vocab: str = option(
         "",
         "Checkpoint whose WordPiece vocabulary counts tokens, unknown words and what is cut: a "
-        "folder, a hub name, package:NAME or a run directory. Default: words alone are counted.",
+        "folder, a hub name, package:NAME or a run directory. Default: only words are counted.",
         reads=True,
     )
     max_sequence_length: int = option(
@@ -213,8 +213,8 @@ class InspectOptions(CorpusOptions):
     )
     near_duplicate: float = option(
         0.8,
-        "Sentences are near-duplicates from this share of common character trigrams on (Jaccard; "
-        "case, spaces and punctuation do not count).",
+        "Share of common character trigrams from which two sentences are near-duplicates "
+        "(Jaccard index; case, spaces and punctuation are ignored).",
         minimum=0.1,
         maximum=1.0,
     )
@@ -230,7 +230,7 @@ class InspectOptions(CorpusOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ExplainOptions(Options):
-    """Shows what the similarity of a response and its context is made of."""
+    """Shows what the similarity of a response and its context consists of."""
 
     model: str = option(
         "",
@@ -245,7 +245,7 @@ class ExplainOptions(Options):
         required=True,
         files=True,
     )
-    session: str = option("", "Id of the session. Default: the first of two turns or more.")
+    session: str = option("", "Id of the session. Default: the first with at least two turns.")
     response: int | None = option(
         None,
         "Turn that is the response, counted from 0. Default: the session's middle turn.",
@@ -257,7 +257,9 @@ class ExplainOptions(Options):
         required=True,
         writes=True,
     )
-    context_turns: int = option(3, "Most context turns on each side of the response.", minimum=1)
+    context_turns: int = option(
+        3, "Context turns on each side of the response, at most.", minimum=1
+    )
     context_side: str = option(
         "both",
         "Context before and after the response (both) or before only.",
@@ -265,8 +267,8 @@ class ExplainOptions(Options):
     )
     join_consecutive: bool = option(
         False,
-        "Join consecutive turns of one speaker into one, for a file of other origin: prepare_data "
-        "writes turns as training sees them.",
+        "Join consecutive turns of one speaker, for a file that prepare_data did not write: its "
+        "files have the turns as training sees them.",
     )
     max_sequence_length: int = option(
         0,

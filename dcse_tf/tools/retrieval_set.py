@@ -1,8 +1,8 @@
-"""Semantic retrieval sets made of a labelled corpus.
+"""Builds semantic retrieval sets from labelled sentences.
 
-rank-bm25 defines the ranking, but looks at every sentence for every word of a query: 10,000 queries
-on 10,000 sentences would take hours. Here its index gives idf, lengths and parameters, and a word
-touches only the sentences that it is in; what rank-bm25 adds for the others is zero.
+The ranking is that of rank-bm25, which however visits every sentence for every word of a query:
+10,000 queries on 10,000 sentences would take hours. Here its index only provides idf, lengths and
+parameters, and a word visits only the sentences that contain it: for the others it adds zero.
 """
 
 import collections
@@ -22,10 +22,10 @@ from dcse_tf.tools.options import BuildRetrievalOptions
 
 
 class Bm25:
-    """The scores of all sentences for a query (Robertson and Zaragoza 2009).
+    """Scores sentences for queries by BM25 (Robertson and Zaragoza 2009).
 
     Args:
-        sentences: the words of each sentence; one at least must have a word.
+        sentences: the words of each sentence; at least one must have a word.
     """
 
     def __init__(self, sentences: Sequence[Sequence[str]]):
@@ -42,13 +42,13 @@ class Bm25:
         for word, where in places.items():
             held = np.array(where)
             count = np.array(counts[word])
-            # The order of the operations is rank-bm25's: the last bit decides between near ties.
+            # In rank-bm25's order of operations, because the last bit decides between near ties.
             saturation = index.k1 * (1 - index.b + index.b * lengths[held] / index.avgdl)
             weight = index.idf[word] * (count * (index.k1 + 1) / (count + saturation))
             self._postings[word] = (held, weight)
 
     def scores(self, query: Sequence[str]) -> np.ndarray:
-        """float64 `[sentences]`; a word that stands twice in the query counts twice."""
+        """Scores of all sentences, float64; a word that occurs twice in the query counts twice."""
         scores = np.zeros(self._size)
         for word in query:
             if word in self._postings:
@@ -57,7 +57,7 @@ class Bm25:
         return scores
 
     def rank(self, query: Sequence[str]) -> np.ndarray:
-        """The sentences, best first, equal scores by place: int64 `[sentences]`."""
+        """Indices of all sentences, best first, int64; equal scores are ordered by index."""
         return np.argsort(-self.scores(query), kind="stable")
 
 
@@ -69,13 +69,13 @@ class Selection:
     """How a query's candidates are chosen from the BM25 ranking of all other sentences.
 
     Attributes:
-        kind: "top", what the paper says: the first `candidates`, relevant if of the query's
-            intent, of which the first `max_positives` and `max_negatives` are kept. "hard", what
-            the authors' files hold: the `max_positives` lowest of the query's intent and the
-            `max_negatives` highest of other intents.
-        candidates: for "top": sentences retrieved.
-        max_positives: most positives of a query.
-        max_negatives: most negatives of a query; 0 for all.
+        kind: "top" as the paper describes it: of the first `candidates` sentences, those of the
+            query's intent are positives and the others negatives; the first `max_positives` and
+            `max_negatives` are kept. "hard" as in the authors' files: the `max_positives` lowest
+            ranked sentences of the query's intent, the `max_negatives` highest of other intents.
+        candidates: sentences retrieved ("top").
+        max_positives: positives per query, at most.
+        max_negatives: negatives per query, at most; 0 for all.
     """
 
     kind: str = "top"
@@ -91,7 +91,7 @@ class Selection:
         """Positives and negatives, best first.
 
         Args:
-            ranked: sentences, best first, the query not among them.
+            ranked: indices of sentences, best first, without the query.
             relevant: bool, whether each has the query's intent.
         """
         if self.kind == "top":
@@ -105,16 +105,16 @@ class Selection:
 def sample_balanced(
     labelled: Sequence[tuple[str, str]], sentences: int, seed: int
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Draws different sentences, as many of each intent as there are, up to an even share.
+    """Draws distinct sentences, as evenly over the intents as possible.
 
-    Of sentences that are equal but for case the first is kept; a text that stands under two
-    intents is left out, since its label cannot be trusted. The sentences drawn are in random
-    order: ties of BM25 go by place, which must not tell the intent.
+    Of sentences that differ only in case the first is kept. A text with two intents is left out,
+    because its label cannot be trusted. The result is shuffled: BM25 breaks ties by index, which
+    must not reveal the intent.
 
     Args:
         labelled: (sentence, intent) pairs.
         sentences: how many to draw; 0 for all.
-        seed: the seed.
+        seed: of the draw.
 
     Returns:
         The pairs drawn, and counts of what was left out.
@@ -136,7 +136,7 @@ def sample_balanced(
     }
     share = _even_share([len(group) for group in shuffled.values()], sentences)
     drawn = [pair for group in shuffled.values() for pair in group[: max(0, share - 1)]]
-    # The last sentence of each share: of some intents, if it would be too many of all.
+    # The last sentence of each share: only of some intents, if those of all would be too many.
     last = [group[share - 1] for group in shuffled.values() if len(group) >= share > 0]
     wanted = (sentences or len(first)) - len(drawn)
     drawn += [last[place] for place in rng.permutation(len(last))[:wanted]]
@@ -150,7 +150,7 @@ def sample_balanced(
 
 
 def _even_share(sizes: list[int], total: int) -> int:
-    """The smallest share of each group with which the groups give `total` or all they have."""
+    """The smallest limit per group at which the groups together have `total` items, or all."""
     share, largest = 0, max(sizes, default=0)
     if not total or total >= sum(sizes):
         return largest
@@ -165,17 +165,17 @@ def build_retrieval_set(
     selection: Selection,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[RetrievalSet, dict[str, int]]:
-    """Ranks all other sentences for each one, and keeps what the selection says.
+    """Makes a query of each sentence, with candidates from all other sentences.
 
     Args:
-        labelled: (sentence, intent) pairs, all sentences different.
-        words: a text's words.
+        labelled: (sentence, intent) pairs, all sentences distinct.
+        words: splits a text into words.
         selection: how candidates are chosen.
-        progress: called with queries done and all queries.
+        progress: called with the number of queries done and of all queries.
 
     Returns:
-        The set, in which a sentence without a positive or a negative is no query, and counts of
-        those.
+        The set, and counts of the sentences that are not queries because they have no positive or
+        no negative.
 
     Raises:
         InputError: no query is left.
@@ -201,18 +201,18 @@ def build_retrieval_set(
     if not queries:
         raise InputError(
             f"none of {len(split)} sentences has both a positive and a negative candidate; "
-            "each intent needs two sentences at least"
+            "each intent needs at least two sentences"
         )
     sentences = [sentence for sentence, _ in labelled]
     return RetrievalSet(sentences, queries, [intent for _, intent in labelled]), dropped
 
 
-_HARD_NEGATIVES = 40  # of every query in the authors' files
+_HARD_NEGATIVES = 40  # per query, as in the authors' files
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What the set has, and what was left out of it and why."""
+    """Figures of a set that was built, and counts of what was left out and why."""
 
     sentences: int
     intents: int
@@ -223,7 +223,7 @@ class Built:
 
 
 def build_retrieval(config: BuildRetrievalOptions) -> Built:
-    """Reads, draws, ranks and writes.
+    """Builds a retrieval set from labelled sentences and writes it.
 
     Raises:
         InputError: the input cannot be used, or gives no query.
@@ -240,6 +240,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
             f"`input`={','.join(config.input)}: no sentence with one intent "
             f"({len(sentences)} sentences read)"
         )
+
     drawn, not_drawn = sample_balanced(labelled, config.sentences, config.seed)
     hard = config.selection == "hard"
     selection = Selection(
@@ -251,6 +252,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
     progress = Progress("queries")
     retrieval_set, dropped = build_retrieval_set(drawn, split, selection, progress.update)
     write_retrieval_set(output, retrieval_set)
+
     return Built(
         sentences=len(drawn),
         intents=len({intent for _, intent in drawn}),

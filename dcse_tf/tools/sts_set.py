@@ -1,8 +1,8 @@
-"""Dialogue STS sets: pairs drawn from a corpus, sheets for annotators, and their merging.
+"""Builds dialogue STS sets: draws pairs from a corpus, writes annotators' sheets, merges them.
 
-Pairs drawn at random are nearly all unlike each other. So candidates are nearest neighbours by
-unigrams and by word vectors, and sentences of one intent; and of each kind, pairs are drawn evenly
-over similarity.
+Nearly all pairs drawn at random are dissimilar. So the candidates are nearest neighbours by
+unigrams and by word vectors, and sentences of the same intent; of each kind, pairs are drawn evenly
+over the range of similarity.
 """
 
 import collections
@@ -39,16 +39,16 @@ DEGREES = (
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """The set that several sheets give.
+    """An STS set merged from several sheets.
 
     Attributes:
         sts_set: pairs with the median of their degrees.
-        alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is not defined
+        alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is undefined
             (one annotator, or all degrees equal).
         sheets: the annotators' files.
-        rated: of the pairs kept, those that each annotator gave a degree.
+        rated: how many of the pairs kept each annotator rated.
         agreement: each annotator's Spearman correlation with the median of the others, or NaN.
-        left_out: pairs with too few degrees.
+        left_out: number of pairs with too few degrees.
     """
 
     sts_set: StsSet
@@ -60,9 +60,9 @@ class Merged:
 
 
 def write_sheet(path: pathlib.Path, pairs: Sequence[tuple[int, str, str]], order_seed: int) -> None:
-    """Writes (number, first, second) rows with an empty degree, in an order of the sheet's own.
+    """Writes rows (number, first, second) with an empty degree, in the sheet's own random order.
 
-    The file begins with a byte-order mark, without which Excel takes UTF-8 for something else.
+    The file begins with a byte-order mark, without which Excel does not recognize UTF-8.
     """
     order = np.random.default_rng(order_seed).permutation(len(pairs))
     with (
@@ -75,9 +75,9 @@ def write_sheet(path: pathlib.Path, pairs: Sequence[tuple[int, str, str]], order
 
 
 def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
-    """An annotator's sheet: pair to (first, second, degree), degree NaN where it is empty.
+    """Reads an annotator's sheet: pair to (first, second, degree), NaN for an empty degree.
 
-    Fields may be parted by commas or, as some spreadsheets write them, by semicolons.
+    Fields are separated by commas or, as some spreadsheets write them, by semicolons.
 
     Raises:
         InputError: a column is missing, a degree is not 1 to 5, or a pair is there twice.
@@ -99,7 +99,7 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
             raise InputError(f"{path}:1: expected the columns {', '.join(COLUMNS)}")
         for row in reader:
             where = f"{path}:{reader.line_num}"
-            if not any(row.values()):  # as spreadsheets leave them at the end
+            if not any(row.values()):  # spreadsheets leave empty rows at the end
                 continue
             pair = (row["pair"] or "").strip()
             if any(row[name] is None for name in COLUMNS) or not pair:
@@ -108,7 +108,7 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
                 raise InputError(f"{where}: pair {pair} is there twice")
             rows[pair] = (row["first"], row["second"], _parse_degree(where, row["degree"]))
     except csv.Error as error:
-        # DictReader counts a line when it has been read; the reader in it knows better.
+        # DictReader counts a line only after reading it; its inner reader has the right number.
         raise InputError(f"{path}:{reader.reader.line_num}: not CSV: {error}") from error
     return rows
 
@@ -130,19 +130,19 @@ def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
     """Merges annotators' sheets by the median degree of each pair.
 
     Args:
-        paths: the sheets, one an annotator.
+        paths: the sheets, one per annotator.
         min_annotators: pairs with fewer degrees are left out.
 
     Raises:
-        InputError: a sheet cannot be used, two sheets have other sentences for one pair, or fewer
-            than two pairs are left.
+        InputError: a sheet cannot be used, two sheets have different sentences for a pair, or
+            fewer than two pairs are left.
     """
     sheets = [read_sheet(path) for path in paths]
     texts: dict[str, tuple[str, str]] = {}
     for path, sheet in zip(paths, sheets, strict=True):
         for pair, (first, second, _) in sheet.items():
             if texts.setdefault(pair, (first, second)) != (first, second):
-                raise InputError(f"{path}: pair {pair} has other sentences than in another sheet")
+                raise InputError(f"{path}: pair {pair} has other sentences in another sheet")
     names = sorted(texts, key=lambda name: (len(name), name))
     nothing = ("", "", float("nan"))
     degrees = np.array([[sheet.get(name, nothing)[2] for name in names] for sheet in sheets])
@@ -178,15 +178,14 @@ def _agreement(degrees: np.ndarray, annotator: int) -> float:
     return float(metrics.spearman(degrees[annotator, both], medians))
 
 
-STRATEGIES = ("unigram", "word2vec", "intent")
-_NEIGHBOURS = 20  # of a sentence; the far ones fill the lower degrees
-_BINS = 5  # one a degree
-_ROWS = 512  # sentences whose similarities to all others are held at a time
+_NEIGHBOURS = 20  # per sentence; the more distant ones fill the lower degrees
+_BINS = 5  # one per degree
+_ROWS = 512  # sentences whose similarities to all others are computed at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two sentences by index, why they were chosen, and how alike that found them."""
+    """Two sentences by index, the strategy that chose them, and their similarity by it."""
 
     first: int
     second: int
@@ -195,7 +194,7 @@ class Pair:
 
 
 def unigram_vectors(words: Sequence[Sequence[str]]) -> scipy.sparse.csr_matrix:
-    """Rows of length 1 that say which words a sentence has: `[sentences, words]`, sparse."""
+    """Which words each sentence contains, as rows of length 1: sparse `[sentences, words]`."""
     index: dict[str, int] = {}
     columns = [sorted({index.setdefault(word, len(index)) for word in row}) for row in words]
     starts = np.cumsum([0, *map(len, columns)])
@@ -207,11 +206,11 @@ def unigram_vectors(words: Sequence[Sequence[str]]) -> scipy.sparse.csr_matrix:
 def neighbour_pairs(
     vectors: scipy.sparse.csr_matrix | np.ndarray, strategy: str
 ) -> list[tuple[int, int, str, float]]:
-    """Every sentence with its nearest ones, by the dot product of rows.
+    """Pairs each sentence with its nearest neighbours by cosine.
 
     Args:
         vectors: `[sentences, dim]`, rows of length 1; a row of zeros has no neighbours.
-        strategy: what the pairs are called.
+        strategy: the name for the pairs.
     """
     pairs = {}
     count = vectors.shape[0]
@@ -232,13 +231,13 @@ def neighbour_pairs(
 def intent_pairs(
     intents: Sequence[str], vectors: scipy.sparse.csr_matrix, count: int, seed: int
 ) -> list[tuple[int, int, str, float]]:
-    """Random pairs of one intent, every intent as likely as any other.
+    """Random pairs of sentences with the same intent, each intent equally likely.
 
     Args:
         intents: of each sentence; "" for none.
         vectors: rows of length 1, for the similarity.
-        count: how many to draw; equal ones are kept once.
-        seed: the seed.
+        count: how many to draw; duplicates are kept once.
+        seed: of the draws.
     """
     groups: dict[str, list[int]] = {}
     for place, intent in enumerate(intents):
@@ -266,14 +265,14 @@ def draw_evenly(
     uses: dict[int, int],
     max_uses: int,
 ) -> list[Pair]:
-    """Draws pairs evenly over five equal spans of similarity, as far as the spans have them.
+    """Draws pairs evenly from five equal ranges of similarity, as far as each range lasts.
 
     Args:
         candidates: (first, second, strategy, similarity).
         count: how many to draw.
-        seed: the seed.
-        taken: pairs that may not be drawn; those drawn are added.
-        uses: how often each sentence has been used; counted on.
+        seed: of the draws.
+        taken: pairs that must not be drawn; those drawn are added.
+        uses: how often each sentence has been used so far; updated.
         max_uses: of a sentence.
     """
     rng = np.random.default_rng(seed)
@@ -308,16 +307,16 @@ def choose_pairs(
     max_uses: int,
     seed: int,
 ) -> list[Pair]:
-    """Pairs of all strategies, an even share of each as far as there are, in random order.
+    """Draws pairs of all strategies, as evenly as possible, in random order.
 
     Args:
         words: of each sentence.
-        intents: of each sentence; "" for none. Asked for by "intent".
-        vectors: float `[sentences, dim]`, mean word vectors. Asked for by "word2vec".
-        strategies: some of STRATEGIES.
-        count: pairs in all.
-        max_uses: most pairs that a sentence is in.
-        seed: the seed.
+        intents: of each sentence; "" for none. Used by "intent".
+        vectors: float `[sentences, dim]`, mean word vectors. Used by "word2vec".
+        strategies: "unigram", "word2vec", "intent", or some of them.
+        count: number of pairs.
+        max_uses: pairs per sentence, at most.
+        seed: of everything drawn.
     """
     unigrams = unigram_vectors(words)
     candidates = {}
@@ -329,10 +328,11 @@ def choose_pairs(
             candidates[strategy] = neighbour_pairs(metrics.normalize(vectors), strategy)
         else:
             candidates[strategy] = intent_pairs(intents, unigrams, 20 * count, seed)
+
     taken: set[tuple[int, int]] = set()
     uses: dict[int, int] = {}
     pairs: list[Pair] = []
-    # What one strategy lacks, another may have: so each is asked once more for the rest.
+    # A strategy may have fewer pairs than its share; a second round takes the rest from the others.
     turns = [*strategies, *strategies]
     for number, strategy in enumerate(turns):
         left = len(strategies) - number if number < len(strategies) else 1
@@ -380,7 +380,7 @@ def build_sts(config: BuildStsOptions) -> dict[str, int]:
 
 
 def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
-    """Different sentences in random order, and the intent of those that have exactly one."""
+    """Distinct sentences in random order, and the intent of those that have exactly one, or ""."""
     sentences, _ = read_sentences(config, make_splitter(config.words))
     first: dict[str, tuple[str, tuple[str, ...]]] = {}
     for text, intents in sentences:
