@@ -193,8 +193,8 @@ def test_the_fingerprint_is_of_what_is_computed(folder, exported, tmp_path):
     assert fingerprint(exported) == own
     assert fingerprint(folder, pooling="mean", max_sequence_length=128) == own
     # An export in another form has other files, but the same weights.
-    other = str(tmp_path / "sentence-transformers")
-    export(ExportOptions(run_dir=str(folder), output_dir=other, format="sentence_transformers"))
+    other = tmp_path / "sentence-transformers"
+    dcse_tf.export(run_dir=folder, output_dir=other, format="sentence_transformers")
     assert fingerprint(other) == own
 
     copy = shutil.copytree(folder, tmp_path / "copy")
