@@ -14,8 +14,6 @@ from dcse_tf.encoder import graph, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention

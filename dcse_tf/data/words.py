@@ -15,12 +15,12 @@ _CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
 def make_splitter(kind: str) -> Callable[[str], list[str]]:
     """A function from a text to its words, in lower case.
 
-        Args:
-                kind: "words": runs of letters and digits. "jieba": Chinese words, and any other symbol by
-                itself (jieba's default mode, which agrees best with the paper's retrieval sets).
-                "characters": every character by itself, but Latin words and numbers whole. "auto":
-                jieba for a text with a Chinese character, "words" for others.
-        """
+    Args:
+        kind: "words": runs of letters and digits. "jieba": Chinese words, and any other symbol by
+            itself (jieba's default mode, which agrees best with the paper's retrieval sets).
+            "characters": every character by itself, but Latin words and numbers whole. "auto":
+            jieba for a text with a Chinese character, "words" for others.
+    """
     splitters: dict[str, Callable[[str], list[str]]] = {
         "auto": lambda text: _jieba(text) if _HAN.search(text) else _words(text),
         "words": _words,
