@@ -70,7 +70,7 @@ def trained(dialogues_file, tmp_path_factory):
     assert f"manifest.json are in {folder}/data" in printed
     printed = run("train", *train_flags(folder / "data", folder / "run", deterministic=True))
     assert f"the trained encoder is {folder}/run/encoder" in printed
-    assert "step 12 of 12" in printed
+    assert "12 of 12 steps" in printed
     return folder
 
 
@@ -177,7 +177,7 @@ def test_session_lines_need_no_other_format(trained, dialogues_file):
 def test_debug_flags_shrink_a_job(trained):
     flags = ["--flagfile=flags/chitchat/recommended.flags", "--flagfile=flags/debug.flags"]
     places = [f"--data_dir={trained}/data", f"--run_dir={trained}/debug", "--encoder_size=tiny"]
-    assert "step 4 of 4" in run("train", *flags, *places)
+    assert "4 of 4 steps" in run("train", *flags, *places)
 
 
 @pytest.mark.parametrize(

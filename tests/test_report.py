@@ -62,7 +62,7 @@ def test_table_ends_with_the_warnings():
 def test_scores_of_responses_say_how_they_were_scored():
     results = [
         dataclasses.replace(RETRIEVAL, task=task)
-        for task in ("response (matching)", "response (cosine)")
+        for task in ("response_matching", "response_cosine")
     ]
     names = [line.split()[1] for line in format_table(results).splitlines()[2:]]
     assert names == ["matching_map", "matching_mrr", "cosine_map", "cosine_mrr"]
