@@ -27,8 +27,8 @@ _LONGEST_LINE = 64  # MiB, of bytes without the line's end
 
 # What reading a file can raise, compressed or not.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-# What reading NumPy's files can raise besides: their header is an expression of Python's, and an
-# archive may be of a form that zipfile does not know.
+# What else reading NumPy's files can raise: their header is a Python expression, and an archive may
+# be of a form that zipfile does not know.
 UNREADABLE_ARRAY = (
     *UNREADABLE,
     *(ValueError, TypeError, AttributeError, RuntimeError),
@@ -39,15 +39,17 @@ UNREADABLE_ARRAY = (
 class BadLines:
     """Counts and names the lines that had to be skipped, and stops the job over a limit."""
 
-    def __init__(self, limit: int, named: int = 20, flag: str = "max_bad_lines"):
-        """Args:
-        limit: bad lines that are skipped; one more raises InputError.
-        named: how many of them are logged by name; 0 for a second reading of the same lines.
-        flag: the flag that sets the limit, for the message; "" where there is none.
+    def __init__(self, limit: int, named: int = 20, option: str = "max_bad_lines"):
+        """Starts at no bad line.
+
+        Args:
+            limit: how many bad lines are skipped; one more raises InputError.
+            named: how many of them are logged; 0 if the same lines are read a second time.
+            option: the option that sets the limit, for the message; "" if there is none.
         """
         self.limit = limit
         self._named = named
-        self._flag = flag
+        self._option = option
         self.count = 0
 
     def report(self, path: pathlib.Path, line: int, problem: str) -> None:
@@ -57,10 +59,12 @@ class BadLines:
             InputError: the limit is passed.
         """
         self.count += 1
-        # What the file has may be quoted in it, a session's name with a line's end for one.
+        # The problem may quote the file, such as a session's id with a line break in it.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
         if self.count > self.limit:
-            allowed = f" (bad line {self.count}; `{self._flag}`={self.limit})" if self._flag else ""
+            allowed = (
+                f" (bad line {self.count}; `{self._option}`={self.limit})" if self._option else ""
+            )
             raise InputError(f"{message}{allowed}")
         if self.count <= self._named:
             logging.warning("skipped %s", message)
@@ -68,12 +72,12 @@ class BadLines:
             logging.warning("further bad lines are counted but not named")
 
 
-def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib.Path]:
+def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathlib.Path]:
     """Paths of files, globs and `package:NAME/FILE`, in the order given, globs sorted.
 
     Args:
         patterns: the patterns.
-        flag: the flag that gave them, for the message.
+        option: the option that gave them, for the message.
 
     Raises:
         InputError: a pattern names no file.
@@ -84,20 +88,20 @@ def resolve_inputs(patterns: Sequence[str], flag: str = "input") -> list[pathlib
             name, _, file = pattern.removeprefix("package:").partition("/")
             found = [str(find_package(name) / file)]
         else:
-            # A name may have brackets of its own.
+            # A file's own name may contain brackets.
             found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            raise InputError(f"`{flag}`={pattern}: no such file")
+            raise InputError(f"`{option}`={pattern}: no such file")
         paths.extend(files)
-    return list(dict.fromkeys(paths))  # a file that two patterns name is one file
+    return list(dict.fromkeys(paths))  # a file that two patterns match is read once
 
 
 def plain_name(name: object, source: pathlib.Path) -> str:
-    """A file's name that a file gives, which must not lead out of that file's folder.
+    """Checks the name of a file that another file gives: it must not lead out of the folder.
 
     Raises:
-        InputError: it is no name, or one with a folder.
+        InputError: it is not the name of a file of the same folder.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable():
         raise InputError(f"{source}: {name!r} is no file's name")
@@ -107,7 +111,7 @@ def plain_name(name: object, source: pathlib.Path) -> str:
 
 
 def find_package(name: str) -> pathlib.Path:
-    """Folder of an installed Python package, which is not imported.
+    """The folder of an installed Python package, found without importing it.
 
     Raises:
         InputError: it is not installed.
@@ -121,8 +125,8 @@ def find_package(name: str) -> pathlib.Path:
 def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end), skipping blank lines.
 
-    A line that is not UTF-8 is reported as bad; a byte-order mark is removed. Lines end at "\\n"
-    alone, so that other separators inside a text do not break it.
+    A line that is not UTF-8 is reported as bad; a byte-order mark is removed. Lines end only at
+    "\\n", so that other separators inside a text do not break it.
 
     Raises:
         InputError: the file cannot be read, a line is longer than 64 MiB, or there are too many
@@ -145,7 +149,7 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yields all lines of a text file, blank ones too, without reading more than is asked for.
+    """Yields all lines of a text file, blank ones too, and reads no further than it has to.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has a line longer than 64 MiB.
@@ -195,7 +199,7 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
             names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
             if len(names) != 1:
                 raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
-            # Its own readline is several times slower.
+            # Buffered, since the readline of zipfile is several times slower.
             with _refusing(lambda: archive.open(names[0])) as member:
                 yield io.BufferedReader(member)  # type: ignore[type-var]
     else:
@@ -204,7 +208,7 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def _refusing(open_member: Callable[[], T]) -> T:
-    """What zipfile raises for an archive that is encrypted, damaged, or newer than it."""
+    """Opens; what zipfile raises if it is encrypted, damaged or too new becomes BadZipFile."""
     try:
         return open_member()
     except (RuntimeError, ValueError, struct.error) as error:
@@ -212,7 +216,7 @@ def _refusing(open_member: Callable[[], T]) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """`json.loads`, which tells what is nested too deeply as it tells every other fault.
+    """`json.loads`, for which a text that is nested too deeply is a fault like any other.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply to be read.

@@ -150,7 +150,7 @@ class Progress:
         parts = [f"{self.done:,}{of} {self.unit}"]
         if self.total and rate:
             parts.append(f"{_duration((self.total - self.done) / rate)} left")
-        parts.append(f"{rate:,.1f} a second")
+        parts.append(f"{rate:,.1f} a second" if rate >= 1 else f"{rate:.2g} a second")
         parts += [f"{name} {value:.4g}" for name, value in figures.items()]
         return ", ".join(parts)
 

@@ -14,8 +14,6 @@ from dcse_tf.encoder import graph, sentence_encoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
@@ -193,8 +191,8 @@ def test_the_fingerprint_is_of_what_is_computed(folder, exported, tmp_path):
     assert fingerprint(exported) == own
     assert fingerprint(folder, pooling="mean", max_sequence_length=128) == own
     # An export in another form has other files, but the same weights.
-    other = str(tmp_path / "sentence-transformers")
-    export(ExportOptions(run_dir=str(folder), output_dir=other, format="sentence_transformers"))
+    other = tmp_path / "sentence-transformers"
+    dcse_tf.export(run_dir=folder, output_dir=other, format="sentence_transformers")
     assert fingerprint(other) == own
 
     copy = shutil.copytree(folder, tmp_path / "copy")

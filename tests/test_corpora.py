@@ -3,7 +3,6 @@ import gzip
 import json
 
 import pytest
-from absl import flags
 
 from dcse_tf.cli.flags import define_flags
 from dcse_tf.data.corpus import read_sessions
@@ -65,8 +64,7 @@ def test_a_format_from_outside_is_read_and_in_the_help(pairs, tmp_path):
     assert bad_lines.count == 1
 
     for options, others in ((CorpusOptions, ()), (BuildRetrievalOptions, ("csv", "tsv"))):
-        holder = flags.FlagValues()
-        define_flags(options, "job", holder)
+        holder = define_flags(options, "job")
         assert "pairs (a question and its answer a line)" in holder["format"].help
         holder["format"].parse("pairs")
         assert all(f"{name} (" in holder["format"].help for name in (*FORMATS, *others))

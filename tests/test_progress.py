@@ -91,6 +91,13 @@ def test_count_time_left_rate_and_figures_are_said(log, clock):
     assert log()[1:] == ["10,000 of 20,000 steps, 1:06:40 left, 2.5 a second"]
 
 
+def test_slow_steps_have_a_rate_too(log, clock):
+    counter = Progress("steps", 4, every=0, clock=clock)
+    clock.now += 32
+    counter.update(1)
+    assert log() == ["1 of 4 steps, 1:36 left, 0.031 a second"]
+
+
 def test_without_an_end_no_remaining_time_is_said(log, clock):
     counter = Progress("sessions read", clock=clock)
     clock.now += 20
@@ -115,7 +122,7 @@ def test_a_job_that_has_done_nothing_yet_is_no_error(log, clock):
     counter.update(0)
     clock.now += 30
     counter.update(0)
-    assert log() == ["0 of 5 queries, 0.0 a second"] * 2
+    assert log() == ["0 of 5 queries, 0 a second"] * 2
 
 
 def test_what_was_done_before_is_not_of_this_rate(log, clock):
@@ -131,7 +138,7 @@ def test_on_a_terminal_one_line_moves_and_vanishes(open_terminal, clock):
     terminal = open_terminal()
     counter = Progress("lines", 200, clock=clock)
     counter.update(1)  # at once: a person wants to see that something goes on
-    assert terminal.screen == ["1 of 200 lines, 0.0 a second"]
+    assert terminal.screen == ["1 of 200 lines, 0 a second"]
     clock.now += 10
     counter.update(100, loss=1.0)
     assert terminal.screen == ["100 of 200 lines, 0:10 left, 10.0 a second, loss 1"]
@@ -163,7 +170,7 @@ def test_what_is_said_meanwhile_stands_above_the_moving_line(open_terminal, cloc
         first, second, moving = terminal.screen
         assert first[9:] == "a checkpoint was saved"
         assert second[9:] == "and a warning"
-        assert moving == "3 of 9 steps, 0.0 a second"
+        assert moving == "3 of 9 steps, 0 a second"
     assert terminal.screen[2:] == [""]
     progress.say("the end")
     assert [line[9:] for line in terminal.screen[2:]] == ["the end", ""]
@@ -175,7 +182,7 @@ def test_of_two_jobs_the_last_to_move_is_seen(open_terminal, clock):
         outer.update(3)
         with Progress("sentences", 5, clock=clock) as inner:
             inner.update(2)
-            assert terminal.screen == ["2 of 5 sentences, 0.0 a second"]
+            assert terminal.screen == ["2 of 5 sentences, 0 a second"]
         clock.now += 1
         outer.update(4)
         assert terminal.screen == ["4 of 9 steps, 0:01 left, 4.0 a second"]
@@ -194,5 +201,5 @@ def test_log_messages_are_lines_that_do_not_break_the_moving_one(open_terminal, 
         absl_logging.warning("careful")
         *lines, moving = terminal.screen
     assert [line[9:] for line in lines] == ["SAVED 3", "warning: CAREFUL"]
-    assert moving == "3 of 9 steps, 0.0 a second"
+    assert moving == "3 of 9 steps, 0 a second"
     assert (list(logger.handlers), logger.propagate, absl_logging.get_verbosity()) == before

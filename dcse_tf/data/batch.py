@@ -1,13 +1,14 @@
 """From turns to a batch: an utterance table, and an index into it.
 
-The table holds every distinct utterance of the batch once, so each is encoded once; the index
-says which of them are contexts and candidates of a sample. Gathering from the encoded table gives
-the gradients of encoding every use on its own (which the form "plain" does).
+The table holds every distinct utterance of the batch once, so that each is encoded once. The index
+says which of them are the context and the candidates of a sample. Gathering rows from the encoded
+table gives the same gradients as encoding every use on its own, which the form "plain" does.
 
-Whatever a batch is made of, it is first "turns", a dict of
+Whatever the form of a batch, it is first a dict of "turns":
     token_ids: int32 `[turns, tokens]`, zero-padded;
     utterances: int64 `[turns]`, fingerprints of the texts;
-    response: int32 `[rows]` and context: int32 `[rows, slots]`, places among the turns;
+    response: int32 `[rows]`, the response's place among the turns;
+    context: int32 `[rows, slots]`, the places of the context's turns;
     turn_mask: bool `[rows, slots]`, True = real turn;
     session: int64 `[rows]`, fingerprints of the sessions;
     row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
@@ -34,8 +35,8 @@ def choose_turns(
         context: which turns surround it.
 
     Returns:
-        turns: int32 `[slots + 1]`, indices of the context turns in order, then the response; an
-            absent turn has the response's index.
+        turns: int32 `[slots + 1]`, indices of the context turns in order, then of the response. A
+            slot without a turn has the response's index.
         turn_mask: bool `[slots]`, True = real turn.
     """
     places = response + tf.constant(context.offsets, response.dtype)
@@ -72,7 +73,7 @@ def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: in
 
 
 def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
-    """A run of at most `max_turns` consecutive turns, drawn from a session.
+    """Draws at most `max_turns` consecutive turns from a session.
 
     Args:
         session: the features of a record.
@@ -80,7 +81,7 @@ def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
         max_turns: most turns.
 
     Returns:
-        The same features: session, token_ids int32 `[turns, (tokens)]`, utterances `[turns]`.
+        The features of these turns, as `parse_session` gives them.
     """
     num_turns = tf.shape(session["utterances"])[0]
     length = tf.minimum(num_turns, max_turns)
@@ -97,9 +98,10 @@ def sample_negatives(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws negatives for every sample from the responses of the other samples (paper, section 3).
 
-    A response can be a negative if it is of another session and its text is neither the true
-    response's nor that of another negative of the row: in customer service "ok" is everywhere, and
-    a repeated text is a false negative. The draw is uniform, without replacement.
+    A response can be a negative if it is from another session and its text is neither that of the
+    true response nor that of another negative of the row. In customer service "ok" is everywhere,
+    and a text that repeats the true response would be a false negative. The draw is uniform,
+    without replacement.
 
     Args:
         session: int64 `[batch]`, fingerprints of the sessions.
@@ -108,19 +110,20 @@ def sample_negatives(
         seed: int `[2]`; it alone decides the draw.
 
     Returns:
-        rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate; column 0
-            is the row's own, and so are the places for which no negative was left.
+        rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
+            is the row itself; so is every place for which no negative was left.
         mask: bool `[batch, 1 + negatives]`, True = a candidate.
     """
     batch = tf.shape(session)[0]
     same_text = response[:, None] == response[None, :]
     first_of_text = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(batch)
     own_session = session[:, None] == session[None, :]
-    # A text of the own session stays away also where another session has it too.
+    # A text of the row's own session is no negative even if another session has it too.
     in_own_session = tf.linalg.matmul(
         tf.cast(own_session, tf.float32), tf.cast(same_text, tf.float32)
     )
     allowed = (in_own_session == 0.0) & first_of_text[None, :]
+
     own = tf.range(batch)[:, None]
     if negatives:
         order = tf.random.stateless_uniform([batch, batch], seed)
@@ -128,6 +131,7 @@ def sample_negatives(
         drawn_mask = order >= 0.0
     else:
         drawn, drawn_mask = tf.tile(tf.range(batch)[None, :], [batch, 1]), allowed
+
     rows = tf.concat([own, tf.where(drawn_mask, drawn, own)], axis=1)
     return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
 
@@ -188,7 +192,7 @@ def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensor
 
 
 def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
-    """Fingerprints of rows that have none yet, such as contexts in one sequence.
+    """Fingerprints of rows that no record has one for, such as contexts in one sequence.
 
     Args:
         token_ids: int32 `[rows, tokens]`, zero-padded.
@@ -201,13 +205,13 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """Fixed sizes of a replica's batch, so that it is compiled once: what falls short is filled up.
+    """Fixed sizes of a replica's batch, to which it is filled up so that it is compiled only once.
 
     Attributes:
-        rows: samples; those filled up have no candidate.
-        candidates: of a sample.
-        utterances: entries of the table; those filled up have no token.
-        tokens: of an utterance.
+        rows: number of samples; an added one has no candidate.
+        candidates: number of candidates of a sample.
+        utterances: number of entries of the table; an added one has no token.
+        tokens: number of tokens of an utterance.
     """
 
     rows: int
@@ -227,17 +231,17 @@ def make_batches(
 ) -> list[Tensors]:
     """The batches of all replicas for one step.
 
-    Negatives are drawn over the global batch before it is divided, so that the loss does not
-    depend on the number of devices; each replica's table has what its own rows need.
+    Negatives are drawn from the global batch before it is divided, so that the loss does not depend
+    on the number of devices. The table of each replica has only what its own rows need.
 
     Args:
-        turns: see the module.
+        turns: the turns of the step, see the module.
         negatives: how many for every row; 0 for all.
-        seed: int `[2]`.
-        replicas: into how many batches of consecutive rows.
-        layout: of the table.
-        distinct: whether the table has every utterance once; else every use has an entry of its
-            own, padded to the corpus' longest, as in the paper's procedure (form "plain").
+        seed: int `[2]`; it alone decides the draw of negatives.
+        replicas: into how many batches of consecutive rows the step is divided.
+        layout: of the tables.
+        distinct: whether the table has every utterance once. Otherwise every use has an entry of
+            its own, padded to the longest of the corpus, as in the paper's procedure ("plain").
         shapes: sizes to fill up to; None to leave them as they come.
 
     Returns:
@@ -247,8 +251,8 @@ def make_batches(
             context_index: int32 `[rows, slots]` into the table.
             turn_mask: bool `[rows, slots]`, True = real turn.
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
-            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate; column 0 is False in
-                the rows that are filled up alone.
+            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
+                only in rows that fill the batch up.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -258,6 +262,7 @@ def make_batches(
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
     }
+
     splits = turns["row_splits"]
     batches = []
     for i in range(replicas):
@@ -292,7 +297,7 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
 
 
 def _longest(token_ids: tf.Tensor) -> tf.Tensor:
-    # [PAD] is 0, which the tokenizer sees to.
+    # The tokenizer makes sure that [PAD] is 0.
     return tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != 0, tf.int32), axis=1))
 
 
@@ -317,20 +322,20 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
 def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:
     """Puts every row's context into one sequence: [CLS] a [SEP] b [SEP] and so on.
 
-    Turns stand in their order, absent ones leave nothing behind. Of what is too long the tokens
-    furthest from the response are cut, those after it first where two are as far; [CLS] and the
-    last [SEP] stay.
+    Turns keep their order; a slot without a turn leaves nothing behind. If a sequence is too long,
+    the tokens furthest from the response are cut, and of two equally far ones that after the
+    response. [CLS] and the last [SEP] are kept.
 
     Args:
         turns: see `dcse_tf.data.batch`.
-        turns_before: how many of the slots stand before the response.
+        turns_before: how many of the slots lie before the response.
         max_tokens: most tokens of a sequence, at least 2.
 
     Returns:
-        turns of the same rows, with one context slot that is never absent. The sequences come
-        behind the utterances; all fingerprints are new ones, of the tokens alone.
+        turns of the same rows, each with one context slot that is always real. The sequences
+        follow the utterances. All fingerprints are new ones, made from the tokens.
     """
-    # Without their [CLS]; the row's is that of its response, for every turn begins with it.
+    # The turns without their [CLS]. The sequence takes the one of its response.
     words = tf.gather(turns["token_ids"][:, 1:], turns["context"])
     is_real = (words != 0) & turns["turn_mask"][..., None]
     kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
@@ -361,13 +366,23 @@ def _flatten(values: tf.Tensor) -> tf.Tensor:
 
 
 def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
-    """Which tokens of bool `[rows, slots, tokens]` stay, `[rows, slots x tokens]`: the `budget`
-    of them that are nearest to the response, the last of all being one."""
+    """Chooses the tokens nearest to the response, the last token of all always among them.
+
+    Args:
+        is_real: bool `[rows, slots, tokens]`, True = real token.
+        turns_before: how many of the slots lie before the response.
+        budget: most tokens of a row.
+
+    Returns:
+        bool `[rows, slots x tokens]`, True = the token is kept.
+    """
     real = _flatten(is_real)
     before = _flatten(is_real[:, :turns_before])
     after = _flatten(is_real[:, turns_before:])
     count = tf.cast(before, tf.int32), tf.cast(after, tf.int32)
-    # How many real tokens lie between one and the response; no two of a row have the same rank.
+
+    # Ranks by the number of real tokens between a token and the response: even before it, odd
+    # after it, so that no two tokens of a row have the same rank.
     distance = tf.concat(
         [2 * tf.cumsum(count[0], axis=1, reverse=True, exclusive=True),
          2 * tf.cumsum(count[1], axis=1, exclusive=True) + 1],
@@ -376,6 +391,7 @@ def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tens
     behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
     distance = tf.where(real & (behind == 0), -1, distance)
     distance = tf.where(real, distance, tf.int32.max)
+
     nearest = tf.sort(distance, axis=1)[:, :budget]
     return real & (distance <= nearest[:, -1:])
 
@@ -385,13 +401,13 @@ def make_simcse_batches(
 ) -> list[Tensors]:
     """Batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).
 
-    A row's context is an utterance, its candidates are its second entry and those of all the
-    other utterances of the step. An utterance that the step has already is a row that counts for
-    nothing, and nobody's negative.
+    The context of a row is an utterance; its candidates are the second entry of that utterance and
+    of all others of the step. A row whose text the step has already does not count, and is no
+    negative of another.
 
     Args:
-        token_ids: int32 `[utterances, tokens]`, zero-padded, of all replicas, which divide them.
-        replicas: into how many batches.
+        token_ids: int32 `[utterances, tokens]`, zero-padded, of all replicas together.
+        replicas: into how many batches the utterances are divided, which must divide them evenly.
         layout: of the tables.
         shapes: sizes to fill up to; None to leave them as they come.
 
@@ -402,7 +418,8 @@ def make_simcse_batches(
     rows = tf.shape(token_ids)[0]
     turns = {
         "token_ids": tf.concat([token_ids, token_ids], axis=0),
-        # Another fingerprint, so that the second view is an entry of its own.
+        # Another fingerprint, so that the second use is an entry of its own: dropout makes the two
+        # embeddings differ.
         "utterances": tf.concat([texts, tf.bitwise.invert(texts)], axis=0),
         "response": rows + tf.range(rows),
         "context": tf.range(rows)[:, None],
@@ -410,7 +427,7 @@ def make_simcse_batches(
         "session": tf.range(rows, dtype=tf.int64),
         "row_splits": tf.range(replicas + 1) * (rows // replicas),
     }
-    # All negatives are taken, so there is nothing to draw.
+    # All negatives are taken, so nothing is drawn and any seed will do.
     batches = make_batches(turns, 0, tf.constant([0, 0]), replicas, layout, True, shapes)
     same_text = texts[:, None] == texts[None, :]
     is_first = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(rows)

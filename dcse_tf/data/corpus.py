@@ -20,7 +20,7 @@ def read_sessions(
     Args:
         config: what to read.
         bad_lines: where lines that cannot be used are counted.
-        dropped: "empty_utterances" counts the silent ones.
+        dropped: its "empty_utterances" counts the utterances without text.
 
     Raises:
         InputError: a file cannot be read, or there are too many bad lines.
@@ -45,26 +45,26 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
 def join_session(
     raw: tuple[str, Sequence[Turn]], config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """The session of what a reader gave; the silent utterances are counted."""
+    """Makes a session of what a reader gave, and counts the utterances without text."""
     session_id, turns = raw
     heard = drop_silent(turns)
     dropped["empty_utterances"] += len(turns) - len(heard)
     return join_turns(session_id, heard, config.join_consecutive)
 
 
-# A chunk ends with the session that reaches one of these. Turns pay for what a call of the
-# tokenizer costs; characters bound the memory, whatever the length of a turn.
+# A chunk ends with the session that reaches one of these. So many turns make the cost of calling
+# the tokenizer small; the limit of characters bounds the memory if turns are long.
 _TURNS = 4096
 _CHARACTERS = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """Sessions in order, as columns: an object a turn costs eight times as much to send.
+    """Sessions in order, as columns: one object for each turn costs eight times as much to send.
 
     Attributes:
-        session_ids: of each session.
-        lengths: turns of each session.
-        roles, texts, intents: of each turn.
+        session_ids: the id of each session.
+        lengths: the number of turns of each session.
+        roles, texts, intents: those of each turn.
     """
 
     session_ids: list[str]
@@ -74,20 +74,21 @@ class Chunk(NamedTuple):
     intents: list[tuple[str, ...]]
 
     def sessions(self) -> Iterator[tuple[str, list[Turn]]]:
+        """Yields (session id, turns) as the reader gave them."""
         turns = zip(self.roles, self.texts, self.intents)
         for session_id, length in zip(self.session_ids, self.lengths):
             yield session_id, list(itertools.islice(turns, length))
 
 
 def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
-    """Chunks of sessions in order; where they end depends on the sessions alone."""
+    """Divides sessions into chunks, whose ends depend only on the sessions themselves."""
     iterator = iter(sessions)
     while (chunk := _read_chunk(iterator)).session_ids:
         yield chunk
 
 
 def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
-    # A turn's tuple is let go at once: held by the thousand, they set off garbage collections,
+    # The tuple of a turn is released at once. Thousands of them would set off garbage collections,
     # which look through all of TensorFlow and take longer than the reading.
     chunk = Chunk([], [], [], [], [])
     left = _CHARACTERS

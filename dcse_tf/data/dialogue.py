@@ -16,7 +16,7 @@ class Utterance(NamedTuple):
     intents: tuple[str, ...] = ()
 
 
-# An utterance, or what has its fields.
+# An utterance, or a plain tuple of its fields.
 Turn = tuple[str, str, tuple[str, ...]]
 
 
@@ -74,11 +74,11 @@ class Context:
 
 
 def is_silent(text: str) -> bool:
-    """Whether a text has nothing to read: white space and control characters alone.
+    """Whether a text holds nothing to read, only white space and control characters.
 
-    A character that is younger than this Python's Unicode (category Cn) can be read.
+    A character that this Python's Unicode does not know yet (category Cn) counts as readable.
     """
-    for char in text:  # noqa: SIM110 - all() takes three times as long, for most of every text
+    for char in text:  # noqa: SIM110 - all() takes three times as long
         if unicodedata.category(char) not in _SILENT:
             return False
     return True
@@ -87,20 +87,21 @@ def is_silent(text: str) -> bool:
 def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
-    White space is folded, in intents too, so that a session survives being written as lines;
-    silent texts are dropped, before joining, so that silence does not part two utterances of one
-    speaker.
+    White space is folded, in intents too, so that a session can be written as lines and read back.
+    Texts with nothing to read are dropped before joining, so that they do not separate two
+    utterances of one speaker.
 
     Args:
-        session_id: the session's name.
+        session_id: the session's id.
         turns: the utterances.
         join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1),
-            which then has the intents of all.
+            which then has the intents of all of them.
     """
     return join_turns(session_id, drop_silent(turns), join)
 
 
 def drop_silent(turns: Iterable[Turn]) -> list[Turn]:
+    """The turns that hold something to read."""
     return [turn for turn in turns if not is_silent(turn[1])]
 
 
@@ -120,8 +121,8 @@ def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
 
 
 def _fold(text: str) -> str:
-    """White space folded: what `re` calls white space, which is what `split` parts at."""
-    # Of white space only the space itself is printable. Most texts have nothing to fold.
+    """Folds each run of white space, as `str.split` finds it, to one space."""
+    # Most texts have nothing to fold: the space is the only white space that is printable.
     if "  " not in text and text.isprintable():
         return text.strip()
     return " ".join(text.split())

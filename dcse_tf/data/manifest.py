@@ -1,7 +1,8 @@
-"""The manifest of a prepared corpus: what is in its files, where, and whether they are all there.
+"""The manifest of a prepared corpus, and the index of its shards.
 
-A training reads its shards block by block in an order drawn for every epoch. With this index it
-knows what is in which block without reading it, so it goes on at any step without what is before.
+A training reads the shards in blocks of sessions, in an order drawn for every epoch. From the index
+it knows how much is in which block without reading it. So it can be resumed at any step without
+reading what lies before.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """The file that says what is where in the shards, see `blocks`: its name and SHA-256."""
+    """The file that holds the `Blocks` of a split's shards: its name and SHA-256."""
 
     name: str
     sha256: str
@@ -54,10 +55,12 @@ class Manifest:
     """What `prepare_data` wrote.
 
     Attributes:
-        corpus_fingerprint: SHA-256 over the sessions kept, in order.
+        max_sequence_length: tokens of the longest utterance that is possible, which may be cut.
+        corpus_fingerprint: SHA-256 over the sessions that were kept, in order.
         tokenizer_fingerprint: SHA-256 over vocabulary and casing.
-        settings: the job's configuration.
-        dropped: sessions and utterances left out, and why; bad lines.
+        splits: "train", "dev" and "test".
+        dropped: how many sessions, utterances and lines were left out, by the reason.
+        settings: the options of the job.
     """
 
     max_sequence_length: int
@@ -83,16 +86,16 @@ def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None) -> Manifest:
-    """Reads a manifest and holds it against the folder and the tokenizer.
+    """Reads a manifest and compares it with the folder and the tokenizer.
 
     Args:
         folder: what `prepare_data` wrote.
-        tokenizer_fingerprint: of the tokenizer that will be used with the records; None where it
-            does not matter.
+        tokenizer_fingerprint: of the tokenizer that will be used with the records; None if none
+            will be.
 
     Raises:
-        InputError: there is no manifest, it is of another version, a shard is missing or of
-            another size, or the records were made with another tokenizer.
+        InputError: there is no manifest of this version, a shard is missing or has another size,
+            or the records were made with another tokenizer.
     """
     path = folder / FILE_NAME
     if not path.is_file():
@@ -143,13 +146,14 @@ _FRAME = 16  # bytes of a TFRecord besides its content: the length and two check
 
 
 class Blocks(NamedTuple):
-    """Of every block, int64 `[blocks]` each; shard by shard, as they lie there.
+    """The blocks of a split's shards: int64 `[blocks]` each, shard by shard in their order.
 
     Attributes:
-        shard: place of its shard among the split's.
-        offset: bytes of the shard before it.
-        bytes: its own.
-        sessions, utterances: what it holds; of sessions at most `BLOCK_SESSIONS`.
+        shard: place of the block's shard among those of the split.
+        offset: bytes of the shard before the block.
+        bytes: size of the block.
+        sessions: how many it holds, at most `BLOCK_SESSIONS`.
+        utterances: how many it holds.
     """
 
     shard: np.ndarray
@@ -160,13 +164,13 @@ class Blocks(NamedTuple):
 
 
 class BlockCounter:
-    """Keeps count of what is written to the shards of a split."""
+    """Counts what is written to the shards of a split, to make their index."""
 
     def __init__(self, shards: int):
         self._rows: list[list[list[int]]] = [[] for _ in range(shards)]
 
     def add(self, shard: int, record_bytes: int, utterances: int) -> None:
-        """Counts a record, a session's, of so many bytes at the shard's end."""
+        """Counts the record of a session that was appended to a shard."""
         rows = self._rows[shard]
         if not rows or rows[-1][3] == BLOCK_SESSIONS:
             rows.append([shard, rows[-1][1] + rows[-1][2] if rows else 0, 0, 0, 0])
@@ -176,7 +180,7 @@ class BlockCounter:
         block[4] += utterances
 
     def write(self, path: pathlib.Path) -> Index:
-        """Writes the index file, int64 `[blocks, 5]`; the same bytes whenever it is the same."""
+        """Writes the index file, int64 `[blocks, 5]`; equal blocks give equal bytes."""
         rows = [row for shard in self._rows for row in shard]
         content = io.BytesIO()
         table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
@@ -189,7 +193,7 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split.
 
     Raises:
-        InputError: it is not there, not what `prepare_data` wrote, or does not fit the manifest.
+        InputError: it is missing, is not what `prepare_data` wrote, or contradicts the manifest.
     """
     path = folder / split.index.name
     try:

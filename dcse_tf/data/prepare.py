@@ -25,10 +25,10 @@ from dcse_tf.model.tokenizer import (
     write_vocabulary,
 )
 
-# Reading and writing are the first process's alone, about a fifth of the work: it can feed no more.
+# Only the first process reads and writes, about a fifth of the work: it cannot feed more workers.
 _MOST_WORKERS = 6
 VOCABULARY_FOLDER = "vocabulary"
-# About 130,000 turns, two seconds' work: less is done before another process has begun.
+# About 130,000 turns or two seconds of work: less is done before a worker has even started.
 _FEW_CHUNKS = 32
 
 
@@ -61,12 +61,12 @@ def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> M
 
 @dataclasses.dataclass(frozen=True)
 class _TrainTexts:
-    """The texts of the train split, read anew at every iteration."""
+    """The texts of the train split, read from the files again at every iteration."""
 
     config: PrepareOptions
 
     def __iter__(self) -> Iterator[str]:
-        # What is left out is counted when the records are written; this keeps the limit alone.
+        # Only to hold the limit: what is left out is counted when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
             if assign_split(session.session_id, self.config) == "train":
@@ -102,7 +102,7 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
             f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
         )
     settings = config.to_dict()
-    del settings["workers"]  # with any number the folder is the same
+    del settings["workers"]  # the folder is the same with any number of them
     return Manifest(
         max_sequence_length=config.max_sequence_length,
         corpus_fingerprint=fingerprint.hexdigest(),

@@ -42,27 +42,30 @@ def _integers(digests: Sequence[bytes]) -> list[int]:
 def serialize_session(session_id: str, token_ids: np.ndarray, lengths: Sequence[int]) -> bytes:
     """The record of a session, a tf.train.Example; the same bytes in every process.
 
-    Besides the token ids it holds fingerprints, 64 bits each: `session` of the session's id, and
-    `utterances` of each turn's token ids. Two turns with equal token ids are one text to the
-    encoder, so equal fingerprints mark what is encoded once and what cannot be a negative.
+    Besides the token ids it holds fingerprints of 64 bits each: `session` is that of the session's
+    id, `utterances` are those of each turn's token ids. To the encoder, turns with equal token ids
+    are one text. Equal fingerprints therefore mark what is encoded only once, and what cannot be a
+    negative.
 
     Args:
-        session_id: the session's name.
-        token_ids: int `[tokens]`, of all turns, with [CLS] and [SEP].
-        lengths: tokens of each turn.
+        session_id: the session's id.
+        token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
+        lengths: number of tokens of each turn.
     """
     content = token_ids.astype("<i4").tobytes()
     ends = [4 * end for end in itertools.accumulate(lengths)]
-    prints = [_digest64(content[start:end]) for start, end in zip([0, *ends], ends)]
+    fingerprints = [_digest64(content[start:end]) for start, end in zip([0, *ends], ends)]
+
     example = tf.train.Example()
     features = example.features.feature
-    # Lists, and in place: protobuf takes them twice as fast as arrays and messages.
+    # Extending lists in place is twice as fast as passing arrays and messages to protobuf.
     features[_SESSION_ID].bytes_list.value.append(session_id.encode())
     features["session"].int64_list.value.extend(_integers([_digest64(session_id.encode())]))
     features["token_ids"].int64_list.value.extend(token_ids.tolist())
     features["lengths"].int64_list.value.extend(lengths)
-    features["utterances"].int64_list.value.extend(_integers(prints))
-    # The order of a map's entries is otherwise another in every process.
+    features["utterances"].int64_list.value.extend(_integers(fingerprints))
+
+    # Otherwise the order of a map's entries would differ between processes.
     return example.SerializeToString(deterministic=True)
 
 
@@ -94,14 +97,14 @@ def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
     parsed = tf.io.parse_example(records, features)
     lengths = parsed["lengths"]
     tokens = tf.cast(parsed["token_ids"].row_lengths(), tf.int64)
-    tf.debugging.assert_equal(tf.reduce_sum(lengths, axis=1), tokens, "lengths that lie")
+    tf.debugging.assert_equal(tf.reduce_sum(lengths, axis=1), tokens, "turns and tokens differ")
     return tf.RaggedTensor.from_row_lengths(
         tf.cast(parsed["token_ids"].values, tf.int32), lengths.values
     )
 
 
 def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The sessions' ids, which `parse_session` leaves out since training needs none, and turns.
+    """The ids of sessions and their numbers of turns; training itself needs no ids.
 
     Args:
         records: strings `[sessions]`.
@@ -119,10 +122,10 @@ class SplitRecords:
     """Some sessions of one split, ready to be written.
 
     Attributes:
-        records: of each session.
-        texts: of each session, a line of JSON; None where they are not written.
-        turns: of each session, how many.
-        tokens, truncated: of all sessions, as `Split` counts them.
+        records: the record of each session.
+        texts: each session as a line of JSON; None for a split whose texts are not written.
+        turns: number of turns of each session.
+        tokens, truncated: counts over all sessions, as in `Split`.
     """
 
     texts: list[str] | None
@@ -138,9 +141,9 @@ class SplitRecords:
 
         Args:
             session: the session.
-            token_ids: int `[tokens]`, of all turns, with [CLS] and [SEP].
-            lengths: tokens of each turn.
-            truncated: turns that were cut.
+            token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
+            lengths: number of tokens of each turn.
+            truncated: number of turns that were cut.
         """
         self.records.append(serialize_session(session.session_id, token_ids, lengths))
         if self.texts is not None:
@@ -153,7 +156,8 @@ class SplitRecords:
 class SplitWriter:
     """Writes the sessions of one split: TFRecord shards, their index, optionally JSON Lines.
 
-    Sessions go to the shards in turn, so that all are of a size and any one is a sample.
+    Sessions are dealt to the shards in turn, so that all shards have about the same size and each
+    is a sample of the whole.
     """
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
@@ -188,7 +192,7 @@ class SplitWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.ExitStack() as stack:  # all are closed, whatever one of them raises
+        with contextlib.ExitStack() as stack:  # closes all, even if closing one of them fails
             if self._texts:
                 stack.callback(self._texts.close)
             for writer in self._writers:
@@ -206,18 +210,19 @@ class SplitWriter:
             raise OutputError(f"{self._folder}: cannot be written: {error.message}") from error
 
     def finish(self) -> Split:
-        """Writes the index. The split's entry of the manifest; call it after closing."""
+        """Writes the index, once all is closed; returns the split's entry of the manifest."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
         index = self._blocks.write(self._folder / self._index_name)
         return Split(self.sessions, self.utterances, self.tokens, self.truncated, shards, index)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
+    """The paths of a split's shards, in their order."""
     return [str(folder / shard.name) for shard in split.shards]
 
 
 def assign_split(session_id: str, config: PrepareOptions) -> str:
-    """The split of a session: by its id and the seed alone, whatever else is in the corpus."""
+    """The split of a session. It depends only on the id and the seed, not on other sessions."""
     position = hash_number(f"{config.seed}:{session_id}") / 2**64
     if position < config.dev_fraction:
         return "dev"
@@ -227,12 +232,12 @@ def assign_split(session_id: str, config: PrepareOptions) -> str:
 
 
 class ChunkRecords(NamedTuple):
-    """What is written of a chunk.
+    """What a chunk of sessions becomes.
 
     Attributes:
         splits: the records of each split, in the order of the sessions.
-        content: the JSON of the sessions kept, whatever their split, for the corpus's fingerprint.
-        dropped: sessions and utterances left out, and why.
+        content: the JSON of all sessions that are kept, for the fingerprint of the corpus.
+        dropped: how many sessions and utterances are left out, by the reason.
     """
 
     splits: dict[str, SplitRecords]
@@ -241,12 +246,15 @@ class ChunkRecords(NamedTuple):
 
 
 class ChunkSerializer:
-    """Joins, filters, tokenises and serialises the sessions of a chunk, each by itself alone."""
+    """Joins, filters, tokenises and serialises the sessions of a chunk.
+
+    What becomes of a session depends on no other session, so chunks can be shared among processes.
+    """
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
         self._config = config
         tokenizer = Tokenizer(vocabulary)
-        # One token more than is kept tells which texts are cut.
+        # With one token more than is kept it shows which texts have to be cut.
         longest = config.max_sequence_length + 1
         self._tokenize = tf.function(
             lambda texts: tokenizer.tokenize(texts, longest),
@@ -256,15 +264,18 @@ class ChunkSerializer:
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
         sessions = [join_session(raw, self._config, dropped) for raw in chunk.sessions()]
+
+        # One call for all texts: the cost of a call is that of many texts.
         texts = [turn.text for session in sessions for turn in session.turns]
         token_ids, lengths, cut = self._cut(self._tokenize(tf.constant(texts, tf.string)))
         places = np.concatenate([[0], np.cumsum(lengths)])
+
         splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
         content = []
         end = 0
         for session in sessions:
             start, end = end, end + len(session.turns)
-            kept, kept_lengths = _drop_unread(session, lengths[start:end].tolist())
+            kept, kept_lengths = _drop_turns_without_tokens(session, lengths[start:end].tolist())
             dropped["empty_utterances"] += len(session.turns) - len(kept.turns)
             if len(kept.turns) < self._config.min_turns:
                 dropped["short_sessions"] += 1
@@ -279,11 +290,11 @@ class ChunkSerializer:
         return ChunkRecords(splits, b"".join(content), dropped)
 
     def _cut(self, ids: tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What is kept of the tokens `[turns, (tokens)]`.
+        """Cuts the token ids of turns, `[turns, (tokens)]`, to the greatest length.
 
         Returns:
-            int32 `[tokens]`, the token ids of all turns;
-            int64 `[turns]`, their numbers, 0 for a turn that has nothing between [CLS] and [SEP];
+            int32 `[tokens]`, the token ids of all turns, one after another;
+            int64 `[turns]`, how many each has, 0 if there is nothing between [CLS] and [SEP];
             bool `[turns]`, whether the turn is cut.
         """
         splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
@@ -294,54 +305,51 @@ class ChunkSerializer:
         return ids.values.numpy()[kept], np.where(read, np.minimum(lengths, limit), 0), cut
 
 
-def _drop_unread(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
-    """The session without the turns that have no token."""
+def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
+    """The session and its lengths without the turns that the tokenizer finds nothing in."""
     if 0 not in lengths:
         return session, lengths
     turns = tuple(turn for turn, length in zip(session.turns, lengths) if length)
     return Session(session.session_id, turns), [length for length in lengths if length]
 
 
-def raise_damage(folder: pathlib.Path, manifest: Manifest) -> None:
-    """Reads every record of a prepared corpus, as slow as that is: something in it is damaged.
+def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
+    """Reads every record of a prepared corpus, to say what is damaged once reading it has failed.
 
     Raises:
-        InputError: a shard is missing, a record cannot be read, or a split has another number of
-            records than its manifest says; the message names shard and record, and what to do.
+        InputError: a shard is missing, a record cannot be read, or the number of records of a
+            split is not that of the manifest. The message names shard and record.
     """
     for name, split in manifest.splits.items():
         sessions = sum(count_records(path) for path in shard_paths(folder, split))
-        _check_count(folder, name, split, sessions)
+        if sessions != split.sessions:
+            raise InputError(
+                f"{folder}: the shards of split {name} have {sessions} records, the manifest says "
+                f"{split.sessions}; run prepare_data again"
+            )
 
 
 def count_records(path: str) -> int:
-    """Records of a shard, each of them parsed.
+    """Parses all records of a shard and returns how many there are.
 
     Raises:
-        InputError: the shard is missing, or a record cannot be read; the message names both.
+        InputError: the shard is missing, or a record cannot be read. The message names both.
     """
     if not pathlib.Path(path).is_file():
-        raise InputError(f"{path}: no such file any more; put it back, or run prepare_data again")
+        raise InputError(f"{path}: the file is gone; put it back, or run prepare_data again")
     count = 0
     try:
         for record in tf.data.TFRecordDataset(path):
             session = parse_session(record)
             if session["utterances"].shape[0] != session["token_ids"].nrows():
-                raise InputError(f"{path}: record {count + 1}: not a fingerprint for each turn")
+                raise InputError(f"{path}: record {count + 1}: not one fingerprint a turn")
             count += 1
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        # TensorFlow's message quotes the record, and fails where that is no text.
-        said = getattr(error, "message", "").strip().splitlines()
-        reason = said[0] if said else "not a record of prepare_data"
+        # TensorFlow's message quotes the record, which may not be text: then Python cannot decode
+        # it, and there is no message.
+        lines = getattr(error, "message", "").strip().splitlines()
+        reason = lines[0] if lines else "not a record of prepare_data"
         raise InputError(
             f"{path}: record {count + 1} cannot be read: {reason}; run prepare_data again"
         ) from error
     return count
-
-
-def _check_count(folder: pathlib.Path, name: str, split: Split, sessions: int) -> None:
-    if sessions != split.sessions:
-        raise InputError(
-            f"{folder}: the shards of split {name} have {sessions} records, the manifest says "
-            f"{split.sessions}; run prepare_data again"
-        )

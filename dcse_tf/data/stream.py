@@ -36,11 +36,11 @@ Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
 
 class Windows(NamedTuple):
-    """The windows of an epoch, in turn.
+    """The windows of an epoch in their order. The elements of a window are shuffled together.
 
     Attributes:
-        blocks: int64 `[windows, (blocks)]`, ragged.
-        ends: int64 `[windows]`, elements up to the end of each.
+        blocks: int64 `[windows, (blocks)]`, ragged: the numbers of the blocks of each.
+        ends: int64 `[windows]`, elements of the epoch up to the end of each.
     """
 
     blocks: tf.RaggedTensor
@@ -48,12 +48,13 @@ class Windows(NamedTuple):
 
 
 def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
-    """Deals blocks, in drawn order, into windows.
+    """Shuffles the blocks of a split and divides them into windows.
 
     Args:
         sizes: int64 `[blocks]`, the elements of each block; none of them 0.
-        window: a block belongs to the window of so many elements in which its first one lies.
-        seed: stateless.
+        window: elements of a window. A block belongs to the window in which its first element
+            lies, so a window may be larger by a part of its last block.
+        seed: int64 `[2]`; it alone decides the order.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(sizes, tf.int64)), seed)
     sizes = tf.gather(sizes, order)
@@ -71,17 +72,17 @@ def read_windows(
     seed: tf.Tensor,
     done: tf.Tensor,
 ) -> tf.data.Dataset:
-    """The elements of all windows, each window shuffled, from the first that is not done.
+    """The elements of all windows, each window shuffled, without those that are done.
 
-    What lies in the windows before is not read.
+    A window all of whose elements are done is not read.
 
     Args:
-        windows: of the epoch.
-        blocks: int64 tensors, of the split.
-        paths: strings `[shards]`.
-        elements: from the records of a window, strings `[sessions]`, its elements.
-        seed: stateless, of the epoch.
-        done: int64, the elements to leave out.
+        windows: those of the epoch.
+        blocks: those of the split, as int64 tensors.
+        paths: strings `[shards]`, the files of the split.
+        elements: makes elements of the records of a window, strings `[sessions]`.
+        seed: int64 `[2]`, of the epoch.
+        done: int64 scalar, how many elements at the beginning of the epoch to leave out.
     """
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
@@ -111,7 +112,7 @@ def read_windows(
 
 def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
     """The records of a block, string scalars."""
-    # TFRecordDataset takes no place to begin at; the operation behind it does.
+    # TFRecordDataset cannot start in the middle of a file; the operation behind it can.
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type="",
@@ -122,9 +123,9 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
     return records.take(block.sessions)
 
 
-# Elements shuffled together, or as many more as the last block of them has.
+# How many elements are shuffled together unless a stream says otherwise.
 WINDOW = {"sessions": 20_000, "utterances": 100_000}
-# Streams of random numbers of one seed that must not coincide.
+# Random numbers for different purposes are drawn from different streams of the run's seed.
 _BLOCKS, _ORDER, SAMPLES, BATCHES = range(4)
 
 
@@ -165,14 +166,14 @@ def repeat_epochs(
 ) -> tf.data.Dataset:
     """Shuffled epochs of whole batches, one after another, without end.
 
-    An epoch leaves out the elements that do not fill a batch; they are others every time. Whatever
-    the first step is, one window is read before the first element is there.
+    An epoch leaves out the elements that do not fill a batch, which are others every time. Wherever
+    the first step is, one window has to be read before its first element is there.
 
     Args:
         folder: the prepared corpus.
         split: which of its splits.
         samples: what the elements are, "sessions" or "utterances".
-        elements: from the records of a window, strings `[sessions]`, its elements.
+        elements: makes elements of the records of a window, strings `[sessions]`.
         stream: how they are read.
 
     Returns:
@@ -228,7 +229,8 @@ def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
     return [session.decode("utf-8", "replace") for session in ids]
 
 
-# With fixed shapes the predictions of a batch are filled up to a multiple of this.
+# With fixed shapes the list of predictions is filled up to a multiple of this: their number
+# differs from batch to batch, and each length is a program to compile.
 _PREDICTIONS = 64
 
 
@@ -372,7 +374,7 @@ def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
 
 
 def _in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """From tuples to one element a replica, in their order, as MirroredStrategy takes them."""
+    """From tuples of batches to single batches, of which MirroredStrategy takes one a replica."""
 
     def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensors(parts[0])

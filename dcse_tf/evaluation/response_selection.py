@@ -34,7 +34,7 @@ def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, li
         join: whether to join consecutive turns of one speaker. Not for a file that prepare_data
             wrote: it has the turns as training sees them.
     """
-    raw_sessions = jsonl.read_sessions(path, BadLines(0, flag=""))
+    raw_sessions = jsonl.read_sessions(path, BadLines(0, option=""))
     sessions = [make_session(*raw, join=join) for raw in raw_sessions]
     return [
         (session.session_id, [turn.text for turn in session.turns])

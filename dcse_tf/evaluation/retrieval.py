@@ -46,7 +46,7 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
     sentences: list[str] = []
     intents: list[str] = []
     rows: list[tuple[int, str, str]] = []
-    for number, line in read_lines(path, BadLines(0, flag="")):
+    for number, line in read_lines(path, BadLines(0, option="")):
         fields = line.split("\t")
         if len(fields) != 5 or fields[0] != str(len(sentences)):
             raise InputError(

@@ -35,7 +35,7 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
         InputError: a line is not of this form, or there are fewer than two pairs.
     """
     degrees, first, second = [], [], []
-    for number, line in read_lines(path, BadLines(0, flag="")):
+    for number, line in read_lines(path, BadLines(0, option="")):
         fields = line.split("\t")
         try:
             degree = float(fields[0])

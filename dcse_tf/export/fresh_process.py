@@ -1,4 +1,4 @@
-"""A program of its own: runs an export with TensorFlow and its text operations alone.
+"""A program of its own: runs an export with nothing but TensorFlow and its text operations.
 
     python -P fresh_process.py EXPORT REQUESTS.json ANSWERS.npz
 
@@ -28,7 +28,7 @@ def main(export: str, requests: str, answers: str) -> None:
             arrays[f"{number}/{name}"] = output.numpy()
     own = [name for name in sys.modules if name.startswith(("dcse_tf", "keras_hub"))]
     if own:
-        sys.exit(f"expected TensorFlow alone, found {', '.join(own)}")
+        sys.exit(f"expected only TensorFlow, found {', '.join(own)}")
     np.savez(answers, **arrays)
 
 

@@ -29,7 +29,7 @@ def write_tensor_file(
     Raises:
         OutputError: it cannot be written.
     """
-    # The library makes a file of its own, for the owner alone, that takes the name.
+    # The library writes a file that only its owner may read, and then renames it.
     path.touch()
     mode = path.stat().st_mode
     try:
@@ -296,7 +296,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
             sentence-transformers; a run directory; package:NAME, an installed Python package that
             has such a folder inside; or else a hub name.
         flag: the flag, for the message.
-        weights: whether weights are needed, or the vocabulary alone.
+        weights: whether weights are needed, or only the vocabulary.
 
     Raises:
         InputError: there is no checkpoint, or the hub cannot be reached.
@@ -338,7 +338,7 @@ def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
         return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
-            f"`{flag}`={name}: no such folder, and not to be had from the hub: "
+            f"`{flag}`={name}: no such folder, and it cannot be loaded from the hub: "
             f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         ) from error
 

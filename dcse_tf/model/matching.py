@@ -316,7 +316,7 @@ class GramSimilarity(PairSimilarity):
 class AttentiveGramSimilarity(WithTurnAttention, GramSimilarity):
     """`GramSimilarity` with weighted turns (equations 3 to 6), exactly.
 
-    What a turn u sees of a response r, pooled: ubar R^T R / sqrt(d), hangs on the two texts alone,
+    What a turn u sees of a response r, pooled: ubar R^T R / sqrt(d), depends only on the two texts,
     so the attention's network runs once for every pair of the table. With the weights of a row's
     turns the score of a token is s_t = sum_i alpha_i ubar_i . h_t, and the rest is as without.
     Memory grows as utterances^2 x dim and contexts x turns x tokens of the table.

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.data.records import raise_damage
+from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
 from dcse_tf.model import bert, checkpoints
@@ -71,7 +71,7 @@ def _train(options: TrainOptions) -> Outcome:
         *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
         UnicodeDecodeError,
     ):
-        raise_damage(training.setup.data_dir, inputs.manifest)
+        check_records(training.setup.data_dir, inputs.manifest)
         raise  # the data are whole
     assert evaluation.outcome
     return evaluation.outcome

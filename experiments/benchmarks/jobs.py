@@ -229,7 +229,10 @@ def _difference(small: Usage, large: Usage, unit: str, counts: tuple[int, int]) 
     """One amount less the other, which takes start-up out; start-up is that of the small one."""
     seconds = large.seconds - small.seconds
     if seconds <= 0:
-        sys.exit(f"error: {counts[1]} {unit} took no longer than {counts[0]}; measure more of them")
+        sys.exit(
+            f"error: {counts[1]} {unit} took no longer than {counts[0]}: measure more of them, or "
+            "on a machine with less other work"
+        )
     more = {
         "start-up s": small.seconds,
         "processor s": large.cpu_seconds - small.cpu_seconds,

@@ -7,7 +7,7 @@ import pytest
 from train_options import make_options
 
 from dcse_tf.data.manifest import Corpus, read_manifest
-from dcse_tf.data.records import raise_damage
+from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.errors import InputError
 from dcse_tf.training import job as train_job
@@ -29,7 +29,7 @@ def _flip(path, offset):
 
 
 def test_a_whole_corpus_is_not_found_damaged(data_dir):
-    raise_damage(data_dir, read_manifest(data_dir))
+    check_records(data_dir, read_manifest(data_dir))
 
 
 @pytest.mark.parametrize("place", [0, 9, 30, -2], ids=["length", "length crc", "content", "crc"])
@@ -38,7 +38,7 @@ def test_a_flipped_bit_names_shard_and_record(place, corpus):
     _flip(shard, place)
     number = "1" if place >= 0 else r"\d+"
     with pytest.raises(InputError, match=rf"{shard}: record {number} cannot be read: .*corrupt"):
-        raise_damage(folder, read_manifest(folder))
+        check_records(folder, read_manifest(folder))
 
 
 def test_training_on_a_flipped_bit_names_shard_and_record(corpus, tmp_path):
@@ -56,7 +56,7 @@ def test_a_shard_that_is_lost_while_training_is_named(corpus, tmp_path, monkeypa
     batch = {"global_batch_size": 8, "negatives": 3, "steps": 30, "dev_samples": 0}
     # The manifest's sizes have been held against the shards by then.
     monkeypatch.setattr(train_job, "_log_model", lambda *_: shard.unlink())
-    with pytest.raises(InputError, match=rf"^{shard}: no such file.*run prepare_data again"):
+    with pytest.raises(InputError, match=rf"^{shard}: .*run prepare_data again"):
         train(make_options(**settings, **batch))
 
 
@@ -89,7 +89,7 @@ def test_a_manifest_of_another_count_is_noticed(corpus):
     text = path.read_text().replace(f'"sessions": {sessions}', f'"sessions": {sessions + 1}')
     path.write_text(text)
     with pytest.raises(InputError, match=rf"split train have {sessions} records, the manifest"):
-        raise_damage(folder, read_manifest(folder))
+        check_records(folder, read_manifest(folder))
 
 
 @pytest.mark.parametrize("samples", ["sessions", "utterances"])

@@ -55,7 +55,7 @@ SAID = [
     ("crosswoz", b"{%s}" % b", ".join([_DEEP_ACT] * 4), "expected an act"),
     ("record", b"", "record 1 cannot be read"),
     ("record", _RECORD.replace(b"lengths", b"strengt"), "record 1"),
-    ("record", _RECORD.replace(b"utterances", b"utterings "), "not a fingerprint for each turn"),
+    ("record", _RECORD.replace(b"utterances", b"utterings "), ": record 1: "),
     ("baseline", b"[]", "not a file of fit_baseline: found []"),
 ]
 
