@@ -33,7 +33,7 @@ setup(
     # The presets, which stand at the top of the repository and inside the installed package.
     package_dir={"dcse_tf.flags": "flags"},
     package_data={
-        "dcse_tf.export": ["templates/*.j2"],
+        "dcse_tf.exporting": ["templates/*.j2"],
         "dcse_tf.flags": ["*.flags", "*/*.flags"],
         "dcse_tf.tools": ["templates/*.j2"],
     },

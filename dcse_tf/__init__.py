@@ -20,8 +20,6 @@ import typing
 
 __version__ = "0.1.0"
 
-# This loads the package `dcse_tf.export` too, so that no later import puts it in the place of the
-# function of that name.
 from dcse_tf.api import evaluate, export, prepare_data, train
 from dcse_tf.baselines.registry import register_baseline
 from dcse_tf.data.formats import register_format

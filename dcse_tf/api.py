@@ -16,7 +16,7 @@ from dcse_tf import progress
 from dcse_tf.cli.flags import find_files, list_fields, plain_type, read_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.tasks.options import TrainOptions
 
@@ -138,7 +138,7 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         OutputError: it cannot be written, or does not compute what the encoder does.
     """
     read = make_options(ExportOptions, "export", preset, options)
-    from dcse_tf.export import job
+    from dcse_tf.exporting import job
 
     with _visible():
         return job.export(read)

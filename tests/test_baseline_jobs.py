@@ -21,8 +21,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.geometry import NAMES
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
 from dcse_tf.options import OptionError, option

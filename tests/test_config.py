@@ -8,7 +8,7 @@ from train_options import resolve
 from dcse_tf.baselines.options import make_command_options
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks import registry

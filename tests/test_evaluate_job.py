@@ -13,8 +13,8 @@ from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import describe_differences
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
 from dcse_tf.training.job import train
 

@@ -19,8 +19,8 @@ from dcse_tf.baselines.registry import Fitted
 from dcse_tf.encoder.load import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints
 from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabulary

@@ -11,7 +11,7 @@ from dcse_tf import api
 from dcse_tf.api import make_options
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.export import saved_model
+from dcse_tf.exporting import saved_model
 from dcse_tf.tasks.options import TrainOptions
 
 TRAIN = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
@@ -148,4 +148,4 @@ def test_export_is_a_function_though_a_package_has_its_name():
     for name in dcse_tf.__all__:
         assert hasattr(dcse_tf, name), name
     assert dcse_tf.export is api.export
-    assert saved_model.__name__ == "dcse_tf.export.saved_model"
+    assert saved_model.__name__ == "dcse_tf.exporting.saved_model"

@@ -14,8 +14,8 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.report import make_result, write_json
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
 

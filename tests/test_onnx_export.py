@@ -13,8 +13,8 @@ from tiny_bert import DIM, VOCABULARY, build_backbone
 
 from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints, weights
 from dcse_tf.model.affine import AffineMap
@@ -90,7 +90,7 @@ def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
 def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors):
     import onnxruntime
 
-    from dcse_tf.export.onnx import build_onnx_graph
+    from dcse_tf.exporting.onnx import build_onnx_graph
 
     rng = np.random.default_rng(0)
     maps = [
@@ -124,7 +124,7 @@ def test_int8_is_smaller_and_close(bert, tmp_path):
 
 @needs_onnx
 def test_a_file_that_computes_something_else_is_not_kept(bert, tmp_path, monkeypatch):
-    from dcse_tf.export import onnx
+    from dcse_tf.exporting import onnx
 
     right = onnx.build_onnx_graph
 

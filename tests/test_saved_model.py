@@ -20,11 +20,11 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.export import fresh_process, saved_model
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
-from dcse_tf.export.saved_model import SENTENCES as SAMPLE
-from dcse_tf.export.saved_model import TOLERANCE, ServedEncoder, make_requests
+from dcse_tf.exporting import fresh_process, saved_model
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.saved_model import SENTENCES as SAMPLE
+from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, make_requests
 from dcse_tf.model import bert
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import write_max_sequence_length

@@ -12,8 +12,8 @@ from tiny_bert import build_backbone, save_checkpoint
 from dcse_tf.cli.queries import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, LockedError
-from dcse_tf.export.job import export
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import lock_output
 from dcse_tf.options import OptionError
 from dcse_tf.search import index as layout

@@ -20,7 +20,7 @@ from dcse_tf.cli.queries import search
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
@@ -145,7 +145,7 @@ def explain(options: ExplainOptions) -> None:
 
 def export(options: ExportOptions) -> None:
     """Exports a trained encoder for serving."""
-    from dcse_tf.export import job
+    from dcse_tf.exporting import job
 
     folder = job.export(options)
     print(f"the {options.format} is in {folder}")

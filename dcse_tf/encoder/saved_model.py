@@ -14,7 +14,7 @@ from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 
-# The signatures; `dcse_tf.export.saved_model.ServedEncoder` says what they take and give.
+# The signatures; `dcse_tf.exporting.saved_model.ServedEncoder` says what they take and give.
 EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
 # What the export was made with, and the fingerprint of what it computes.
 SETTINGS_FILE = "dcse_tf.json"

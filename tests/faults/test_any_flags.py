@@ -14,7 +14,7 @@ from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.cli.flags import list_fields, one_line, parse_flags
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions

@@ -8,10 +8,10 @@ from absl import logging
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import require
-from dcse_tf.export.card import collect_card, write_model_card
-from dcse_tf.export.options import ExportOptions
-from dcse_tf.export.saved_model import write_saved_model
-from dcse_tf.export.sentence_transformers import write_sentence_transformers
+from dcse_tf.exporting.card import collect_card, write_model_card
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.saved_model import write_saved_model
+from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
 from dcse_tf.files import atomic_directory, atomic_version, complete_path
 from dcse_tf.model.checkpoints import hash_files
 
@@ -41,7 +41,7 @@ def export(config: ExportOptions) -> pathlib.Path:
         elif config.format == "onnx":
             for package in ("onnx", "onnxruntime"):
                 require(package, extra="onnx", why="`format`=onnx")
-            from dcse_tf.export.onnx import write_onnx
+            from dcse_tf.exporting.onnx import write_onnx
 
             agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
             card = card.add_facts(agreement.describe())

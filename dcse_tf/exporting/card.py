@@ -16,7 +16,7 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
-from dcse_tf.export.options import ExportOptions
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
@@ -78,7 +78,7 @@ def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
         card: what it says.
     """
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dcse_tf.export"),
+        loader=jinja2.PackageLoader("dcse_tf.exporting"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
-from dcse_tf.export.sentence_transformers import list_maps, true_config
+from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.model import checkpoints
 from dcse_tf.model.checkpoints import AffineMap
 from dcse_tf.model.tokenizer import write_tokenizer
