@@ -71,10 +71,8 @@ def test_flags_are_read_in_the_command_lines_alone():
 
 def test_json_is_parsed_in_one_place():
     """Elsewhere a text that is nested too deeply would be a traceback."""
-    own = {
-        PACKAGE / "input_files.py",
-        PACKAGE / "exporting/fresh_process.py",
-    }  # the latter runs alone
+    # The second runs by itself, without the package.
+    own = {PACKAGE / "input_files.py", PACKAGE / "exporting/fresh_process.py"}
     readers = {path for path in MODULES if re.search(r"\bjson\.loads?\(", path.read_text())}
     assert readers <= own
 

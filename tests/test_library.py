@@ -144,7 +144,7 @@ def test_training_returns_the_outcome_and_evaluation_the_results(prepared, tmp_p
     assert [result.scores for result in results] == [r["scores"] for r in written["results"]]
 
 
-def test_export_is_a_function_though_a_package_has_its_name():
+def test_what_is_exported_is_there_and_export_is_the_function():
     for name in dcse_tf.__all__:
         assert hasattr(dcse_tf, name), name
     assert dcse_tf.export is api.export

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 _FOLDER = pathlib.Path(
-    os.environ.get("DCSE_SHARED_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
+    os.environ.get("DCSE_SHARED_DATA", pathlib.Path(__file__).parents[3] / "shared" / "data")
 )
 
 
