@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Format, lint, types, tests. Arguments go to pytest.
+# Format, lint, types, tests. With --fast, only the tests that are not marked slow, for use while one
+# edits. Other arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash experiments/install.sh demo,test
 .venv/bin/ruff format --check --quiet . || { echo "error: run .venv/bin/ruff format ." >&2; exit 1; }
 .venv/bin/ruff check --quiet .
 .venv/bin/mypy
+tier=()
+if [[ ${1:-} == --fast ]]; then
+  shift
+  tier=(-m "not slow")
+fi
 # Two at once, for half of the time goes into tracing, which takes one core; a file's tests share
 # what they have prepared. In the order of names: by xdist's own, the files of one long test come
 # last and alone. Each process takes up to 3 GB.
-exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "${tier[@]}" "$@"

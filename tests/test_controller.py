@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.files import marked
+from dcse_tf.training import hooks
 from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore, Kept, read_kept
 from dcse_tf.training.controller import (
     Checkpoints,
@@ -328,3 +329,17 @@ def test_what_an_attempt_before_the_first_checkpoint_kept_does_not_count(tmp_pat
     by_step = {0: 1.0, 10: 7.0, 20: 5.0}
     outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
     assert outcome.kept.step == 10
+
+
+def test_the_scores_of_an_evaluation_are_a_table():
+    scores = {
+        "dev/map": 61.25,
+        "dev/matching_r1": 5.0,
+        "dev/matching_mrr": 20.5,
+        "dev/cosine_r1": 7.5,
+    }
+    assert hooks.format_table(scores).splitlines() == [
+        "  dev/matching_r1 5      dev/matching_mrr 20.5",
+        "  dev/cosine_r1 7.5",
+        "  dev/map 61.25",
+    ]

@@ -138,8 +138,7 @@ class Evaluate(Hook):
         if scores:
             self._summaries.scalars("eval", scores, step)
             seconds = time.monotonic() - started
-            figures = format_figures(scores)
-            logging.info("step %d, dev scores: %s (%.0f s)", step, figures, seconds)
+            logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
         try:
             # At step 0 too: a run that never improves leaves its start, and says so.
             kept = self._best.offer(scores, step)
@@ -188,5 +187,12 @@ class Profile(Hook):
             logging.info("trace of the steps: %s", self._folder / "plugins" / "profile")
 
 
-def format_figures(metrics: Scores) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+def format_table(scores: Scores) -> str:
+    """Scores as aligned cells: those of a similarity in one row, the others in a last one."""
+    rows: dict[str, list[str]] = {}
+    for name, value in scores.items():
+        similarity = name.rpartition("_")[0]
+        rows.setdefault(similarity, []).append(f"{name} {value:.4g}")
+    width = max(len(cell) for cells in rows.values() for cell in cells)
+    lines = [rows[kind] for kind in sorted(rows, key=lambda kind: not kind)]
+    return "\n".join("  " + "  ".join(f"{cell:{width}}" for cell in row).rstrip() for row in lines)
