@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.baselines.flow import FlowSettings
 from dcse_tf.baselines.flow_fitting import fit_flow
 from dcse_tf.baselines.flow_layers import ActNorm, AffineCoupling, Flow, Permutation
 from dcse_tf.errors import InputError
 
-SETTINGS = FlowSettings(depth=2, hidden_dim=16, steps=60, batch_size=64, learning_rate=3e-3)
+# Depth, width, steps, batch size, learning rate.
+SETTINGS = (2, 16, 60, 64, 3e-3)
 
 
 def draw(count, dim, seed=0):
@@ -120,7 +120,7 @@ def test_likelihood_by_hand():
 
 
 def test_likelihood_rises_while_a_flow_is_fitted():
-    fitted = fit_flow(two_moons(600), SETTINGS, seed=5)
+    fitted = fit_flow(two_moons(600), *SETTINGS, seed=5)
     assert fitted.after > fitted.before + 0.05
     assert fitted.held_out == 60
     assert fitted.best_step > 0
@@ -132,9 +132,9 @@ def test_likelihood_rises_while_a_flow_is_fitted():
 
 def test_what_is_held_out_is_not_fitted_to():
     """Other embeddings in the last tenth change what is measured, and no weight of the flow."""
-    rows, settings = two_moons(1100), FlowSettings(2, 16, 40, 64, 3e-3)
-    first = fit_flow(rows[:1000], settings, seed=5)
-    second = fit_flow(np.concatenate([rows[:900], rows[1000:]]), settings, seed=5)
+    rows, settings = two_moons(1100), (2, 16, 40, 64, 3e-3)
+    first = fit_flow(rows[:1000], *settings, seed=5)
+    second = fit_flow(np.concatenate([rows[:900], rows[1000:]]), *settings, seed=5)
     assert first.held_out == second.held_out == 100
     assert first.after != second.after
     assert first.best_step == second.best_step == 40
@@ -143,18 +143,18 @@ def test_what_is_held_out_is_not_fitted_to():
 
 
 def test_a_flow_is_decided_by_its_seed():
-    rows, settings = two_moons(200), FlowSettings(1, 8, 3, 32, 1e-2)
+    rows, settings = two_moons(200), (1, 8, 3, 32, 1e-2)
     tf.random.set_seed(1)
-    first = fit_flow(rows, settings, seed=1).flow(rows[:5])
+    first = fit_flow(rows, *settings, seed=1).flow(rows[:5])
     tf.random.set_seed(2)
-    np.testing.assert_array_equal(fit_flow(rows, settings, seed=1).flow(rows[:5]), first)
-    assert np.abs(fit_flow(rows, settings, seed=2).flow(rows[:5]) - first).max() > 1e-2
+    np.testing.assert_array_equal(fit_flow(rows, *settings, seed=1).flow(rows[:5]), first)
+    assert np.abs(fit_flow(rows, *settings, seed=2).flow(rows[:5]) - first).max() > 1e-2
 
 
 def test_a_memorized_corpus_does_not_decide_the_flow():
     """Forty embeddings and a large learning rate: the last state is worse than an earlier one."""
-    settings = FlowSettings(2, 64, 60, 40, 2e-2)
-    fitted = fit_flow(draw(44, 12), settings, seed=0)
+    settings = (2, 64, 60, 40, 2e-2)
+    fitted = fit_flow(draw(44, 12), *settings, seed=0)
     assert fitted.best_step < 60
     assert fitted.after >= fitted.before
 
@@ -162,7 +162,7 @@ def test_a_memorized_corpus_does_not_decide_the_flow():
 def test_coordinates_that_follow_from_others_are_left_out():
     rows = two_moons(100)
     rows = np.concatenate([rows, np.full([100, 1], 7), rows[:, :1] - rows[:, 1:2]], axis=1)
-    fitted = fit_flow(rows, FlowSettings(1, 8, 2, 32, 1e-3), seed=0)
+    fitted = fit_flow(rows, 1, 8, 2, 32, 1e-3, seed=0)
     assert fitted.flow.dimensions == 6
     assert fitted.flow(rows).shape == (100, 6)
     assert np.isfinite(fitted.after)
@@ -172,8 +172,8 @@ def test_coordinates_that_follow_from_others_are_left_out():
 
 def test_what_has_no_density_is_one_error():
     with pytest.raises(InputError, match="two distinct sentences"):
-        fit_flow(draw(1, 6), SETTINGS, seed=0)
+        fit_flow(draw(1, 6), *SETTINGS, seed=0)
     with pytest.raises(InputError, match="vary in one direction"):
-        fit_flow(draw(30, 1) * np.ones([1, 4], np.float32), SETTINGS, seed=0)
+        fit_flow(draw(30, 1) * np.ones([1, 4], np.float32), *SETTINGS, seed=0)
     with pytest.raises(InputError, match="diverged"):
-        fit_flow(two_moons(100), FlowSettings(1, 16, 9, 64, 1e6), seed=0)
+        fit_flow(two_moons(100), 1, 16, 9, 64, 1e6, seed=0)

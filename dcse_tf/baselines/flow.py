@@ -6,11 +6,11 @@ import numpy as np
 
 from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
-from dcse_tf.options import Options, option
+from dcse_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowSettings(Options):
+class FlowOptions(FittedToEmbeddings):
     """How a flow is built and fitted."""
 
     depth: int = option(
@@ -24,16 +24,19 @@ class FlowSettings(Options):
     learning_rate: float = option(1e-3, "Learning rate, constant.", minimum=0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class FlowOptions(FlowSettings, FittedToEmbeddings):
-    """Settings of `kind`=flow."""
-
-
 def _fit(options: FlowOptions, corpus: Corpus) -> Fitted:
     from dcse_tf.baselines.flow_fitting import fit_flow
 
     embeddings = corpus.embeddings()
-    fitted = fit_flow(embeddings, options, options.seed)
+    fitted = fit_flow(
+        embeddings,
+        options.depth,
+        options.hidden_dim,
+        options.steps,
+        options.batch_size,
+        options.learning_rate,
+        options.seed,
+    )
     flow = fitted.flow
     return Fitted(
         tensors={name: variable.numpy() for name, variable in flow.named_variables()},

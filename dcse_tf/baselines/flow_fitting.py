@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.baselines.flow import FlowSettings
 from dcse_tf.baselines.flow_layers import Flow
 from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.errors import InputError
@@ -40,7 +39,15 @@ class FittedFlow:
     held_out: int
 
 
-def fit_flow(embeddings: np.ndarray, settings: FlowSettings, seed: int) -> FittedFlow:
+def fit_flow(
+    embeddings: np.ndarray,
+    depth: int,
+    hidden_dim: int,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> FittedFlow:
     """Fits a flow with Adam. The batch of a step depends only on (seed, step).
 
     The last tenth of the embeddings, at most 1,000, is held out. Their likelihood is measured
@@ -49,7 +56,8 @@ def fit_flow(embeddings: np.ndarray, settings: FlowSettings, seed: int) -> Fitte
 
     Args:
         embeddings: float32 `[sentences, dim]`, in random order.
-        settings: of the flow and of the fit.
+        depth, hidden_dim: of the flow.
+        steps, batch_size, learning_rate: of the fit.
         seed: of the initial weights, the permutations and the batches.
 
     Raises:
@@ -67,13 +75,13 @@ def fit_flow(embeddings: np.ndarray, settings: FlowSettings, seed: int) -> Fitte
     fitted = x[: count - held_out]
     others = x[-held_out:] if held_out else x
 
-    flow = Flow(len(coordinates), settings.depth, settings.hidden_dim, dtype="float32", name="flow")
+    flow = Flow(len(coordinates), depth, hidden_dim, dtype="float32", name="flow")
     flow.build((None, dim))
     flow.coordinates.assign(coordinates)
     flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), seed)
 
     before = _mean_likelihood(flow, others)
-    best_step = _run_steps(flow, fitted, others, settings, seed)
+    best_step = _run_steps(flow, fitted, others, steps, batch_size, learning_rate, seed)
     after = _mean_likelihood(flow, others)
     return FittedFlow(flow, before, after, best_step, held_out)
 
@@ -86,21 +94,27 @@ def _mean_likelihood(flow: Flow, x: np.ndarray) -> float:
 
 
 def _run_steps(
-    flow: Flow, x: np.ndarray, others: np.ndarray, settings: FlowSettings, seed: int
+    flow: Flow,
+    x: np.ndarray,
+    others: np.ndarray,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
 ) -> int:
     """Fits the flow to x, float32 `[n, dimensions]`, and leaves it in its best state.
 
     Returns:
         The step at which the likelihood of `others`, the held-out embeddings, was best.
     """
-    step = _make_step(flow, settings.learning_rate)
+    step = _make_step(flow, learning_rate)
     progress = Progress("steps of the flow")
-    size = min(settings.batch_size, len(x))
+    size = min(batch_size, len(x))
     best, best_step, kept = _mean_likelihood(flow, others), 0, _copy(flow)
     losses: list[float] = []
-    every = max(1, settings.steps // _CHECKS)
+    every = max(1, steps // _CHECKS)
 
-    for number in range(1, settings.steps + 1):
+    for number in range(1, steps + 1):
         rng = np.random.default_rng([seed, number])
         batch = x[rng.choice(len(x), size, replace=False)]
         losses.append(float(step(tf.constant(batch))))
@@ -109,7 +123,7 @@ def _run_steps(
                 f"the flow has diverged at step {number}: give a lower `learning_rate` or `depth`"
             )
 
-        if number % every == 0 or number == settings.steps:
+        if number % every == 0 or number == steps:
             found = _mean_likelihood(flow, others)
             mean = -float(np.mean(losses))
             logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, mean, found)
@@ -119,7 +133,7 @@ def _run_steps(
             elif number - best_step >= _PATIENCE * every:
                 logging.info("the held-out likelihood no longer improves: the fit ends here")
                 break
-        progress.update(number, settings.steps)
+        progress.update(number, steps)
     progress.close()
 
     for variable, value in zip(flow.trainable_variables, kept, strict=True):

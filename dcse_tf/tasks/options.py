@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.data.dialogue import Context
+from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
 from dcse_tf.options import OptionError, Options, option, show
 from dcse_tf.plugins import load_plugins
 from dcse_tf.tasks import registry
@@ -261,9 +262,21 @@ class TrainOptions(RunOptions):
                 f"`logical_cpus`={self.logical_cpus}"
             )
         # The score is looked for at the first evaluation, after hundreds of steps.
-        known = spec.dev_scores(self)
+        known = self.dev_scores()
         if self.best_metric not in known:
             self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
+
+    def dev_scores(self) -> list[str]:
+        """The names of the scores that an evaluation on dev data gives."""
+        spec = registry.TASKS[self.task]
+        ranked = [name for kind in spec.similarities for name in rank_scores(kind)]
+        of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
+
+        # Without dev samples the files give the only scores; without files there is none at all.
+        names = [*spec.scores, *ranked, *of_files]
+        if of_files and not self.dev_samples:
+            names = of_files
+        return [f"dev/{name}" for name in names]
 
     def _check_start(self) -> None:
         if bool(self.encoder) == bool(self.encoder_size):

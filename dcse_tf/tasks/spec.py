@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
-from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.options import Options
 
 if TYPE_CHECKING:
     import keras
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from dcse_tf.model.matching import TurnAttention
     from dcse_tf.model.tokenizer import Vocabulary
 
-O = TypeVar("O", bound=TrainOptions)  # noqa: E741
+O = TypeVar("O", bound=Options)  # noqa: E741
 # A setup is only read, so that of a class is one of its base classes too.
-O_co = TypeVar("O_co", bound=TrainOptions, covariant=True)
+O_co = TypeVar("O_co", bound=Options, covariant=True)
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
@@ -78,7 +77,7 @@ class Setup(Generic[O_co]):
         return Corpus(self.data_dir, self.manifest)
 
 
-def no_parts(options: TrainOptions, dim: int) -> EncoderParts:
+def no_parts(options: Options, dim: int) -> EncoderParts:
     return EncoderParts()
 
 
@@ -130,15 +129,3 @@ class TaskSpec(Generic[O]):
     def epoch_size(self, split: "Split") -> int:
         """Samples of a split."""
         return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
-
-    def dev_scores(self, options: O) -> list[str]:
-        """The names of the scores that an evaluation on dev data gives."""
-        ranked = [name for kind in self.similarities for name in rank_scores(kind)]
-        of_files = ([*RETRIEVAL] if options.dev_retrieval else []) + (
-            [*STS] if options.dev_sts else []
-        )
-        # Without dev samples the files give the only scores; without files there is none at all.
-        names = of_files if of_files and not options.dev_samples else [
-            *self.scores, *ranked, *of_files
-        ]  # fmt: skip
-        return [f"dev/{name}" for name in names]
