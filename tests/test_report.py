@@ -59,15 +59,6 @@ def test_table_ends_with_the_warnings():
     assert lines[5:] == [STS.warning()]
 
 
-def test_scores_of_responses_say_how_they_were_scored():
-    results = [
-        dataclasses.replace(RETRIEVAL, task=task)
-        for task in ("response_matching", "response_cosine")
-    ]
-    names = [line.split()[1] for line in format_table(results).splitlines()[2:]]
-    assert names == ["matching_map", "matching_mrr", "cosine_map", "cosine_mrr"]
-
-
 @pytest.mark.parametrize(
     ("share", "warns"), [(0.0, False), (0.9, False), (1.0, False), (1.1, True), (100.0, True)]
 )

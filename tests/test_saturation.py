@@ -14,7 +14,7 @@ def test_similarities_that_are_all_one_are_reported_with_a_remedy(positive, nega
     message = _describe(positive, negative)
     assert "saturated" in message
     assert f"{positive:.4f} for true responses and {negative:.4f} for negatives" in message
-    for remedy in ("pre-trained --encoder", "--task=mlm", "--learning_rate"):
+    for remedy in ("pre-trained `encoder`", "`task`=mlm", "`learning_rate`"):
         assert remedy in message
 
 

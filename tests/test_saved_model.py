@@ -376,7 +376,8 @@ def test_warm_up_requests_run_through_the_signatures(exported, signatures):
 
 
 def test_warm_up_without_its_messages_is_one_error(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
+    for name in ("apis", "apis.predict_pb2", "apis.prediction_log_pb2"):
+        monkeypatch.setitem(sys.modules, f"tensorflow_serving.{name}", None)
     config = ExportOptions(run_dir=str(checkpoint), output_dir=str(tmp_path / "e"), warmup=True)
     with pytest.raises(InputError, match=r"`warmup` needs tensorflow_serving.*dcse_tf\[serving\]"):
         export(config)

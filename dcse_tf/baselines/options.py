@@ -1,6 +1,7 @@
 """Settings of `fit_baseline`: those of all baselines together, for the command line."""
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -53,11 +54,17 @@ class FitBaselineOptions(Options):
 def make_command_options() -> type[FitBaselineOptions]:
     """One class with `kind` and the settings of every registered baseline, for a command line."""
     load_plugins()
+    return _merge_options(tuple(BASELINES))
+
+
+# Kept, so that options of the same baselines can be equal.
+@functools.cache
+def _merge_options(names: tuple[str, ...]) -> type[FitBaselineOptions]:
     kinds = "; ".join(f"{spec.name}: {spec.help}" for spec in BASELINES.values())
     kind = option(
         None,
         f"{kinds}. Plain BERT needs no fitting: evaluate `model`=CHECKPOINT `pooling`=mean or cls.",
-        choices=tuple(BASELINES),
+        choices=names,
         required=True,
     )
     fields: dict[str, typing.Any] = {"kind": (str | None, kind)}
