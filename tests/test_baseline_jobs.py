@@ -31,6 +31,8 @@ from dcse_tf.tools.fit_baseline import fit_baseline, sample_utterances
 from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = ["Where is my parcel?", "I drink it black with red coffee", "", "Where is my parcel?"]
 VECTORS = {
     "where": [1.0, 0.0, 2.0],

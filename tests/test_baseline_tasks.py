@@ -20,6 +20,8 @@ from dcse_tf.training import job
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.trainer import seed_dropout
 
+pytestmark = pytest.mark.slow
+
 
 def make_config(data_dir, run_dir, task, **changes):
     settings = {

@@ -18,6 +18,8 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 8
 
 

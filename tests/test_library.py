@@ -14,6 +14,8 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.exporting import saved_model
 from dcse_tf.tasks.options import TrainOptions
 
+pytestmark = pytest.mark.slow
+
 TRAIN = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
 
 

@@ -16,6 +16,8 @@ from dcse_tf.model.masked_lm import build_masked_lm, load_head
 from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64
 

@@ -17,6 +17,8 @@ from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 
 

@@ -21,6 +21,8 @@ from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.spec import TaskSpec
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 
 @dataclasses.dataclass(frozen=True)
 class MarginOptions(BatchOptions):

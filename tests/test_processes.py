@@ -21,6 +21,8 @@ from worker_functions import (
 from dcse_tf.data.processes import available_processors, map_in_order
 from dcse_tf.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TESTS = pathlib.Path(__file__).parent
 
 

@@ -32,6 +32,8 @@ from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attentio
 from dcse_tf.model.tokenizer import write_vocabulary
 from dcse_tf.options import OptionError
 
+pytestmark = pytest.mark.slow
+
 SERVING = pathlib.Path(__file__).parent.parent / "experiments/serving"
 HAS_MESSAGES = importlib.util.find_spec("tensorflow_serving") is not None
 needs_messages = pytest.mark.skipif(not HAS_MESSAGES, reason="needs dcse_tf[serving]")

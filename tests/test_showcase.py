@@ -40,6 +40,8 @@ from dcse_tf.training.tensorboard import (
     write_projector,
 )
 
+pytestmark = pytest.mark.slow
+
 MAPS = ("explain/matching", "explain/contributions")
 
 

@@ -12,6 +12,8 @@ from dcse_tf.model.weights import compute_token_embeddings
 from dcse_tf.options import OptionError
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = Vocabulary((*SPECIAL, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
 

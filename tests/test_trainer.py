@@ -13,6 +13,8 @@ from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.training.build import build_training
 from dcse_tf.training.trainer import WarmupDecay, build_optimizer, make_strategy, seed_dropout
 
+pytestmark = pytest.mark.slow
+
 
 def _build(data_dir, task, devices, **changes):
     """A training on so many devices."""

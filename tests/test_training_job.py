@@ -16,6 +16,8 @@ from train_options import make_options
 from dcse_tf.model import bert
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 TURNS = [3, 2, 4]  # of the three sessions
 LAYERS, DIM, HEADS, EPSILON = 2, 128, 2, 1e-12
 

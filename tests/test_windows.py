@@ -15,6 +15,8 @@ from dcse_tf.data.manifest import Corpus
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances
 from dcse_tf.data.stream import Stream, draw_windows, list_sessions, repeat_epochs
 
+pytestmark = pytest.mark.slow
+
 TURNS = [2 + number % 5 for number in range(60)]  # 240 utterances
 BATCH = {"sessions": 7, "utterances": 9}  # 8 and 26 steps an epoch
 WINDOW = {"sessions": 10, "utterances": 50}  # so that an epoch has several

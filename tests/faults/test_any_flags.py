@@ -27,6 +27,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
 )
 
+pytestmark = pytest.mark.slow
+
 FitBaselineOptions = COMMANDS["fit_baseline"][0]
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

@@ -13,6 +13,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.training import job as train_job
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def corpus(data_dir, tmp_path):

@@ -14,6 +14,8 @@ from dcse_tf.search.nearest import ApproximateIndex, Settings
 from dcse_tf.tools.embed import embed
 from dcse_tf.tools.options import EmbedOptions
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
