@@ -122,7 +122,7 @@ class TrainOptions(RunOptions):
     run_dir: str = option(
         "",
         "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
-        "Running the same command again goes on from the last checkpoint.",
+        "Running the same command again resumes from the last checkpoint.",
         required=True,
     )
     steps: int = option(0, "Optimizer steps in all. 0: worked out from `epochs`.", minimum=0)

@@ -45,7 +45,7 @@ class Format:
 
     Attributes:
         read: from a path to (session id, utterances in order). It reports lines that it cannot use
-            to the `BadLines` and goes on.
+            to the `BadLines` and continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
     """

@@ -16,7 +16,7 @@ from dcse_tf.input_files import BadLines
 
 Window = tuple[int, list[Utterance]]
 
-# A window that begins with the last turns of another goes on from it, if that is this many turns
+# A window that begins with the last turns of another continues it, if that is this many turns
 # and characters; fewer are greetings and thanks, which all dialogues share.
 _JOINING_TURNS = 3
 _JOINING_CHARACTERS = 10
@@ -114,9 +114,9 @@ def _find_contained(prints: _Fingerprints) -> np.ndarray:
 
 
 def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each window the one that goes on from it, and by how many turns they overlap.
+    """For each window the one that continues it, and by how many turns they overlap.
 
-    Each has at most one follower and goes on from at most one, the longest overlap first, and of
+    Each has at most one follower and continues at most one, the longest overlap first, and of
     equal ones the first in the file.
     """
     starts, lengths, characters = prints.starts, prints.lengths, prints.characters
