@@ -181,7 +181,7 @@ def start(tmp_path):
         folder.mkdir()
         parent = subprocess.Popen(
             [sys.executable, str(script), str(folder), str(seconds), str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+            env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS / 'helpers'}"},
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
