@@ -1,7 +1,6 @@
 """The SavedModel format of exports, and how an export is run over many sentences."""
 
 import functools
-import hashlib
 import pathlib
 from typing import Any
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
 from dcse_tf.encoder.batching import Match, count_by_bytes
-from dcse_tf.files import hash_file
+from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 
@@ -31,7 +30,7 @@ def export_fingerprint(of_encoder: str, unit_norm: bool) -> str:
     """What an export's embeddings depend on: the encoder's fingerprint, and its own scaling."""
     if not unit_norm:
         return of_encoder
-    return hashlib.sha256(f"{of_encoder} unit_norm".encode()).hexdigest()
+    return hash_bytes(f"{of_encoder} unit_norm".encode())
 
 
 class SavedModelBackend:
@@ -70,11 +69,9 @@ class SavedModelBackend:
         written = self._written.get("fingerprint")
         if isinstance(written, str):
             return written
-        digest = hashlib.sha256()
         paths = {path for pattern in _COMPUTING_FILES for path in self._folder.glob(pattern)}
-        for path in sorted(paths):
-            digest.update(f"{path.relative_to(self._folder)} {hash_file(path)}\n".encode())
-        return digest.hexdigest()
+        lines = (f"{path.relative_to(self._folder)} {hash_file(path)}\n" for path in sorted(paths))
+        return hash_bytes("".join(lines).encode())
 
     @property
     def match(self) -> Match | None:

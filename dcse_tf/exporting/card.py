@@ -18,7 +18,7 @@ from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
@@ -128,7 +128,7 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
     """
     run_dir = pathlib.Path(config.run_dir)
     trained = source == run_dir / ENCODER_FOLDER and (run_dir / CONFIG_FILE).is_file()
-    settings = _read_json(run_dir / CONFIG_FILE) if trained else {}
+    settings = read_json_object(run_dir / CONFIG_FILE) if trained else {}
     kept = read_kept(source) if trained else None
     return ModelCard(
         name=run_dir.name or config.run_dir,
@@ -184,7 +184,7 @@ def _describe_encoder(
 def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[str, str]:
     """From the manifest or, without the corpus, from what the run recorded about it."""
     path = run_dir / INPUTS_FILE
-    inputs = _read_json(path) if path.is_file() else {}
+    inputs = read_json_object(path) if path.is_file() else {}
     begun_with = inputs.get("the corpus")
     data_dir = pathlib.Path(str(settings.get("data_dir", "")))
     try:
@@ -227,7 +227,7 @@ def _describe_manifest(manifest: Manifest) -> dict[str, str]:
 
 def _describe_report(folder: str) -> dict[str, str]:
     path = pathlib.Path(folder) / "report.json"
-    content = _read_json(path)
+    content = read_json_object(path)
     try:
         found = content["statistics"]
         facts = {
@@ -278,13 +278,3 @@ def _plain(name: str, value: Any) -> str:
 def _list_versions() -> dict[str, str]:
     found = {name: importlib.metadata.version(name) for name in _VERSIONS}
     return {"dcse_tf": dcse_tf.__version__, "Python": platform.python_version(), **found}
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return content

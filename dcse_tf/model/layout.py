@@ -70,7 +70,6 @@ def first_fit_decreasing(
 
 
 Tensors = dict[str, tf.Tensor]
-LAYOUTS = ("packed", "bucketed", "padded")
 
 
 @dataclasses.dataclass(frozen=True)
