@@ -107,6 +107,8 @@ def write_tokenizer_json(
 
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Follows every turn of a dialogue that is one sequence. No text is tokenised to it.
+END_OF_TURN = "[EOT]"
 
 # Everything of Unicode's category C ("other": control, format, private use) but the white space
 # among it, and the replacement character.
@@ -135,9 +137,20 @@ class Vocabulary:
     lowercase: bool
 
     def fingerprint(self) -> str:
-        """SHA-256 over the entries and the casing: equal fingerprints tokenise equally."""
-        content = "\n".join((*self.tokens, f"lowercase={self.lowercase}"))
+        """SHA-256 over the entries and the casing: equal fingerprints tokenise equally.
+
+        An [EOT] at the end, which no text has, does not count: a corpus serves encoders with it and
+        without.
+        """
+        tokens = self.tokens[:-1] if self.tokens[-1] == END_OF_TURN else self.tokens
+        content = "\n".join((*tokens, f"lowercase={self.lowercase}"))
         return hash_bytes(content.encode())
+
+    def with_end_of_turn(self) -> "Vocabulary":
+        """This vocabulary with [EOT] as its last entry; itself if it has one."""
+        if END_OF_TURN in self.tokens:
+            return self
+        return dataclasses.replace(self, tokens=(*self.tokens, END_OF_TURN))
 
     def index(self, token: str) -> int:
         return self.tokens.index(token)
@@ -206,13 +219,15 @@ def write_vocabulary(folder: pathlib.Path, vocabulary: Vocabulary) -> None:
     """Writes what `read_vocabulary` reads, in a form that HuggingFace's tokenizer reads too."""
     text = "\n".join(vocabulary.tokens) + "\n"
     (folder / "vocab.txt").write_text(text, encoding="utf-8")
-    settings = {
+    settings: dict[str, Any] = {
         "do_lower_case": vocabulary.lowercase,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         "tokenizer_class": "BertTokenizer",
         **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
     }
+    if END_OF_TURN in vocabulary.tokens:
+        settings["additional_special_tokens"] = [END_OF_TURN]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
