@@ -242,3 +242,32 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
     a, b = (np.array(ranks(values)) for values in (first, second))
     return cosine(a - a.mean(), b - b.mean())
+
+
+def turn_scores(turns: Sequence[np.ndarray], kernel: np.ndarray, bias: float) -> list[float]:
+    """Equations 6 and 7 of Xu et al. 2020 before the softmax: the mean and the maximum of each
+    turn's tokens `[tokens, d]`, side by side, times a kernel `[2d]`.
+    """
+    scores = []
+    for tokens in turns:
+        largest = [max(float(x) for x in column) for column in tokens.T]
+        vector = [*mean_of_rows(tokens), *largest]
+        scores.append(sum(a * b for a, b in zip(vector, kernel, strict=True)) + bias)
+    return scores
+
+
+def binary_cross_entropy(logit: float, label: float) -> float:
+    """Equations 2 and 3 of Xu et al. 2020."""
+    probability = 1.0 / (1.0 + math.exp(-logit))
+    return -(label * math.log(probability) + (1.0 - label) * math.log(1.0 - probability))
+
+
+def consistency_loss(same: float, other: float, margin: float) -> float:
+    """Equation 9 of Xu et al. 2020 for two logits: of one speaker, and of another session."""
+    first, second = (1.0 / (1.0 + math.exp(-logit)) for logit in (same, other))
+    return max(0.0, margin - first + second)
+
+
+def negative_log_likelihood(logits: Sequence[float], answer: int) -> float:
+    """Of the answer under the softmax of the logits."""
+    return -math.log(math.exp(logits[answer]) / sum(math.exp(logit) for logit in logits))

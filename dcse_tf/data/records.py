@@ -28,6 +28,7 @@ _FEATURES = {
     "token_ids": tf.io.RaggedFeature(tf.int64),
     "lengths": tf.io.RaggedFeature(tf.int64),
     "utterances": tf.io.RaggedFeature(tf.int64),
+    "speakers": tf.io.RaggedFeature(tf.int64),
 }
 
 
@@ -39,18 +40,21 @@ def _integers(digests: Sequence[bytes]) -> list[int]:
     return np.frombuffer(b"".join(digests), "<i8").tolist()
 
 
-def serialize_session(session_id: str, token_ids: np.ndarray, lengths: Sequence[int]) -> bytes:
+def serialize_session(
+    session_id: str, token_ids: np.ndarray, lengths: Sequence[int], roles: Sequence[str]
+) -> bytes:
     """The record of a session, a tf.train.Example; the same bytes in every process.
 
     Besides the token ids it holds fingerprints of 64 bits each: `session` is that of the session's
     id, `utterances` are those of each turn's token ids. To the encoder, turns with equal token ids
     are one text. Equal fingerprints therefore mark what is encoded only once, and what cannot be a
-    negative.
+    negative. `speakers` numbers the roles of a session in the order in which they first speak.
 
     Args:
         session_id: the session's id.
         token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
         lengths: number of tokens of each turn.
+        roles: who speaks each turn.
     """
     content = token_ids.astype("<i4").tobytes()
     ends = [4 * end for end in itertools.accumulate(lengths)]
@@ -64,6 +68,8 @@ def serialize_session(session_id: str, token_ids: np.ndarray, lengths: Sequence[
     features["token_ids"].int64_list.value.extend(token_ids.tolist())
     features["lengths"].int64_list.value.extend(lengths)
     features["utterances"].int64_list.value.extend(_integers(fingerprints))
+    numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
+    features["speakers"].int64_list.value.extend(numbers[role] for role in roles)
 
     # Otherwise the order of a map's entries would differ between processes.
     return example.SerializeToString(deterministic=True)
@@ -79,6 +85,7 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         session: int64 scalar, fingerprint of the session's id.
         token_ids: int32 `[turns, (tokens)]`, ragged.
         utterances: int64 `[turns]`, fingerprints of the turns' token ids.
+        speakers: int32 `[turns]`, who speaks, numbered from 0.
     """
     features = tf.io.parse_single_example(record, _FEATURES)
     token_ids = tf.RaggedTensor.from_row_lengths(
@@ -88,6 +95,7 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         "session": features["session"],
         "token_ids": token_ids,
         "utterances": features["utterances"],
+        "speakers": tf.cast(features["speakers"], tf.int32),
     }
 
 
@@ -145,7 +153,8 @@ class SplitRecords:
             lengths: number of tokens of each turn.
             truncated: number of turns that were cut.
         """
-        self.records.append(serialize_session(session.session_id, token_ids, lengths))
+        roles = [turn.role for turn in session.turns]
+        self.records.append(serialize_session(session.session_id, token_ids, lengths, roles))
         if self.texts is not None:
             self.texts.append(json.dumps(session_to_dict(session), ensure_ascii=False) + "\n")
         self.turns.append(len(lengths))
@@ -341,8 +350,11 @@ def count_records(path: str) -> int:
     try:
         for record in tf.data.TFRecordDataset(path):
             session = parse_session(record)
-            if session["utterances"].shape[0] != session["token_ids"].nrows():
-                raise InputError(f"{path}: record {count + 1}: not one fingerprint a turn")
+            turns = {session[name].shape[0] for name in ("utterances", "speakers")}
+            if turns != {int(session["token_ids"].nrows())}:
+                raise InputError(
+                    f"{path}: record {count + 1}: not one fingerprint and speaker a turn"
+                )
             count += 1
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         # TensorFlow's message quotes the record, which may not be text: then Python cannot decode

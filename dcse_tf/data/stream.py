@@ -23,9 +23,11 @@ from dcse_tf.data.batch import (
     turns_of_sessions,
 )
 from dcse_tf.data.dialogue import Context
+from dcse_tf.data.dialogue_tasks import draw_dialogue
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances, shard_paths
+from dcse_tf.data.selection import SelectionForm, make_selection_batches
 from dcse_tf.model.layout import Layout, lay_out
 
 _READ_BLOCKS = 8
@@ -362,6 +364,34 @@ def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
         return tuple(make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes))
 
     return _in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
+
+
+def make_selection_dataset(
+    corpus: Corpus, form: SelectionForm, stream: Stream, split: str = "train"
+) -> tf.data.Dataset:
+    """Batches of response selection and its auxiliary tasks; `replicas` of them a step.
+
+    Args:
+        corpus: the corpus, of which an element is a session.
+        form: what becomes of a session, see `make_selection_batches`.
+        stream: how the corpus is read.
+        split: which of its splits.
+    """
+
+    def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
+        drawn = fold_seed(stream.seed, epoch, index, SAMPLES)
+        return step, draw_dialogue(parse_session(record), drawn, form.context_turns)
+
+    def assemble(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
+        drawn = fold_seed(stream.seed, steps[0], BATCHES)
+        batches = make_selection_batches(samples, form, drawn, stream.replicas, stream.layout)
+        return tuple(batches)
+
+    sessions = corpus.manifest.splits[split]
+    dataset = repeat_epochs(corpus.folder, sessions, "sessions", lambda records: records, stream)
+    dataset = dataset.map(parse, tf.data.AUTOTUNE)
+    dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=True)
+    return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
 
 
 def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:

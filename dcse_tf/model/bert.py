@@ -15,6 +15,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.checkpoints import read_config
 from dcse_tf.model.matching import zero_padding
+from dcse_tf.model.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     import keras_hub
@@ -144,16 +145,30 @@ def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
 
 
 def load_backbone(
-    folder: pathlib.Path, dropout: float = 0.0, compute_dtype: str = "float32"
+    folder: pathlib.Path,
+    dropout: float = 0.0,
+    compute_dtype: str = "float32",
+    vocabulary: Vocabulary | None = None,
 ) -> keras_hub.models.BertBackbone:
     """A BERT with the weights of a checkpoint folder.
+
+    Args:
+        folder: the checkpoint.
+        dropout: dropout probability while training.
+        compute_dtype: "float32" or "bfloat16".
+        vocabulary: where it may have more entries than the checkpoint; each of these begins as a
+            copy of [SEP]'s.
 
     Raises:
         InputError: the folder does not hold a BERT, or not all of it.
     """
     config = read_config(folder)
-    backbone = build_backbone(config, dropout, compute_dtype)
     tensors = bert_weights.read_bert_tensors(folder, config)
+    if vocabulary:
+        size = max(config["vocab_size"], len(vocabulary.tokens))
+        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.index("[SEP]"))
+        config = {**config, "vocab_size": size}
+    backbone = build_backbone(config, dropout, compute_dtype)
     bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
     return backbone
 

@@ -259,6 +259,8 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 
 
 ENCODER_FOLDER = "encoder"
+# Of a re-ranker, see `dcse_tf.model.reranker_files`.
+RERANKER_FILE = "reranker.json"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
 _LENGTH_FILE = "tokenizer_config.json"

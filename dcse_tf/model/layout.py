@@ -103,12 +103,14 @@ class Layout:
         }[self.kind]
 
 
-def lay_out(token_ids: tf.Tensor, layout: Layout) -> Tensors:
+def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
     """Lays out a table.
 
     Args:
         token_ids: int32 `[utterances, tokens]`, zero-padded, no row empty.
         layout: how.
+        marks: further tables of that shape, such as the segment of each token, to be laid out in
+            the same way; padded and packed only.
 
     Returns:
         padding_mask: bool `[utterances, tokens]`, True = real token.
@@ -118,12 +120,17 @@ def lay_out(token_ids: tf.Tensor, layout: Layout) -> Tensors:
         token_ids_0, ...: bucketed: int32 `[utterances of the group, tokens of its longest]`.
         places: packed and bucketed: int32 `[utterances, tokens]`, where the encoder's tokens, all
             in one list, have each token; 0 where there is none.
+        The marks by their names.
     """
     padding_mask = token_ids != 0
+    table = {"token_ids": token_ids, **(marks or {})}
     if layout.kind == "padded":
-        return {"token_ids": token_ids, "padding_mask": padding_mask}
-    make = _pack if layout.kind == "packed" else _group
-    return {**make(token_ids, padding_mask, layout), "padding_mask": padding_mask}
+        return {**table, "padding_mask": padding_mask}
+    if layout.kind == "packed":
+        return {**_pack(table, padding_mask, layout), "padding_mask": padding_mask}
+    if marks:
+        raise ValueError("marks cannot be bucketed")
+    return {**_group(token_ids, padding_mask, layout), "padding_mask": padding_mask}
 
 
 def count_cells(batch: Tensors) -> tf.Tensor:
@@ -132,8 +139,8 @@ def count_cells(batch: Tensors) -> tf.Tensor:
     return tf.add_n([tf.cast(tf.size(grid), tf.float32) for grid in grids])
 
 
-def _pack(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
-    utterances, longest = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
+def _pack(table: Tensors, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
+    utterances, longest = tf.unstack(tf.shape(padding_mask))
     lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
     row, start, rows = first_fit_decreasing(lengths, layout.row_length)
     rows = -(-rows // layout.row_multiple) * layout.row_multiple
@@ -149,7 +156,7 @@ def _pack(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tens
         return tf.reshape(flat, [-1, layout.row_length])
 
     return {
-        "token_ids": scatter(token_ids),
+        **{name: scatter(values) for name, values in table.items()},
         "segments": scatter(segments),
         "positions": scatter(positions),
         "places": tf.where(padding_mask, places, 0),
@@ -211,7 +218,10 @@ def build_table_encoder(
         return build_bert_encoder(backbone, centering)
     inputs = table_inputs(layout)
     if layout.kind == "packed":
-        tokens = _encode_packed(backbone, inputs)
+        own = share_segment(inputs["segments"])
+        positions = inputs["positions"]
+        tokens = run_layers(backbone, inputs["token_ids"], own, positions=positions)
+        tokens = ops.reshape(tokens, (-1, backbone.hidden_dim))
     else:
         tokens = _encode_groups(build_bert_encoder(backbone), inputs, layout)
     table = ops.take(tokens, inputs["places"], axis=0)
@@ -220,19 +230,51 @@ def build_table_encoder(
     return keras.Model(inputs, table, name=f"{layout.kind}_encoder")
 
 
-def _encode_packed(backbone: keras_hub.models.BertBackbone, inputs: dict) -> keras.KerasTensor:
-    """The backbone's layers with positions restarted and attention within each utterance."""
-    token_ids, segments = inputs["token_ids"], inputs["segments"]
-    # Empty cells attend to one another, so that no row of the attention is empty.
-    own = ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
+def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
+    """Which tokens of a row attend to which: those of one utterance to one another.
+
+    Empty cells attend to one another too, so that no row of the attention is empty.
+
+    Args:
+        segments: int32 `[rows, tokens]`, see `lay_out`.
+
+    Returns:
+        bool `[rows, tokens, tokens]`.
+    """
+    return ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
+
+
+def run_layers(
+    backbone: keras_hub.models.BertBackbone,
+    token_ids: keras.KerasTensor,
+    attention_mask: keras.KerasTensor,
+    positions: keras.KerasTensor | None = None,
+    segment_ids: keras.KerasTensor | None = None,
+    added: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
+    """A BERT's layers on tokens that are not the rows of a padded table.
+
+    Args:
+        backbone: the BERT.
+        token_ids: int32 `[rows, tokens]`.
+        attention_mask: bool `[rows, tokens, tokens]`, True where a token attends to another.
+        positions: int32 `[rows, tokens]`; None for the place in the row.
+        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for 0.
+        added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
+
+    Returns:
+        float `[rows, tokens, dim]`.
+    """
     tokens = backbone.token_embedding(token_ids)
-    positions = backbone.position_embedding(tokens, positions=inputs["positions"])
-    kinds = backbone.segment_embedding(ops.zeros_like(token_ids))
-    x = backbone.embeddings_add((tokens, positions, kinds))
+    places = backbone.position_embedding(tokens, positions=positions)
+    segment_ids = ops.zeros_like(token_ids) if segment_ids is None else segment_ids
+    x = backbone.embeddings_add((tokens, places, backbone.segment_embedding(segment_ids)))
+    if added is not None:
+        x = x + added
     x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
     for layer in backbone.transformer_layers:
-        x = layer(x, attention_mask=own)
-    return ops.reshape(x, (-1, backbone.hidden_dim))
+        x = layer(x, attention_mask=attention_mask)
+    return x
 
 
 def _encode_groups(encoder: keras.Model, inputs: dict, layout: Layout) -> keras.KerasTensor:

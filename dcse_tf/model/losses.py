@@ -1,4 +1,4 @@
-"""The contrastive head: NT-Xent over one positive and its negatives."""
+"""The losses: NT-Xent over one positive and its negatives; response selection's joint loss."""
 
 import keras
 from keras import ops
@@ -36,3 +36,72 @@ class NTXent(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class JointLoss(keras.layers.Layer):
+    """The loss of response selection with its auxiliary tasks (Xu et al. 2020, equation 10).
+
+    Args:
+        auxiliary_weight: of each auxiliary task's loss; the matching's is 1.
+        margin: by how much the consistency of two utterances of one speaker, a sigmoid, must exceed
+            that with another session's (equation 9).
+    """
+
+    def __init__(self, auxiliary_weight=1.0, margin=0.6, **kwargs):
+        super().__init__(**kwargs)
+        self.auxiliary_weight = auxiliary_weight
+        self.margin = margin
+
+    def call(self, figures, facts):
+        """Adds up losses and hits over a batch.
+
+        Args:
+            figures: a task's logits by its name, see `build_selection_model`.
+            facts: labels, ids and weights of the tasks, see `make_selection_batches`.
+
+        Returns:
+            float32 scalars: loss; TASK_loss and TASK_accuracy, weighted sums; weight, the sum of
+            the matching's weights. What guessing would score is incoherence_chance.
+        """
+        sums = {"weight": ops.sum(facts["matching_weights"])}
+        loss = ops.zeros(())
+        for name, logits in figures.items():
+            weights = facts[f"{name}_weights"]
+            if name == "consistency":
+                losses, hits = self._rank_pairs(logits)
+                weights = weights[::2] + weights[1::2]
+            elif name in ("matching", "next_session"):
+                labels = facts[f"{name}_labels"]
+                losses = ops.softplus(logits) - labels * logits
+                hits = ops.equal(logits > 0.0, labels > 0.5)
+            else:
+                answer = facts["incoherence_labels" if name == "incoherence" else "restoration_ids"]
+                losses, hits = _choose(logits, answer)
+            sums[f"{name}_loss"] = ops.sum(losses * weights)
+            sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
+            share = 1.0 if name == "matching" else self.auxiliary_weight
+            loss = loss + share * sums[f"{name}_loss"]
+        if "incoherence" in figures:
+            turns = ops.sum(ops.cast(figures["incoherence"] > -1e8, "float32"), axis=1)
+            sums["incoherence_chance"] = ops.sum(
+                facts["incoherence_weights"] / ops.maximum(turns, 1.0)
+            )
+        return {**sums, "loss": loss}
+
+    def _rank_pairs(self, logits):
+        """Hinge loss of pairs of rows: the first must be above the second by the margin."""
+        scores = ops.reshape(ops.sigmoid(logits), (-1, 2))
+        losses = ops.relu(self.margin - scores[:, 0] + scores[:, 1])
+        return losses, scores[:, 0] > scores[:, 1]
+
+    def get_config(self):
+        settings = {"auxiliary_weight": self.auxiliary_weight, "margin": self.margin}
+        return {**super().get_config(), **settings}
+
+
+def _choose(logits, answer):
+    """Cross entropy of the answer among the logits' classes, and whether it is the largest."""
+    right = ops.take_along_axis(logits, ops.expand_dims(answer, -1), axis=-1)[:, 0]
+    losses = ops.logsumexp(logits, axis=-1) - right
+    return losses, ops.equal(ops.argmax(logits, axis=-1), ops.cast(answer, "int32"))

@@ -25,19 +25,31 @@ def build_masked_lm(
     """
     inputs = table_inputs(layout)
     mask_positions = keras.Input((), dtype="int32", name="mask_positions")
-    head = keras_hub.layers.MaskedLMHead(
-        token_embedding=backbone.token_embedding,
-        intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
-        layer_norm_epsilon=epsilon_of(backbone),
-        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
-        dtype="float32",
-        name="masked_lm_head",
-    )
+    head = build_head(backbone.token_embedding, epsilon_of(backbone))
     table = build_table_encoder(backbone, layout)(inputs)
     tokens = ops.reshape(table, (1, -1, backbone.hidden_dim))
     logits = head(tokens, mask_positions=ops.expand_dims(mask_positions, 0))
     inputs["mask_positions"] = mask_positions
     return keras.Model(inputs, ops.squeeze(logits, 0), name="masked_lm"), head
+
+
+def build_head(
+    token_embedding: keras_hub.layers.ReversibleEmbedding, epsilon: float
+) -> keras_hub.layers.MaskedLMHead:
+    """BERT's prediction head, its output matrix tied to a token embedding.
+
+    Args:
+        token_embedding: the encoder's.
+        epsilon: of the layer norm.
+    """
+    return keras_hub.layers.MaskedLMHead(
+        token_embedding=token_embedding,
+        intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
+        layer_norm_epsilon=epsilon,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        dtype="float32",
+        name="masked_lm_head",
+    )
 
 
 def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:

@@ -209,6 +209,28 @@ def _read_index(path: pathlib.Path) -> list[str]:
     return sorted(plain_name(name, path) for name in names)
 
 
+_BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
+
+
+def extend_vocabulary(
+    tensors: dict[str, np.ndarray], size: int, like: int
+) -> dict[str, np.ndarray]:
+    """Gives a checkpoint's tensors more tokens, each beginning as a copy of one that it has.
+
+    Args:
+        tensors: under the names that `read_tensors` gives.
+        size: of the vocabulary; a checkpoint that has so many rows or more stays as it is.
+        like: the token that is copied.
+    """
+    extended = dict(tensors)
+    for name in _BY_TOKEN:
+        value = tensors.get(name)
+        if value is not None and len(value) < size:
+            copies = np.repeat(value[like : like + 1], size - len(value), axis=0)
+            extended[name] = np.concatenate([value, copies])
+    return extended
+
+
 def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
     """Gives Keras variables the values of a checkpoint.
 

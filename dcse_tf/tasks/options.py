@@ -289,12 +289,13 @@ class TrainOptions(RunOptions):
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
             self.refuse("run_dir", "its encoder would be replaced while it is started from")
 
-    def resolve(self, manifest: "Manifest") -> Self:
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         """With all that is worked out from the corpus filled in, so that the run's JSON says what
         was used. What is resolved already stays as it is.
 
         Args:
             manifest: of the corpus.
+            positions: most tokens of a sequence that the encoder can read.
 
         Raises:
             OptionError: the batch or the rows do not fit the corpus.

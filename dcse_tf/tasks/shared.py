@@ -3,11 +3,19 @@
 Unlike the tasks' own files, which command lines read for the options, this one needs TensorFlow.
 """
 
+import json
+import pathlib
+from typing import Any
+
 import tensorflow as tf
 
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
+from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.bert import TokenCentering
+from dcse_tf.model.dialogue_cse import write_turn_attention
 from dcse_tf.model.layout import Layout, count_cells
+from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
+from dcse_tf.model.tokenizer import write_vocabulary
 from dcse_tf.tasks.options import BatchOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.spec import EncoderParts, Setup, Tensors
 
@@ -55,6 +63,54 @@ def make_dialogue_dataset(
     form = BatchForm(options.batch_form, options.negatives, options.session_turns, context_tokens)
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(setup.corpus, form, options.context, stream)
+
+
+def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
+    """The configuration of the BERT that is trained, as config.json has it."""
+    backbone = setup.backbone
+    if not setup.source:
+        sizes = backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
+        return bert.make_bert_config(*sizes)
+    return {**checkpoints.read_config(setup.source), "vocab_size": backbone.vocabulary_size}
+
+
+def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
+    """Writes the encoder as a checkpoint folder like any other, for `encoder` and `model`.
+
+    Args:
+        setup: of the run.
+        folder: an empty folder.
+    """
+    parts = setup.parts
+    mean = parts.centering.mean().numpy() if parts.centering else None
+    bert.save_backbone(folder, setup.backbone, read_base_config(setup), mean)
+    if parts.attention:
+        write_turn_attention(folder, parts.attention)
+    write_vocabulary(folder, setup.vocabulary)
+    checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
+
+
+def write_reranker_files(
+    setup: Setup[TrainOptions], folder: pathlib.Path, settings: RerankerSettings
+) -> None:
+    """Writes what a re-ranker's folder has besides its weights.
+
+    Args:
+        setup: of the run.
+        folder: where to; it exists.
+        settings: of the re-ranker.
+    """
+    config = {
+        **read_base_config(setup),
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "num_labels": 1,
+    }
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_vocabulary(folder, setup.vocabulary)
+    write_reranker_settings(folder, settings)
 
 
 def count_batch(

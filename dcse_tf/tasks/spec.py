@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from dcse_tf.data.manifest import Manifest, Split
+    from dcse_tf.evaluation.response_selection import Score
     from dcse_tf.model.bert import TokenCentering
     from dcse_tf.model.matching import TurnAttention
     from dcse_tf.model.tokenizer import Vocabulary
@@ -81,6 +82,16 @@ def no_parts(options: Options, dim: int) -> EncoderParts:
     return EncoderParts()
 
 
+def no_metrics(options: Options) -> tuple[str, ...]:
+    return ()
+
+
+def write_sentence_encoder(setup: Setup, model: "keras.Model", folder: pathlib.Path) -> None:
+    from dcse_tf.tasks.shared import write_sentence_encoder as write
+
+    write(setup, folder)
+
+
 def no_scores(setup: Setup, model: "keras.Model") -> Callable[[], Scores]:
     return dict
 
@@ -99,12 +110,17 @@ class TaskSpec(Generic[O]):
         metrics: the sums besides loss, weight and counts.
         samples: what a batch and an epoch are counted in: "sessions" or "utterances".
         similarities: those by which response selection on dev sessions means something for it:
-            "matching", "cosine", both or none.
+            "matching", "cosine", both or none; or the name of the task's own, see `make_score`.
+        make_score: makes the function that scores contexts' candidates, for a task with a
+            similarity of its own.
         build_parts: (options, width of the token embeddings) to what the encoder has besides its
             BERT, under the strategy's scope.
         make_evaluation: makes the function that gives the task's own dev scores.
         scores: the names of these.
         lower_is_better: those of them that are the better the lower they are.
+        more_metrics: further metrics that the options decide.
+        end_of_turn: whether it reads dialogues as sequences, in which [EOT] follows every turn.
+        write_encoder: writes what the run leaves, as a checkpoint folder, into an empty folder.
     """
 
     options: type[O]
@@ -119,6 +135,10 @@ class TaskSpec(Generic[O]):
     make_evaluation: Callable[[Setup[O], "keras.Model"], Callable[[], Scores]] = no_scores
     scores: tuple[str, ...] = ()
     lower_is_better: Sequence[str] = ()
+    more_metrics: Callable[[O], tuple[str, ...]] = no_metrics
+    end_of_turn: bool = False
+    write_encoder: Callable[[Setup[O], "keras.Model", pathlib.Path], None] = write_sentence_encoder
+    make_score: Callable[[Setup[O], "keras.Model"], "Score"] | None = None
 
     @property
     def name(self) -> str:

@@ -31,12 +31,14 @@ class Inputs:
 
     Attributes:
         folder: the checkpoint that the encoder starts from; None from random weights.
-        vocabulary: of the checkpoint, or else of the corpus.
+        vocabulary: of the checkpoint, or else of the corpus; with [EOT] if the task needs it.
+        positions: most tokens of a sequence that the encoder can read.
         manifest: of the corpus, which was made with this vocabulary.
     """
 
     folder: pathlib.Path | None
     vocabulary: Vocabulary
+    positions: int
     manifest: Manifest
 
 
@@ -86,7 +88,10 @@ def read_inputs(options: TrainOptions) -> Inputs:
     data_dir = pathlib.Path(options.data_dir)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
-    return Inputs(folder, vocabulary, manifest)
+    if TASKS[options.task].end_of_turn:
+        vocabulary = vocabulary.with_end_of_turn()
+    config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
+    return Inputs(folder, vocabulary, config["max_position_embeddings"], manifest)
 
 
 def build_training(
@@ -119,7 +124,7 @@ def build_training(
         OptionError: an option does not fit them.
     """
     inputs = inputs or read_inputs(options)
-    options = options.resolve(inputs.manifest)
+    options = options.resolve(inputs.manifest, inputs.positions)
     strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
     spec = TASKS[options.task]
     with strategy.scope():
@@ -135,7 +140,7 @@ def build_training(
         model,
         optimizer,
         spec.compute_loss,
-        spec.metrics,
+        (*spec.metrics, *spec.more_metrics(options)),
         options.clip_norm,
         options.jit_compile,
         stop_asked,
@@ -148,7 +153,7 @@ def _make_setup(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
 ) -> Setup:
     folder = inputs.folder
-    tensors = bert_weights.read_tensors(folder) if folder else {}
+    tensors = _read_tensors(folder, inputs.vocabulary) if folder else {}
     backbone = backbone or _build_backbone(options, inputs)
     _check_lengths(options, inputs, backbone)
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
@@ -166,9 +171,16 @@ def _make_setup(
     )
 
 
+def _read_tensors(folder: pathlib.Path, vocabulary: Vocabulary) -> dict[str, Any]:
+    tensors = bert_weights.read_tensors(folder)
+    size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
+    return bert_weights.extend_vocabulary(tensors, size, vocabulary.index("[SEP]"))
+
+
 def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.BertBackbone:
     if inputs.folder:
-        return bert.load_backbone(inputs.folder, options.dropout, options.compute_dtype)
+        vocabulary = inputs.vocabulary if TASKS[options.task].end_of_turn else None
+        return bert.load_backbone(inputs.folder, options.dropout, options.compute_dtype, vocabulary)
     layers, dim = ENCODER_SIZES[options.encoder_size]
     config = bert.make_bert_config(layers, dim, len(inputs.vocabulary.tokens))
     backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)

@@ -96,6 +96,10 @@ class DevEvaluation:
             self._parts.append(functools.partial(self._match, samples))
         if samples and "cosine" in task.similarities:
             self._parts.append(functools.partial(self._compare, samples))
+        if samples and task.make_score:
+            score = task.make_score(setup, model)
+            for similarity in task.similarities:
+                self._parts.append(functools.partial(_rank, samples, score, similarity))
         if options.dev_retrieval:
             self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
             self._parts.append(functools.partial(self._retrieve, self.retrieval))
@@ -127,6 +131,13 @@ class DevEvaluation:
         found = evaluate_sts(sts, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "sts/")
         return _select(found, STS)
+
+
+def _rank(
+    samples: list[response_selection.Sample], score: response_selection.Score, similarity: str
+) -> Scores:
+    found = response_selection.evaluate_response_selection(samples, score, similarity)
+    return _select(found, rank_scores(similarity))
 
 
 def _select(evaluation: Evaluation, names: Sequence[str], prefix: str = "") -> Scores:

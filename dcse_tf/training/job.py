@@ -10,11 +10,8 @@ from absl import logging
 from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
-from dcse_tf.model import bert, checkpoints
-from dcse_tf.model.dialogue_cse import write_turn_attention
-from dcse_tf.model.tokenizer import write_vocabulary
+from dcse_tf.model import checkpoints
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
 from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore
 from dcse_tf.training.controller import Checkpoints, Controller, Divergence, StopSignals
@@ -50,7 +47,7 @@ def train(options: TrainOptions) -> Outcome:
 
 def _train(options: TrainOptions) -> Outcome:
     inputs = read_inputs(options)
-    resolved = options.resolve(inputs.manifest)
+    resolved = options.resolve(inputs.manifest, inputs.positions)
     strategy = make_strategy(options.logical_cpus, options.deterministic)
     content = describe_inputs(inputs.manifest, _list_files(options, inputs))
     resolved = begin_run(resolved, options, content, strategy.num_replicas_in_sync)
@@ -83,7 +80,7 @@ def _make_best(training: Training) -> BestEncoder:
         pathlib.Path(options.run_dir) / checkpoints.ENCODER_FOLDER,
         options.best_metric,
         options.best_metric.removeprefix("dev/") in training.spec.lower_is_better,
-        functools.partial(_write_encoder, training.setup),
+        functools.partial(training.spec.write_encoder, training.setup, training.model),
     )
 
 
@@ -149,25 +146,3 @@ def _log_model(model: keras.Model, replicas: int) -> None:
         trained,
         replicas,
     )
-
-
-def _write_encoder(setup: Setup, target: pathlib.Path) -> None:
-    """Writes the encoder as a checkpoint folder like any other, for `encoder` and `model`.
-
-    Args:
-        setup: of the run.
-        target: an empty folder.
-    """
-    backbone, parts = setup.backbone, setup.parts
-    if setup.source:
-        bert_config = checkpoints.read_config(setup.source)
-    else:
-        bert_config = bert.make_bert_config(
-            backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
-        )
-    mean = parts.centering.mean().numpy() if parts.centering else None
-    bert.save_backbone(target, backbone, bert_config, mean)
-    if parts.attention:
-        write_turn_attention(target, parts.attention)
-    write_vocabulary(target, setup.vocabulary)
-    checkpoints.write_max_sequence_length(target, setup.manifest.max_sequence_length)

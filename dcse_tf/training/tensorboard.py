@@ -21,6 +21,7 @@ from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
+from dcse_tf.options import show
 from dcse_tf.tasks.options import RunOptions, TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup
 from dcse_tf.training.controller import Hook
@@ -201,7 +202,7 @@ def list_settings(options: TrainOptions) -> dict[str, Setting]:
     values = options.to_dict()
     values["encoder"] = options.encoder or f"random, {options.encoder_size}"
     return {
-        name: "none" if value == "" else value
+        name: "none" if value == "" else show(value) if isinstance(value, tuple) else value
         for name, value in values.items()
         if name not in _UNTOLD
     }

@@ -231,7 +231,7 @@ _BERT = {
 }
 _TENSORS = safetensors.numpy.save({"bert.x.LayerNorm.gamma": np.ones(2, np.float32)})
 _HALVES = safetensors.numpy.save({"y": np.ones((2, 2), np.float16), "z": np.zeros(0, np.int64)})
-_RECORD = records.serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
+_RECORD = records.serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3], "ab")
 _PLACES = np.array([[0, 0, 50, 1, 8], [0, 50, 43, 2, 9], [1, 0, 36, 1, 3]])
 _VECTORS = {"a": [0.5, 1.0], "的": [0.25, -1.0]}
 _MATRIX = np.array(list(_VECTORS.values()), np.float32)

@@ -12,7 +12,7 @@ from reader_targets import FIXTURES, TARGETS, try_content
 from dcse_tf.data.records import serialize_session
 
 FINDINGS = sorted((FIXTURES / "findings").iterdir())
-_RECORD = serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3])
+_RECORD = serialize_session("s", np.array([2, 5, 3, 2, 6, 3]), [3, 3], "ab")
 _VOCABULARY = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 # ijson reads any depth, but Python cannot print it.
 _DEEP_ACT = b'"7": {"messages": [{"role": "usr", "content": "a", "dialog_act": [%s]}]}' % (

@@ -1,0 +1,265 @@
+"""Examples of response selection and of its four auxiliary tasks (Xu et al. 2020, section 2.3).
+
+An example is a row of turns or two: pieces of a dialogue, a context and a response, two utterances.
+What a dialogue draws from itself comes from (seed, epoch, index); what it is given of another
+session comes from (seed, step).
+
+The auxiliary tasks see the dialogue up to and with the true response: a context alone may have but
+one turn, of which nothing can be split off or replaced.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from dcse_tf.data.batch import sample_negatives
+from dcse_tf.model.pairs import strip_ends
+
+Tensors = dict[str, tf.Tensor]
+
+AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
+
+
+def draw_dialogue(session: dict, seed: tf.Tensor, context_turns: int) -> dict:
+    """Draws a response of a session, and what the auxiliary tasks do to the dialogue up to it.
+
+    All draws are uniform (paper, footnote 1).
+
+    Args:
+        session: the features of a record, of at least two turns.
+        seed: int64 `[2]`; it alone decides the draws.
+        context_turns: most turns before the response.
+
+    Returns:
+        session: int64 scalar, fingerprint.
+        token_ids: int32 `[turns, (tokens)]` without [CLS] and [SEP], the response last.
+        utterances: int64 `[turns]`, fingerprints.
+        speakers: int32 `[turns]`, 0 for who speaks the response, 1 for the others.
+        split: int32, turns of the left piece, 1 to turns - 1.
+        replaced: int32, the piece that is another session's: 0 none (half of the draws), 1 the
+            left one, 2 the right one.
+        hidden: int32, the turn to restore.
+        odd: int32, the turn to replace.
+        pair: int32 `[2]`, two different turns of one speaker; -1 where there are none.
+    """
+    seeds = tf.unstack(tf.random.split(seed, 7))
+    response = _draw_below(tf.shape(session["utterances"])[0] - 1, seeds[0]) + 1
+    start = tf.maximum(response - context_turns, 0)
+    speakers = session["speakers"]
+    fate = tf.random.stateless_uniform([], seeds[2])
+    turns = response + 1 - start
+    own = tf.cast(speakers[start : response + 1] != speakers[response], tf.int32)
+    utterances = session["utterances"][start : response + 1]
+    return {
+        "session": session["session"],
+        "token_ids": strip_ends(session["token_ids"][start : response + 1]),
+        "utterances": utterances,
+        "speakers": own,
+        "split": _draw_below(turns - 1, seeds[1]) + 1,
+        "replaced": tf.cast(fate >= 0.5, tf.int32) + tf.cast(fate >= 0.75, tf.int32),
+        "hidden": _draw_below(turns, seeds[3]),
+        "odd": _draw_below(turns, seeds[4]),
+        "pair": _draw_pair(speakers[start : response + 1], utterances, seeds[5:]),
+    }
+
+
+def _draw_below(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return tf.random.stateless_uniform([], seed, 0, count, tf.int32)
+
+
+def _draw_pair(speakers: tf.Tensor, utterances: tf.Tensor, seeds: list[tf.Tensor]) -> tf.Tensor:
+    """Two turns of one speaker with different texts, int32 `[2]`; -1 where there are none."""
+    matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
+    first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[0])[0]
+    second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[1])[0]
+    return tf.stack([first, tf.where(first < 0, -1, second)])
+
+
+def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The place of one True in each row, `[rows, places]` to int32 `[rows]`; -1 if it has none."""
+    order = tf.where(allowed, tf.random.stateless_uniform(tf.shape(allowed), seed), -1.0)
+    place = tf.argmax(order, axis=1, output_type=tf.int32)
+    return tf.where(tf.reduce_any(allowed, axis=1), place, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialogues:
+    """The dialogues of a step, their turns in one list.
+
+    Attributes:
+        samples: batched outputs of `draw_dialogue`.
+        starts, ends: int32 `[batch]`, the turns of each dialogue in the list; the last is the
+            response.
+        session: int64 `[batch]`.
+        token_ids: int32 `[turns, (tokens)]`.
+        utterances: int64 `[turns]`.
+        speakers: int32 `[turns]`.
+    """
+
+    samples: dict
+    starts: tf.Tensor
+    ends: tf.Tensor
+    session: tf.Tensor
+    token_ids: tf.RaggedTensor
+    utterances: tf.Tensor
+    speakers: tf.Tensor
+
+    @classmethod
+    def of(cls, samples: dict) -> "Dialogues":
+        splits = tf.cast(samples["utterances"].row_splits, tf.int32)
+        return cls(
+            samples,
+            splits[:-1],
+            splits[1:],
+            samples["session"],
+            samples["token_ids"].values,
+            samples["utterances"].values,
+            samples["speakers"].values,
+        )
+
+    @property
+    def count(self) -> tf.Tensor:
+        return tf.shape(self.starts)[0]
+
+    def draw_donors(self, seed: tf.Tensor) -> tf.Tensor:
+        """A dialogue of another session for each; int32 `[batch]`, -1 where there is none."""
+        return _draw_true(self.session[:, None] != self.session[None, :], seed)
+
+    def draw_turns(self, dialogues: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """A turn of each of some dialogues; int32 `[dialogues]`, places in the list."""
+        starts, ends = tf.gather(self.starts, dialogues), tf.gather(self.ends, dialogues)
+        drawn = tf.random.stateless_uniform(tf.shape(starts), seed)
+        inside = tf.cast(drawn * tf.cast(ends - starts, tf.float32), tf.int32)
+        return tf.minimum(starts + inside, ends - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The sequences of a task for a step, some for each dialogue, dialogue by dialogue.
+
+    Attributes:
+        first, second: int32 `[rows, (turns)]`, places in the list of turns; no second segment if it
+            is None.
+        ends: whether the turns of the second segment end with [EOT]: those of a piece of dialogue
+            do, a response does not.
+        facts: what the task's loss needs, by name, `[rows, ...]`; "weights" among them, float32.
+        voices: int32 `[rows, (turns)]` for the speakers of the first segment where they are not
+            those of its turns.
+    """
+
+    first: tf.RaggedTensor
+    second: tf.RaggedTensor | None
+    ends: bool
+    facts: Tensors
+    voices: tf.RaggedTensor | None = None
+
+
+def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) -> Rows:
+    """The true response of every context, then its negatives (section 2.2).
+
+    facts: labels float32 `[rows]`, 1 for the true response; weights 0 for a negative that was not
+    found.
+    """
+    responses = dialogues.ends - 1
+    texts = tf.gather(dialogues.utterances, responses)
+    chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed)
+    width = tf.shape(chosen)[1]
+    contexts = tf.ragged.range(dialogues.starts, responses)
+    owners = tf.repeat(tf.range(dialogues.count), width)
+    candidates = tf.gather(responses, tf.reshape(chosen, [-1]))
+    labels = tf.one_hot(tf.zeros([dialogues.count], tf.int32), width)
+    facts = {
+        "labels": tf.reshape(labels, [-1]),
+        "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
+    }
+    second = tf.RaggedTensor.from_tensor(candidates[:, None])
+    return Rows(tf.gather(contexts, owners), second, False, facts)
+
+
+def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+    """Two pieces of a dialogue, or one and a piece of the same kind of another (section 2.3.1).
+
+    facts: labels float32, 1 where both are of one dialogue.
+    """
+    split = dialogues.samples["split"]
+    donor = dialogues.draw_donors(seed)
+    replaced = tf.where(donor < 0, 0, dialogues.samples["replaced"])
+    donor = tf.maximum(donor, 0)
+    middle = dialogues.starts + split
+
+    def choose(piece: int, own: tf.Tensor) -> tf.Tensor:
+        return tf.where(replaced == piece, tf.gather(own, donor), own)
+
+    first = tf.ragged.range(choose(1, dialogues.starts), choose(1, middle))
+    second = tf.ragged.range(choose(2, middle), choose(2, dialogues.ends))
+    own = tf.ragged.range(dialogues.starts, middle), tf.ragged.range(middle, dialogues.ends)
+    same = _same_texts(dialogues, first, own[0]) & _same_texts(dialogues, second, own[1])
+    # A piece that repeats the one it replaces is consecutive all the same.
+    counts = (replaced == 0) | ~same
+    facts = {
+        "labels": tf.cast(replaced == 0, tf.float32),
+        "weights": tf.cast(counts, tf.float32),
+    }
+    return Rows(first, second, True, facts)
+
+
+def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
+    """Whether pieces have the same texts, by their number and the sum of their fingerprints."""
+    lengths = first.row_lengths() == second.row_lengths()
+    sums = [tf.reduce_sum(tf.gather(dialogues.utterances, x), axis=1) for x in (first, second)]
+    return lengths & (sums[0] == sums[1])
+
+
+def make_restoration_rows(dialogues: Dialogues) -> Rows:
+    """The dialogue, of which all tokens of one turn will be hidden (section 2.3.2).
+
+    facts: hidden int32, that turn's place in the dialogue.
+    """
+    facts = {
+        "hidden": dialogues.samples["hidden"],
+        "weights": tf.ones([dialogues.count]),
+    }
+    return Rows(tf.ragged.range(dialogues.starts, dialogues.ends), None, True, facts)
+
+
+def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+    """The dialogue with one turn replaced by a turn of another session (section 2.3.3).
+
+    facts: odd int32, that turn's place in the dialogue.
+    """
+    seeds = tf.unstack(tf.random.split(seed, 2))
+    donor = dialogues.draw_donors(seeds[0])
+    taken = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
+    window = tf.ragged.range(dialogues.starts, dialogues.ends)
+    odd = dialogues.starts + dialogues.samples["odd"]
+    owners = window.value_rowids()
+    places = tf.where(
+        window.values == tf.gather(odd, owners), tf.gather(taken, owners), window.values
+    )
+    # "ok" in the place of "ok" is not incoherent.
+    differs = tf.gather(dialogues.utterances, odd) != tf.gather(dialogues.utterances, taken)
+    facts = {
+        "odd": dialogues.samples["odd"],
+        "weights": tf.cast((donor >= 0) & differs, tf.float32),
+    }
+    # Who speaks stays as it was, so that it does not give the replaced turn away.
+    return Rows(window.with_values(places), None, True, facts, voices=window)
+
+
+def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+    """Pairs of rows: a turn with another of its speaker, and with one of another session (2.3.4).
+
+    facts: weights of both rows of a pair.
+    """
+    seeds = tf.unstack(tf.random.split(seed, 2))
+    pair = dialogues.samples["pair"]
+    donor = dialogues.draw_donors(seeds[0])
+    stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
+    first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
+    counts = (tf.reduce_min(pair, axis=1) >= 0) & (donor >= 0)
+    seconds = tf.reshape(tf.stack([second, stranger], axis=1), [-1, 1])
+    facts = {"weights": tf.repeat(tf.cast(counts, tf.float32), 2)}
+    firsts = tf.repeat(first, 2)[:, None]
+    return Rows(
+        tf.RaggedTensor.from_tensor(firsts), tf.RaggedTensor.from_tensor(seconds), False, facts
+    )

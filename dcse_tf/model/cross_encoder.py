@@ -1,0 +1,302 @@
+"""Response selection as functional models: a reader of sequences, and a head for each task.
+
+A reader gives a vector for every token and one for every sequence of two segments. BERT's sequence
+vector is [CLS]'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.model import weights
+from dcse_tf.model.bert import initialize_weights
+from dcse_tf.model.layout import Layout, run_layers, share_segment, table_inputs
+from dcse_tf.model.losses import JointLoss
+from dcse_tf.model.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
+
+if TYPE_CHECKING:
+    import keras_hub
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class PairHead(keras.layers.Layer):
+    """A perceptron of two layers on the vector of a sequence (Xu et al. 2020, equation 1).
+
+    With a tanh between them it is BERT's pooler and a classifier, so that a checkpoint's pooler can
+    be its start.
+
+    Args:
+        dim: width of the vectors.
+        classes: how many figures it gives.
+    """
+
+    def __init__(self, dim, classes=1, **kwargs):
+        super().__init__(**kwargs)
+        self.dim = dim
+        self.classes = classes
+        self.hidden = keras.layers.Dense(dim, activation="tanh", dtype=self.dtype_policy)
+        self.output_layer = keras.layers.Dense(classes, dtype=self.dtype_policy)
+
+    def build(self, vectors_shape):
+        self.hidden.build(vectors_shape)
+        self.output_layer.build((None, self.dim))
+
+    def call(self, vectors):
+        """Gives float `[rows, classes]`, or `[rows]` of one class, for float `[rows, dim]`."""
+        figures = self.output_layer(self.hidden(vectors))
+        return ops.squeeze(figures, -1) if self.classes == 1 else figures
+
+    def get_config(self):
+        return {**super().get_config(), "dim": self.dim, "classes": self.classes}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class TurnScores(keras.layers.Layer):
+    """Which turn of a dialogue does not belong to it (Xu et al. 2020, equations 6 and 7).
+
+    A turn's vector is the mean and the maximum of its tokens' side by side.
+
+    Args:
+        turns: most turns of a dialogue.
+    """
+
+    def __init__(self, turns, **kwargs):
+        super().__init__(**kwargs)
+        self.turns = turns
+
+    def build(self, tokens_shape, turn_ids_shape, labels_shape):
+        self.kernel = self.add_weight(
+            shape=(2 * tokens_shape[-1], 1), initializer="zeros", name="kernel"
+        )
+        self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
+
+    def call(self, tokens, turn_ids, labels):
+        """Scores the turns of dialogues.
+
+        Args:
+            tokens: float `[tokens, dim]`, those of all turns.
+            turn_ids: int32 `[tokens]`, dialogue x turns + turn of each.
+            labels: int32 `[dialogues]`; only their number counts.
+
+        Returns:
+            float `[dialogues, turns]`; where a dialogue has no such turn, so small that a softmax
+            gives 0.
+        """
+        dialogues = ops.shape(labels)[0]
+        segments = dialogues * self.turns
+        ones = ops.ones_like(turn_ids, dtype="float32")
+        counts = tf.math.unsorted_segment_sum(ones, turn_ids, segments)[:, None]
+        total = tf.math.unsorted_segment_sum(tokens, turn_ids, segments)
+        largest = tf.math.unsorted_segment_max(tokens, turn_ids, segments)
+        largest = ops.where(counts > 0.0, largest, 0.0)
+        vectors = ops.concatenate([total / ops.maximum(counts, 1.0), largest], axis=-1)
+        scores = ops.matmul(vectors, self.kernel) + self.bias
+        scores = ops.where(counts > 0.0, scores, -1e9)
+        return ops.reshape(scores, (-1, self.turns))
+
+    def compute_output_shape(self, tokens_shape, turn_ids_shape, labels_shape):
+        return (None, self.turns)
+
+    def get_config(self):
+        return {**super().get_config(), "turns": self.turns}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What a reader makes of a table of sequences, symbolically.
+
+    Attributes:
+        inputs: the table's tensors by name.
+        tokens: float32 `[cells, dim]`, every token the reader computes, in one list.
+        dim: width of a token's vector.
+        pair_dim: width of a sequence's vector.
+        pairs: from places int32 `[rows]` of [CLS] tokens to the sequences' vectors
+            `[rows, pair_dim]`.
+    """
+
+    inputs: dict[str, keras.KerasTensor]
+    tokens: keras.KerasTensor
+    dim: int
+    pair_dim: int
+    pairs: Callable[[keras.KerasTensor], keras.KerasTensor]
+
+
+def build_speaker_embedding(
+    dim: int, seed: int, tensors: dict[str, np.ndarray]
+) -> keras.layers.Embedding:
+    """A vector for who speaks the response and one for the others (Gu et al. 2020, SA-BERT).
+
+    Args:
+        dim: width of the token embeddings.
+        seed: of the initial weights, where the checkpoint has none.
+        tensors: of the checkpoint.
+    """
+    layer = keras.layers.Embedding(SPEAKERS, dim, dtype="float32", name="speaker_embedding")
+    layer.build((None, None))
+    if SPEAKER_TABLE in tensors:
+        layer.embeddings.assign(tensors[SPEAKER_TABLE])
+    else:
+        initialize_weights(layer.trainable_variables, seed)
+    return layer
+
+
+def read_with_bert(
+    backbone: keras_hub.models.BertBackbone,
+    layout: Layout,
+    speakers: keras.layers.Embedding | None = None,
+) -> Reading:
+    """BERT as the reader of a laid-out table, padded or packed.
+
+    Args:
+        backbone: the BERT.
+        layout: of the tables that come, with segment_ids and, for speakers, speaker_ids.
+        speakers: added to the embeddings.
+    """
+    inputs = table_inputs(layout)
+    inputs.pop("places", None)
+    names = ["segment_ids", *(["speaker_ids"] if speakers else [])]
+    inputs |= {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    padding_mask = inputs.pop("padding_mask")
+    if layout.kind == "padded":
+        inputs["padding_mask"] = padding_mask
+        own = share_segment(ops.cast(padding_mask, "int32"))
+    else:
+        own = share_segment(inputs["segments"])
+    tokens = run_layers(
+        backbone,
+        inputs["token_ids"],
+        own,
+        positions=inputs.get("positions"),
+        segment_ids=inputs["segment_ids"],
+        added=speakers(inputs["speaker_ids"]) if speakers else None,
+    )
+    dim = backbone.hidden_dim
+    tokens = ops.cast(ops.reshape(tokens, (-1, dim)), "float32")
+    return Reading(inputs, tokens, dim, dim, lambda places: ops.take(tokens, places, axis=0))
+
+
+def build_heads(
+    tasks: Sequence[str], dims: tuple[int, int], turns: int, seed: int, tensors: dict[str, Any]
+) -> dict[str, keras.layers.Layer]:
+    """The heads of the tasks but restoration's, by their names, with weights by the seed.
+
+    Args:
+        tasks: "matching" and auxiliary tasks.
+        dims: width of a token's vector, and of a sequence's.
+        turns: most turns of a dialogue.
+        seed: of the initial weights.
+        tensors: of the checkpoint; its pooler is the start of the heads of sequences.
+    """
+    dim, pair_dim = dims
+    heads: dict[str, keras.layers.Layer] = {}
+    for number, name in enumerate(("matching", "next_session", "consistency", "incoherence")):
+        if name not in tasks:
+            continue
+        if name == "incoherence":
+            head: keras.layers.Layer = TurnScores(turns, dtype="float32", name=name)
+            head.build((None, dim), (None,), (None,))
+        else:
+            head = PairHead(pair_dim, dtype="float32", name=name)
+            head.build((None, pair_dim))
+        initialize_weights(head.trainable_variables, seed + number)
+        if isinstance(head, PairHead):
+            _start_from_pooler(head, tensors)
+        heads[name] = head
+    return heads
+
+
+def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
+    kernel, bias = (tensors.get(f"{POOLER}.{name}") for name in ("weight", "bias"))
+    if kernel is not None and bias is not None and kernel.shape == (head.dim, head.dim):
+        head.hidden.kernel.assign(kernel.T)
+        head.hidden.bias.assign(bias)
+    kernel, bias = (tensors.get(f"{CLASSIFIER}.{name}") for name in ("weight", "bias"))
+    if head.name == "matching" and kernel is not None and kernel.shape == (1, head.dim):
+        head.output_layer.kernel.assign(kernel.T)
+        head.output_layer.bias.assign(bias)
+
+
+_FACTS = {
+    "matching": {"labels": "float32", "weights": "float32"},
+    "next_session": {"labels": "float32", "weights": "float32"},
+    "restoration": {"ids": "int32", "weights": "float32"},
+    "incoherence": {"labels": "int32", "weights": "float32", "turns": "int32"},
+    "consistency": {"weights": "float32"},
+}
+
+
+def build_selection_model(
+    reading: Reading,
+    heads: dict[str, keras.layers.Layer],
+    restoration: keras.layers.Layer | None,
+    loss: JointLoss,
+) -> keras.Model:
+    """The training model: a batch of `make_selection_batches` to the sums of `JointLoss`.
+
+    Args:
+        reading: of the table.
+        heads: of the other tasks, see `build_heads`.
+        restoration: head of the restoration, see `masked_lm.build_head`; None without that task.
+        loss: of all of them.
+    """
+    inputs, figures, facts = dict(reading.inputs), {}, {}
+    layers = {**heads, **({"restoration": restoration} if restoration else {})}
+    for name, head in layers.items():
+        places = keras.Input((), dtype="int32", name=f"{name}_places")
+        inputs[places.name] = places
+        for fact, kind in _FACTS[name].items():
+            inputs[f"{name}_{fact}"] = keras.Input((), dtype=kind, name=f"{name}_{fact}")
+            facts[f"{name}_{fact}"] = inputs[f"{name}_{fact}"]
+
+        if name == "restoration":
+            tokens, places = ops.expand_dims(reading.tokens, 0), ops.expand_dims(places, 0)
+            figures[name] = ops.squeeze(head(tokens, mask_positions=places), 0)
+        elif name == "incoherence":
+            tokens = ops.take(reading.tokens, places, axis=0)
+            turns, labels = facts["incoherence_turns"], facts["incoherence_labels"]
+            figures[name] = head(tokens, turns, labels)
+        else:
+            figures[name] = head(reading.pairs(places))
+    return keras.Model(inputs, loss(figures, facts), name="response_selection")
+
+
+def build_scorer(reading: Reading, head: PairHead) -> keras.Model:
+    """From a table, and matching_places int32 `[rows]` in it, to logits float32 `[rows]`."""
+    places = keras.Input((), dtype="int32", name="matching_places")
+    inputs = {**reading.inputs, places.name: places}
+    return keras.Model(inputs, head(reading.pairs(places)), name="scorer")
+
+
+def write_cross_encoder(
+    folder: pathlib.Path,
+    backbone: keras_hub.models.BertBackbone,
+    head: PairHead,
+    speakers: keras.layers.Embedding | None,
+) -> None:
+    """Writes `model.safetensors` with the names of HuggingFace's BertForSequenceClassification.
+
+    Args:
+        folder: where to; it exists.
+        backbone: the BERT.
+        head: of the matching.
+        speakers: as `bert.embeddings.speaker_embeddings.weight`, which that class has not.
+    """
+    tensors = weights.to_tensors(weights.backbone_weights(backbone))
+    if speakers:
+        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
+    tensors |= {
+        f"{POOLER}.weight": head.hidden.kernel.numpy().T,
+        f"{POOLER}.bias": head.hidden.bias.numpy(),
+    }
+    named = {f"bert.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
+    named[f"{CLASSIFIER}.weight"] = np.ascontiguousarray(head.output_layer.kernel.numpy().T)
+    named[f"{CLASSIFIER}.bias"] = head.output_layer.bias.numpy()
+    weights.write_tensors(folder, named)

@@ -1,0 +1,43 @@
+"""Dialogues as training draws them, whose turns say what they are.
+
+A turn's only token is 100 x session + turn.
+"""
+
+import tensorflow as tf
+
+from dcse_tf.data import dialogue_tasks as tasks
+
+
+def session(number, turns, speakers=None, same_as=None):
+    """The features of a record; turn t says [CLS] 100 x number + t [SEP]."""
+    texts = [100 * number + turn for turn in range(turns)]
+    return {
+        "session": tf.constant(number, tf.int64),
+        "token_ids": tf.ragged.constant([[2, text, 3] for text in texts], tf.int32),
+        "utterances": tf.constant(same_as or texts, tf.int64),
+        "speakers": tf.constant(speakers or [turn % 2 for turn in range(turns)], tf.int32),
+    }
+
+
+def collect(sessions, context_turns=20, seed=5):
+    """The dialogues of a step of some sessions."""
+    drawn = [
+        tasks.draw_dialogue(features, tf.constant([seed, place], tf.int64), context_turns)
+        for place, features in enumerate(sessions)
+    ]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(drawn),
+        output_signature={
+            name: tf.RaggedTensorSpec([None, None], tf.int32)
+            if name == "token_ids"
+            else tf.TensorSpec([None] if name in ("utterances", "speakers") else value.shape,
+                               value.dtype)
+            for name, value in drawn[0].items()
+        },
+    )  # fmt: skip
+    return tasks.Dialogues.of(next(iter(dataset.ragged_batch(len(sessions)))))
+
+
+def read(dialogues, places):
+    """What is said at places `[rows, (turns)]` of the list of turns."""
+    return tf.gather(dialogues.token_ids.to_tensor()[:, 0], places).to_list()

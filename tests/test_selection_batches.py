@@ -1,0 +1,145 @@
+"""Batches of response selection: the same whatever the layout, and divided among replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from drawn_dialogues import collect, session
+
+from dcse_tf.data import selection
+from dcse_tf.data.dialogue_tasks import AUXILIARY_TASKS
+from dcse_tf.model.layout import Layout
+from dcse_tf.model.pairs import PairRule
+
+CLS, SEP, MASK, EOT = 2, 3, 4, 9
+SEED = tf.constant([7, 11], tf.int64)
+SAMPLES = [session(number, 4 + number % 3) for number in range(1, 9)]
+
+
+def make(layout="padded", replicas=1, auxiliary=AUXILIARY_TASKS, first=64, speakers=True):
+    rule = PairRule(CLS, SEP, EOT, first, 16)
+    form = selection.SelectionForm(20, 1, auxiliary, speakers, rule, MASK)
+    samples = collect(SAMPLES).samples
+    return selection.make_selection_batches(
+        samples, form, SEED, replicas, Layout(layout, row_length=32)
+    )
+
+
+def sequences(batch, name):
+    """The token ids of a task's rows, from a padded table."""
+    tokens = batch["token_ids"].numpy()
+    rows = batch[f"{name}_places"].numpy() // tokens.shape[1]
+    return [[x for x in tokens[row].tolist() if x] for row in rows]
+
+
+def cells(batch, column):
+    return batch[column].numpy().reshape(-1)
+
+
+def test_rows_of_the_matching():
+    (batch,) = make()
+    rows = sequences(batch, "matching")
+    assert len(rows) == 16
+    for row, label in zip(rows, batch["matching_labels"].numpy(), strict=True):
+        assert row[0] == CLS
+        context = row[1 : row.index(SEP)]
+        texts, ends = context[::2], context[1::2]
+        assert set(ends) == {EOT}
+        response, last = row[row.index(SEP) + 1 :]
+        assert last == SEP
+        assert (response == texts[-1] + 1) == bool(label)
+
+
+def test_segments_and_speakers_of_a_row():
+    (batch,) = make()
+    width = batch["token_ids"].shape[1]
+    place = int(batch["matching_places"][0]) // width
+    row = batch["token_ids"].numpy()[place]
+    length = int((row != 0).sum())
+    segments = batch["segment_ids"].numpy()[place][:length].tolist()
+    speakers = batch["speaker_ids"].numpy()[place][:length].tolist()
+    turns = (length - 4) // 2
+    assert segments == [0] * (2 * turns + 2) + [1, 1]
+    # The last turn of the context is another's, the one before it the responder's, and so on; an
+    # [EOT] is its turn's.
+    by_turn = [(turns - turn) % 2 for turn in range(turns)]
+    assert speakers == [0, *(x for voice in by_turn for x in (voice, voice)), 0, 0, 0]
+
+
+def test_restoration_hides_one_turn_and_asks_for_it():
+    (batch,) = make()
+    tokens = cells(batch, "token_ids")
+    places, ids = batch["restoration_places"].numpy(), batch["restoration_ids"].numpy()
+    assert (tokens[places] == MASK).all()
+    assert (tokens == MASK).sum() == len(places) == 8  # a token a turn
+    assert sorted(ids // 100) == list(range(1, 9))
+    np.testing.assert_allclose(batch["restoration_weights"].numpy(), 2.0)
+
+
+def test_incoherence_lists_every_token_of_every_turn():
+    (batch,) = make()
+    tokens = cells(batch, "token_ids")
+    places, turns = batch["incoherence_places"].numpy(), batch["incoherence_turns"].numpy()
+    assert not {CLS, SEP, EOT, 0} & set(tokens[places].tolist())
+    labels = batch["incoherence_labels"].numpy()
+    for number in range(8):
+        mine = turns // 21 == number  # at most 20 turns and the response
+        texts = tokens[places[mine]]
+        assert (turns[mine] % 21).tolist() == list(range(mine.sum()))
+        strange = [place for place, text in enumerate(texts) if text // 100 != number + 1]
+        assert strange == [labels[number]]
+
+
+@pytest.mark.parametrize("name", ["matching", *AUXILIARY_TASKS])
+def test_the_weights_of_every_task_add_up_to_those_of_the_matching(name):
+    whole, parts = make(), make(replicas=2)
+    for batches in (whole, parts):
+        total = sum(float(tf.reduce_sum(batch[f"{name}_weights"])) for batch in batches)
+        assert total == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize("name", ["matching", *AUXILIARY_TASKS])
+def test_replicas_have_the_rows_of_the_whole(name):
+    (whole,), parts = make(), make(replicas=2)
+    facts = [key for key in whole if key.startswith(f"{name}_") and "places" not in key]
+    for fact in facts:
+        together = np.concatenate([part[fact].numpy() for part in parts])
+        expected = whole[fact].numpy()
+        if fact == "incoherence_turns":
+            together = together % 21
+            expected = expected % 21
+        np.testing.assert_array_equal(together, expected)
+    read = [x for part in parts for x in cells(part, "token_ids")[part[f"{name}_places"].numpy()]]
+    np.testing.assert_array_equal(read, cells(whole, "token_ids")[whole[f"{name}_places"].numpy()])
+
+
+@pytest.mark.parametrize("name", ["matching", *AUXILIARY_TASKS])
+def test_packed_rows_have_the_tokens_of_padded_ones(name):
+    (padded,), (packed,) = make("padded"), make("packed")
+    for column in ("token_ids", "segment_ids", "speaker_ids"):
+        found = [
+            cells(batch, column)[batch[f"{name}_places"].numpy()] for batch in (padded, packed)
+        ]
+        np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(padded[f"{name}_weights"], packed[f"{name}_weights"])
+    assert packed["token_ids"].shape[0] < padded["token_ids"].shape[0]
+
+
+def test_a_turn_that_was_cut_off_does_not_count():
+    (batch,) = make(first=6)  # [CLS], two turns with [EOT], [SEP]
+    weights = batch["incoherence_weights"].numpy()
+    kept = collect(SAMPLES)
+    lengths = (kept.ends - kept.starts).numpy()
+    inside = lengths - kept.samples["odd"].numpy() <= 2
+    assert (weights > 0).tolist() == inside.tolist()
+    assert 0 < inside.sum() < 8
+    hidden = lengths - kept.samples["hidden"].numpy() <= 2
+    assert len(batch["restoration_ids"]) == hidden.sum()
+
+
+def test_tasks_that_are_left_out_leave_nothing():
+    (batch,) = make(auxiliary=())
+    assert {key.split("_")[0] for key in batch} == {"token", "padding", "segment", "speaker",
+                                                     "matching"}  # fmt: skip
+    (batch,) = make(auxiliary=("consistency",), speakers=False)
+    assert "speaker_ids" not in batch
+    assert len(batch["consistency_places"]) == 16

@@ -1,0 +1,161 @@
+"""Response selection as a training run."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_baseline_tasks import read_checkpoint
+from train_options import make_options, resolve
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.options import OptionError
+from dcse_tf.tasks.response_selection import compute_selection_loss
+from dcse_tf.training import job
+from dcse_tf.training.build import build_training
+from dcse_tf.training.trainer import seed_dropout
+
+pytestmark = pytest.mark.slow
+
+AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
+
+
+def make_config(data_dir, run_dir="run", **changes):
+    settings = {
+        "task": "response_selection",
+        "data_dir": str(data_dir),
+        "run_dir": str(run_dir),
+        "encoder_size": "tiny",
+        "steps": 4,
+        "global_batch_size": 8,
+        "learning_rate": 1e-3,
+        "max_context_tokens": 96,
+        "max_response_tokens": 32,
+        "log_every": 1,
+        "save_every": 2,
+        "eval_every": 4,
+        "dev_samples": 12,
+    }
+    return make_options(**{**settings, **changes})
+
+
+def test_a_run_leaves_a_re_ranker_and_scores_every_task(data_dir, tmp_path):
+    scores = job.train(make_config(data_dir, tmp_path, speaker_embeddings=True, steps=2)).scores
+    ranks = {f"dev/reranker_{name}" for name in ("r1", "r2", "r5", "mrr")}
+    accuracies = {f"dev/{task}_accuracy" for task in ("matching", *AUXILIARY)}
+    assert set(scores) == ranks | accuracies | {"dev/incoherence_chance"}
+    assert all(0.0 <= value <= 100.0 for value in scores.values())
+
+    folder = tmp_path / "encoder"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    vocabulary = read_vocabulary(folder)
+    assert vocabulary.tokens[-1] == "[EOT]"
+    assert config["vocab_size"] == len(vocabulary.tokens)
+    settings = json.loads((folder / "reranker.json").read_text())
+    assert settings == {
+        "architecture": "bert", "first_tokens": 96, "second_tokens": 32, "speakers": True,
+    }  # fmt: skip
+
+
+def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, monkeypatch):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    job.train(make_config(data_dir, whole))
+    steps = iter(range(1, 9))
+
+    def stop_at_the_third(metrics):
+        if next(steps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        job.train(make_config(data_dir, cut))
+    before = read_checkpoint(cut)
+    job.train(make_config(data_dir, cut))
+    first, second = read_checkpoint(whole), read_checkpoint(cut)
+    assert first.keys() == second.keys() == before.keys()
+    for name, value in first.items():
+        np.testing.assert_allclose(second[name], value, atol=1e-5, err_msg=name)
+    changed = {v.shape for name, v in first.items() if not np.array_equal(before[name], v)}
+    # The heads of sequences, that of turns (mean and maximum), BERT's prediction head.
+    assert {(128, 128), (128, 1), (256, 1)} <= changed
+
+
+def test_two_devices_have_the_loss_and_gradients_of_one(data_dir):
+    options = make_config(data_dir, dropout=0.0, global_batch_size=8)
+    training = build_training(options)
+    variables = training.model.trainable_variables
+
+    def differentiate(batches):
+        totals, weight = None, 0.0
+        for batch in batches:
+            with tf.GradientTape() as tape:
+                sums = compute_selection_loss(training.model, batch)
+            found = tape.gradient(sums["loss"], [v.value for v in variables])
+            found = [tf.convert_to_tensor(gradient).numpy() for gradient in found]
+            totals = found if totals is None else [a + b for a, b in zip(totals, found)]
+            weight += float(sums["weight"])
+        return [total / weight for total in totals], weight
+
+    one = training.spec.make_dataset(training.setup, 0, 1).take(1)
+    two = training.spec.make_dataset(training.setup, 0, 2).take(2)
+    (first, weight), (second, same) = differentiate(one), differentiate(two)
+    assert weight == same == 16.0
+    for variable, a, b in zip(variables, first, second, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5, err_msg=variable.path)
+
+
+def test_batches_after_a_step_are_those_of_a_run_that_took_it(data_dir):
+    training = build_training(make_config(data_dir))
+    whole, later = iter(training.dataset(0)), iter(training.dataset(5))
+    for _ in range(5):
+        next(whole)
+    for _ in range(14):  # over the end of an epoch
+        first, second = next(whole), next(later)
+        assert first.keys() == second.keys()
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+def test_the_matching_alone_has_no_other_variables(data_dir):
+    alone = build_training(make_config(data_dir, auxiliary=("none",))).model
+    every = build_training(make_config(data_dir)).model
+    assert len(every.trainable_variables) > len(alone.trainable_variables)
+    seed_dropout(alone, 0, 0)
+    names = {variable.path.split("/")[0] for variable in alone.trainable_variables}
+    assert not {"next_session", "consistency", "incoherence", "masked_lm_head"} & names
+    assert "matching" in names
+
+
+def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
+    options = make_config("data", max_context_tokens=0, max_response_tokens=64)
+    assert options.context == Context(20, "before")
+    assert resolve(options).max_context_tokens == 448
+    assert options.resolve(_corpus(), positions=256).max_context_tokens == 192
+    with pytest.raises(OptionError, match="`max_response_tokens`=64: the encoder has only 70 p"):
+        options.resolve(_corpus(), positions=70)
+
+
+def _corpus():
+    import types
+
+    split = types.SimpleNamespace(sessions=100, utterances=100)
+    return types.SimpleNamespace(splits={"train": split}, max_sequence_length=50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"auxiliary": ("nsp",)}, "`auxiliary`=nsp: 'nsp': expected next_session, restoration"),
+        ({"auxiliary": ("none", "consistency")}, "none stands alone"),
+        ({"layout": "bucketed"}, "`layout`=bucketed: sequences of dialogues are packed or padded"),
+        ({"jit_compile": True}, "`jit_compile`=True: its shapes change at every step"),
+        ({"negatives": 8}, "`negatives`=8: they come from the other sessions of the batch"),
+        ({"context_side": "both"}, "`context_side`=both: has no meaning"),
+        ({"best_metric": "dev/cosine_r1"}, "`best_metric`=dev/cosine_r1: with these settings"),
+    ],
+)
+def test_settings_that_contradict_each_other(changes, message):
+    with pytest.raises(OptionError, match=message):
+        make_config("data", **changes)
