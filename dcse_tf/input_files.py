@@ -179,11 +179,6 @@ def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, byt
         yield number, raw
 
 
-def read_bare_lines(path: pathlib.Path) -> list[str]:
-    """All lines of a text file, blank ones too; see `iterate_bare_lines`."""
-    return list(iterate_bare_lines(path))
-
-
 @contextlib.contextmanager
 def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Opens a file to read bytes: plain, .gz, or .zip with one file inside.

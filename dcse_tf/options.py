@@ -1,14 +1,18 @@
 """What all configurations share: options with help, validation, JSON in and out."""
 
+import copy
 import dataclasses
 import json
 import os
 import pathlib
+import types
+import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import parse_json
+from dcse_tf.plugins import load_plugins
 
 # What TensorFlow takes: int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -53,8 +57,8 @@ def option(
         files: whether it names files that the job reads; the command line looks for them before
             anything is loaded.
         writes: whether it names a file or a folder that the job replaces.
-        ignored_elsewhere: whether a sibling class without this option ignores it where it is
-            given, so that one flag file can serve them all; otherwise it is refused there.
+        ignored_elsewhere: whether the entries of a family that lack this option ignore it, so
+            that one flag file can serve them all; otherwise they refuse it.
     """
     metadata = {
         "help": help,
@@ -83,7 +87,13 @@ def redefault(owner: "type[Options]", name: str, default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base of the configurations. Checks itself when it is made."""
+    """Base of the configurations. Checks itself when it is made.
+
+    Attributes:
+        family: of a class that stands for a family on the command line, and of it alone.
+    """
+
+    family: ClassVar["Family | None"] = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -92,8 +102,9 @@ class Options:
 
     @classmethod
     def all_fields(cls) -> Sequence[dataclasses.Field]:
-        """The options that a command line offers; a family of classes offers those of all."""
-        return dataclasses.fields(cls)
+        """The options that a command line offers: of a family those of all its entries."""
+        family = vars(cls).get("family")
+        return family.merge_fields(cls) if family else dataclasses.fields(cls)
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Raises OptionError: a setting contradicts the others."""
@@ -114,7 +125,13 @@ class Options:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds a configuration; unknown names raise OptionError."""
+        """Builds a configuration, of a family that of the entry which the values choose.
+
+        Raises:
+            OptionError: an option is unknown, belongs to other entries, or cannot be used.
+        """
+        if family := vars(cls).get("family"):
+            return family.choose(cls, values)
         _refuse_unknown(cls, values)
         # JSON has lists only; list options are tuples, so that a configuration cannot change.
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
@@ -131,6 +148,141 @@ class Options:
             return cls.from_dict(parse_json(path.read_text()))
         except (ValueError, TypeError) as error:
             raise OptionError(f"{path}: not a {cls.__name__}: {error}") from error
+
+
+class Entry(typing.Protocol):
+    """What a family knows of an entry."""
+
+    @property
+    def name(self) -> str:
+        """What the option that chooses calls it."""
+
+    @property
+    def options(self) -> type[Options]:
+        """The class of its options."""
+
+
+E = typing.TypeVar("E", bound=Entry)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family(typing.Generic[E]):
+    """Entries with options of their own, among which an option of one command line chooses.
+
+    The command line has the options of all entries. An option that several of them have is one
+    flag, so they declare it alike; only its default may differ (see `redefault`).
+
+    Attributes:
+        chooser: the option that chooses.
+        entries: by their names, in the order of their registration.
+    """
+
+    chooser: str
+    entries: dict[str, E] = dataclasses.field(default_factory=dict)
+
+    def register(self, entry: E) -> None:
+        """Adds an entry.
+
+        Raises:
+            ValueError: there is an entry of this name, or one that declares an option otherwise.
+        """
+        who = f"{self.chooser} {entry.name!r}"
+        if not entry.name or entry.name in self.entries:
+            raise ValueError(f"{who}: expected a name that no other has")
+        declared = self._list_fields()
+        for field in _resolve_fields(entry.options):
+            for other, theirs in declared.get(field.name, {}).items():
+                if (field.type, field.metadata) != (theirs.type, theirs.metadata):
+                    raise ValueError(
+                        f"{who}: declares option {field.name!r} otherwise than {other!r}, and one "
+                        "flag stands for both; give it another name, or only another default by "
+                        "`redefault`"
+                    )
+        self.entries[entry.name] = entry
+
+    def choose(self, cls: type[Options], values: Mapping[str, Any]) -> Any:
+        """The options of the entry that the values name, or else of the default one.
+
+        Args:
+            cls: the class that stands for the family.
+            values: by the options' names.
+
+        Raises:
+            OptionError: an option is unknown, belongs to other entries, or cannot be used.
+        """
+        load_plugins()
+        field = self._find_chooser(cls)
+        name: Any = values.get(self.chooser) or field.default
+        _check(field, name)
+        options = self.entries[name].options
+        declared = self._list_fields()
+        kept = {}
+        for key, value in {**values, self.chooser: name}.items():
+            owners = declared.get(key, {})
+            if name in owners or not owners:  # what no entry has is refused there
+                kept[key] = value
+            elif not any(field.metadata["ignored_elsewhere"] for field in owners.values()):
+                raise OptionError(
+                    f"`{key}`={show(value)}: has no meaning with `{self.chooser}`={name}, only "
+                    f"with {', '.join(owners)}"
+                )
+        if self.chooser not in declared:
+            del kept[self.chooser]
+        return options.from_dict(kept)
+
+    def merge_fields(self, cls: type[Options]) -> list[dataclasses.Field]:
+        """The option that chooses, and one field for every option that any entry has.
+
+        The help says where entries differ. The default is None where they have different ones.
+        """
+        load_plugins()
+        declared = self._list_fields()
+        declared.pop(self.chooser, None)
+        return [self._find_chooser(cls), *map(self._merge, declared.values())]
+
+    def _merge(self, fields: dict[str, dataclasses.Field]) -> dataclasses.Field:
+        """One field for those of a name, by the entries that have one."""
+        merged = copy.copy(next(iter(fields.values())))
+        text = merged.metadata["help"]
+        if without := [name for name in self.entries if name not in fields]:
+            few = len(without) < len(fields)
+            text += f" Not of {', '.join(without)}." if few else f" Only of {', '.join(fields)}."
+
+        by_default: dict[Any, list[str]] = {}
+        for name, field in fields.items():
+            by_default.setdefault(field.default, []).append(name)
+        if len(by_default) > 1:
+            merged.default = None
+            usual = max(by_default, key=lambda value: len(by_default[value]))
+            del by_default[usual]
+            told = (f"{_tell(value)} ({', '.join(names)})" for value, names in by_default.items())
+            text += f" Default: {'; '.join(told)}; otherwise {_tell(usual)}."
+        merged.metadata = types.MappingProxyType({**merged.metadata, "help": text})
+        return merged
+
+    def _find_chooser(self, cls: type[Options]) -> dataclasses.Field:
+        return next(field for field in _resolve_fields(cls) if field.name == self.chooser)
+
+    def _list_fields(self) -> dict[str, dict[str, dataclasses.Field]]:
+        """The options by their names, and each by the entries that have it."""
+        found: dict[str, dict[str, dataclasses.Field]] = {}
+        for name, entry in self.entries.items():
+            for field in _resolve_fields(entry.options):
+                found.setdefault(field.name, {})[name] = field
+        return found
+
+
+def _tell(default: Any) -> str:
+    return show(default) or "none"
+
+
+def _resolve_fields(cls: type[Options]) -> list[dataclasses.Field]:
+    """Copies of the fields, with types where `from __future__ import annotations` left texts."""
+    hints = typing.get_type_hints(cls)
+    fields = [copy.copy(field) for field in dataclasses.fields(cls)]
+    for field in fields:
+        field.type = hints[field.name]
+    return fields
 
 
 def _refuse_unknown(cls: type, values: Mapping[str, Any]) -> None:

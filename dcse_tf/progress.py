@@ -128,7 +128,7 @@ class Progress:
         """
         self.done = done
         self.total = total or self.total
-        now, moves = self._clock(), _can_move()
+        now, moves = self._clock(), can_move()
         if self._shown is None:
             due = moves or now - self._started >= self._every
         else:
@@ -164,7 +164,7 @@ class Progress:
             erase()
 
 
-def _can_move() -> bool:
+def can_move() -> bool:
     """Whether stderr can take back what it shows: a terminal, or a notebook's output."""
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
 

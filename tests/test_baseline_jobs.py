@@ -13,7 +13,7 @@ from tiny_bert import DIM, LAYERS
 from train_options import make_options
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.options import FitBaselineOptions, make_command_options
+from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.baselines.registry import BASELINES, FittedToEmbeddings, FittedToTexts
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -272,11 +272,11 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
         ({"kind": "word_vectors"}, "`word_vectors` is required"),
         (
             {"kind": "flow", "encoder": "a", "data_dir": "d", "dimensions": 3},
-            "`dimensions`=3 has no meaning with `kind`=flow",
+            "`dimensions`=3: has no meaning with `kind`=flow, only with whitening",
         ),
         (
             {"kind": "word_vectors", "word_vectors": "a.txt", "pooling": "cls"},
-            "`pooling`=cls has no meaning with `kind`=word_vectors",
+            "`pooling`=cls: has no meaning with `kind`=word_vectors",
         ),
         ({"kind": "word_vectors", "word_vectors": "a.npz"}, "`word_index` goes with"),
         (
@@ -287,7 +287,7 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(OptionError, match=message):
-        make_command_options()(output_dir="out", **settings)
+        FitBaselineOptions.from_dict({"output_dir": "out", **settings})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,13 +357,13 @@ def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues
 
 
 def test_the_command_line_has_the_settings_of_what_was_registered(registered):
-    options = make_command_options()
-    fields = {field.name: field for field in dataclasses.fields(options)}
-    assert fields["share"].metadata["help"] == "centering: How much of the mean is subtracted."
-    assert fields["kind"].metadata["choices"] == (*KINDS, "centering", "lengths")
-    assert [field.name for field in FitBaselineOptions.all_fields()] == list(fields)
-    found = options(kind="centering", encoder="e", data_dir="d", output_dir="o", share=0.5).select()
-    assert found == CenteringOptions(encoder="e", data_dir="d", output_dir="o", share=0.5)
+    fields = {field.name: field for field in FitBaselineOptions.all_fields()}
+    text = "How much of the mean is subtracted. Only of centering."
+    assert fields["share"].metadata["help"] == text
+    assert list(fields["kind"].metadata["choices"]) == [*KINDS, "centering", "lengths"]
+    given = {"encoder": "e", "data_dir": "d", "output_dir": "o", "share": 0.5}
+    found = FitBaselineOptions.from_dict({"kind": "centering", **given})
+    assert found == CenteringOptions(**given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,8 +374,8 @@ class OtherDepthOptions(FittedToTexts):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("flow", LengthsOptions, "flow: there is one of this name"),
-        ("other", OtherDepthOptions, "flow declares `depth` differently"),
+        ("flow", LengthsOptions, "'flow': expected a name that no other has"),
+        ("other", OtherDepthOptions, "'other': declares option 'depth' otherwise than 'flow'"),
     ],
 )
 def test_a_baseline_that_would_hide_another_is_refused(name, options, message):

@@ -49,6 +49,27 @@ def make_rows():
     return load("measure").run_rounds(cases, rounds=3)
 
 
+def test_a_run_that_is_cut_off_has_told_the_rows_of_its_whole_rounds():
+    a, b = (fixed_case(name, [1.0, 2.0], [], samples=4) for name in "ab")
+    told = []
+    with pytest.raises(IndexError):  # the third round has no time
+        load("measure").run_rounds([a, b], rounds=3, tell=told.append)
+    assert [[[r.seconds for r in row.rounds] for row in rows] for rows in told] == [
+        [[1.0], [1.0]],
+        [[1.0, 2.0], [1.0, 2.0]],
+    ]
+
+
+def test_the_ratio_of_two_checkouts_is_one_line():
+    """Twice, 4 times and 4 times as fast, by 6, 2 and 3 times less of the processor."""
+    rows = make_rows()
+    for row, seconds in zip(rows, ([6.0, 2.0, 3.0], [1.0, 1.0, 1.0]), strict=True):
+        for each, value in zip(row.rounds, seconds, strict=True):
+            each.more["processor s"] = value
+    line = load("compare").describe_ratio("train", *rows)
+    assert line == "  train    4.000 (2.000 to 4.000); by processor time 3.000"
+
+
 def test_a_summary_by_hand():
     slow, fast = make_rows()
     # Rates 16, 32 and 8 against 8, 8 and 2 of the same rounds: 2, 4 and 4 times.

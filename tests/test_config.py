@@ -5,7 +5,7 @@ import math
 import pytest
 from train_options import resolve
 
-from dcse_tf.baselines.options import make_command_options
+from dcse_tf.baselines.flow import FlowOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
@@ -21,8 +21,6 @@ from dcse_tf.tools.options import (
     InspectOptions,
     MergeStsOptions,
 )
-
-FitBaselineOptions = make_command_options()
 
 # The least that each job needs, with a value or two that are not the default.
 CONFIGS = {
@@ -42,7 +40,7 @@ CONFIGS = {
     MergeStsOptions: {"sheets": ("a.csv", "b_*.csv"), "output": "sts.txt", "min_annotators": 2},
     CompareOptions: {"results": ("a.json", "b.json")},
     ExplainOptions: {"model": "run", "input": "a.jsonl", "output_dir": "out", "response": 2},
-    FitBaselineOptions: {"encoder": "bert", "data_dir": "d", "kind": "flow", "output_dir": "out"},
+    FlowOptions: {"encoder": "bert", "data_dir": "d", "output_dir": "out"},
 }
 each_config = pytest.mark.parametrize(
     ("config", "values"), CONFIGS.items(), ids=lambda value: getattr(value, "__name__", "")
@@ -385,9 +383,9 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
             {"model": "m", "output": "m/encoder/config.json"},
             "what `model`=m reads",
         ),
-        (FitBaselineOptions, {"output_dir": "d/vocabulary"}, "lies in what `data_dir`=d reads"),
+        (FlowOptions, {"output_dir": "d/vocabulary"}, "lies in what `data_dir`=d reads"),
         (MergeStsOptions, {"output": "a.csv"}, "would take the place of `sheets`=a.csv"),
-        (FitBaselineOptions, {"output_dir": "d"}, "would take the place of `data_dir`=d"),
+        (FlowOptions, {"output_dir": "d"}, "would take the place of `data_dir`=d"),
     ],
 )
 def test_what_is_read_is_not_written_over(config, changes, message):

@@ -1,8 +1,10 @@
 """The outer loop, driven by a trainer that only counts."""
 
+import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 
@@ -50,13 +52,15 @@ class CountingTrainer:
     def step(self):
         return int(self.optimizer.iterations.numpy())
 
-    def train(self, iterator, num_steps, loss_limit=math.inf):
+    def train(self, iterator, num_steps, loss_limit=math.inf, tell=None):
         for done in range(1, num_steps + 1):
             step = int(self.optimizer.iterations.numpy())
             batch = next(iterator)
             assert batch == step + 1
             self.weight.assign_add([[float(batch)]])
             self.optimizer.iterations.assign(step + 1)
+            if tell:
+                tell({**METRICS, "steps": float(done), "diverged": 0.0})
             diverged = step in self._bad
             if step + 1 == self._stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -196,6 +200,28 @@ def test_hooks_are_called_at_their_own_steps_and_told_of_every_stretch(tmp_path)
     assert called == [("begin", 6, True), ("due", 6, True), ("end", 6)]
 
 
+def test_the_line_of_a_terminal_moves_between_two_reports(tmp_path, monkeypatch):
+    """A report comes every 3 steps and at evaluations; this trainer tells of every step."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("dcse_tf.progress._REFRESH", 0.0)
+    called = []
+
+    class Watch(Hook):
+        def within_stretch(self, stretch):
+            called.append((stretch.step, stretch.taken))
+
+        def after_stretch(self, stretch):
+            called.append(stretch.step)
+            assert "steps" not in stretch.metrics
+
+    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Watch()])
+    assert called == [(1, 1), (2, 2), (3, 3), 3, (4, 1), (5, 2), 5, (6, 1), 6]
+    shown = re.findall(r"(\d) of 6 steps, .*?, loss 1, samples_per_second", terminal.getvalue())
+    assert set(shown) == set("123456")
+
+
 def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
     """Else a run that is cut off between the two would evaluate the step twice, or never."""
     trainer = CountingTrainer()
@@ -263,10 +289,10 @@ def _cut_off(run_dir, by_step, after):
     evaluate, _ = _scores_by_step(trainer, by_step)
     train = trainer.train
 
-    def die(iterator, num_steps, loss_limit):
+    def die(*arguments):
         if trainer.step >= after:
             raise KeyboardInterrupt
-        return train(iterator, num_steps, loss_limit)
+        return train(*arguments)
 
     trainer.train = die
     with pytest.raises(KeyboardInterrupt):

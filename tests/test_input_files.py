@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 from absl import logging
+from bare_lines import read_bare_lines
 
 from dcse_tf import input_files
 from dcse_tf.errors import InputError
@@ -15,7 +16,6 @@ from dcse_tf.input_files import (
     find_package,
     iterate_bare_lines,
     plain_name,
-    read_bare_lines,
     read_lines,
     resolve_inputs,
 )
@@ -298,10 +298,10 @@ def test_a_small_file_of_one_endless_line_is_refused_within_bounded_memory(tmp_p
         for _ in range(32):
             file.write(bytes(1 << 24))
     code = (
-        "import pathlib, resource, sys; from dcse_tf.input_files import read_bare_lines; "
+        "import pathlib, resource, sys; from dcse_tf.input_files import iterate_bare_lines; "
         "used = int(pathlib.Path('/proc/self/statm').read_text().split()[0]) * 4096; "
         "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), used + (1 << 28))); "
-        "read_bare_lines(pathlib.Path(sys.argv[1]))"
+        "list(iterate_bare_lines(pathlib.Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.gz")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -150,9 +150,10 @@ def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_pa
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
+    # Set first, so that the stand-in, which is imported next, is taken away after the test.
+    monkeypatch.setitem(sys.modules, "chitchat_dataset", None)
+    monkeypatch.delitem(sys.modules, "chitchat_dataset")
     exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
-    monkeypatch.delitem(sys.modules, "chitchat_dataset", raising=False)
     written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
     assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
     assert [len(turns) for _, turns in written] == [3, 1, 0]

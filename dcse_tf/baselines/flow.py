@@ -71,7 +71,7 @@ def _make_layer(fitted: Fitted, dim: int):
 FLOW = BaselineSpec(
     name="flow",
     help="embeddings to a Gaussian by an invertible network that is fitted by maximum likelihood "
-    "(BERT-flow, Li et al. 2020)",
+    "as in BERT-flow, Li et al. 2020",
     options=FlowOptions,
     fit=_fit,
     make_layer=_make_layer,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dcse_tf.model.options import EncoderOptions
-from dcse_tf.options import Options, option
+from dcse_tf.options import Family, Options, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BaselineSpec:
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
             `FittedToTexts`, or of `BaselineOptions` if it needs no corpus. A setting that
-            another baseline has as well must be declared identically.
+            another baseline has as well is declared alike; its default may differ.
         fit: (options, corpus) to what was fitted.
         make_layer: (what was fitted, dimensions of the encoder) to a built layer from embeddings
             `[n, dim]` to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
@@ -138,31 +138,19 @@ class BaselineSpec:
             raise ValueError(f"baseline {self.name}: give make_layer or make_encode, not both")
 
 
-BASELINES: dict[str, BaselineSpec] = {}
+FAMILY: Family[BaselineSpec] = Family("kind")
+# In the order of their registration.
+BASELINES = FAMILY.entries
 
 
 def register_baseline(spec: BaselineSpec) -> None:
     """Makes a baseline known to `fit_baseline`, and to whatever loads an encoder.
 
     Raises:
-        ValueError: the name is taken, or a setting is declared otherwise by another baseline.
+        ValueError: there is a baseline of this name, or another baseline declares an option of
+            the same name otherwise, so that one flag cannot stand for both.
     """
-    if spec.name in BASELINES:
-        raise ValueError(f"baseline {spec.name}: there is one of this name already")
-    for other in BASELINES.values():
-        theirs = {field.name: field for field in dataclasses.fields(other.options)}
-        for field in dataclasses.fields(spec.options):
-            same = theirs.get(field.name, field)
-            if (same.type, same.default, same.metadata) != (
-                field.type,
-                field.default,
-                field.metadata,
-            ):
-                raise ValueError(
-                    f"baseline {spec.name}: {other.name} declares `{field.name}` differently; "
-                    "on the command line they would be one flag"
-                )
-    BASELINES[spec.name] = spec
+    FAMILY.register(spec)
 
 
 def find_baseline(options: BaselineOptions) -> BaselineSpec:

@@ -168,7 +168,7 @@ def _make_layer(fitted: Fitted, dim: int):
 
 WHITENING = BaselineSpec(
     name="whitening",
-    help="embeddings to zero mean and identity covariance (Su et al. 2021)",
+    help="embeddings to zero mean and identity covariance, Su et al. 2021",
     options=WhiteningOptions,
     fit=_fit,
     make_layer=_make_layer,

@@ -14,6 +14,7 @@ from typing import Any
 import dcse_tf
 from dcse_tf import progress
 from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.registry import BaselineOptions
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
 from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
@@ -83,13 +84,12 @@ def train(options: TrainOptions) -> None:
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 
-def fit_baseline(options: FitBaselineOptions) -> None:
+def fit_baseline(options: BaselineOptions) -> None:
     """Fits an untrained baseline: whitening, flow, or averaged word vectors."""
     from dcse_tf.tools import fit_baseline as job
 
-    chosen = options.select()
-    print(job.fit_baseline(chosen))
-    print(f"the baseline is in {chosen.output_dir}; evaluate it with --model={chosen.output_dir}")
+    print(job.fit_baseline(options))
+    print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
 
 
 def evaluate(options: EvaluateOptions) -> None:

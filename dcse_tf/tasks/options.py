@@ -4,13 +4,11 @@ A task's own class adds its options to these and says its defaults, see `dcse_tf
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
-from dcse_tf.options import OptionError, Options, option, show
-from dcse_tf.plugins import load_plugins
+from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import registry
 
 if TYPE_CHECKING:
@@ -94,7 +92,13 @@ class RunOptions(Options):
 class TrainOptions(RunOptions):
     """Trains an encoder: on dialogues, on single utterances, or by masked language modelling."""
 
-    task: str = option("", "What the encoder is to learn, and from what.", choices=registry.TASKS)
+    family = registry.FAMILY
+
+    task: str = option(
+        "dialogue_cse",
+        "What the encoder is to learn, and from what.",
+        choices=registry.TASKS,
+    )
     data_dir: str = option("", "Folder that prepare_data wrote.", required=True)
     encoder: str = option(
         "",
@@ -187,41 +191,6 @@ class TrainOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check()
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds the options of the task that the values name, the first task's without a name.
-
-        Raises:
-            OptionError: an option is unknown, belongs to other tasks, or cannot be used.
-        """
-        if cls is not TrainOptions:
-            return super().from_dict(values)
-        load_plugins()
-        task = values.get("task") or next(iter(registry.TASKS))
-        if task not in registry.TASKS:
-            known = ", ".join(map(repr, registry.TASKS))
-            raise OptionError(f"`task`={show(task)}: expected one of {known}")
-        options = registry.TASKS[task].options
-        own = {field.name for field in dataclasses.fields(options)}
-        kept = {}
-        for name, value in values.items():
-            others = registry.fields_named(name)
-            if name in own or not others:  # what no task has is refused there
-                kept[name] = value
-            elif not any(field.metadata["ignored_elsewhere"] for field in others.values()):
-                raise OptionError(
-                    f"`{name}`={show(value)}: has no meaning with `task`={task}, only with "
-                    f"{', '.join(others)}"
-                )
-        return options.from_dict({**kept, "task": task})
-
-    @classmethod
-    def all_fields(cls) -> Sequence[dataclasses.Field]:
-        if cls is not TrainOptions:
-            return super().all_fields()
-        load_plugins()
-        return registry.all_fields()
 
     @property
     def context(self) -> Context:

@@ -18,6 +18,7 @@ from absl import logging
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import parse_json
+from dcse_tf.progress import can_move
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.training.checkpoint_store import CheckpointStore, step_of
 from dcse_tf.training.trainer import Trainer
@@ -211,6 +212,9 @@ class Hook:
     def after_stretch(self, stretch: Stretch) -> None:
         """Called after each stretch in which a step was taken, unless it diverged."""
 
+    def within_stretch(self, stretch: Stretch) -> None:
+        """Called every few seconds with a stretch's steps so far, where a line can move."""
+
     def end(self, step: int) -> None:
         """Called when the last step is taken."""
 
@@ -346,14 +350,25 @@ class Controller:
         target = min([self._steps, *(b for b in boundaries if b is not None)])
 
         begun = time.monotonic()
-        metrics = self._trainer.train(iterator, target - step, self._divergence.loss_limit)
-        seconds = time.monotonic() - begun
-        taken = round(metrics.pop("steps"))
-        if metrics.pop("diverged"):
-            return self._go_back(step + taken - 1)
-        if taken:
+
+        def measure(metrics: Scores) -> Stretch:
+            seconds, taken = time.monotonic() - begun, round(metrics["steps"])
+            rest = {k: v for k, v in metrics.items() if k not in ("steps", "diverged")}
+            return Stretch(step + taken, taken, seconds, rest)
+
+        def tell(metrics: Scores) -> None:
             for hook in self._hooks:
-                hook.after_stretch(Stretch(step + taken, taken, seconds, dict(metrics)))
+                hook.within_stretch(measure(metrics))
+
+        metrics = self._trainer.train(
+            iterator, target - step, self._divergence.loss_limit, tell if can_move() else None
+        )
+        stretch = measure(metrics)
+        if metrics["diverged"]:
+            return self._go_back(stretch.step - 1)
+        if stretch.taken:
+            for hook in self._hooks:
+                hook.after_stretch(stretch)
         return iterator
 
     def _go_back(self, bad: int) -> Iterator[Any]:

@@ -45,8 +45,19 @@ class Report(Hook):
         # A line a report where the line cannot move, as in a log file.
         self._progress = Progress("steps", self._steps, already=step, every=0.0)
 
+    def within_stretch(self, stretch: Stretch) -> None:
+        self._progress.update(stretch.step, self._steps, **self._measure(stretch))
+
     def after_stretch(self, stretch: Stretch) -> None:
-        metrics, step = dict(stretch.metrics), stretch.step
+        metrics, step = self._measure(stretch), stretch.step
+        self._summaries.scalars("train", metrics, step)
+        self._progress.update(step, self._steps, **metrics)
+        if advice := self._advise(metrics):
+            logging.warning("%s", advice)
+            self._summaries.text("advice", advice, step)
+
+    def _measure(self, stretch: Stretch) -> Scores:
+        metrics = dict(stretch.metrics)
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
         metrics["step_seconds"] = stretch.seconds / stretch.taken
         if without_negatives := metrics.pop("without_negatives"):
@@ -54,12 +65,8 @@ class Report(Hook):
         for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / stretch.seconds
         metrics["learning_rate"] = self._learning_rate()
-
-        self._summaries.scalars("train", metrics, step)
-        self._progress.update(step, self._steps, **metrics)
-        if advice := self._advise(metrics):
-            logging.warning("%s", advice)
-            self._summaries.text("advice", advice, step)
+        # The end of a long line is cut off, so what is looked at most comes first.
+        return {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
 
     def end(self, step: int) -> None:
         self._progress.close()

@@ -1,7 +1,8 @@
 """The inner loop: devices, the optimizer, and steps of training on batches."""
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -95,6 +96,9 @@ def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> keras.optimiz
 
 COUNTS = ("samples", "tokens", "cells", "without_negatives")
 
+# Seconds between two calls of `tell`, each of which interrupts the steps for a moment.
+_TELL_EVERY = 2.0
+
 
 def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
     """Sets the state of every dropout, so that (seed, step, layer, replica) decide its masks.
@@ -163,6 +167,7 @@ class Trainer:
         self._clip_norm = clip_norm
         self._seed = seed
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
+        self._pace = 1  # steps between two calls of `tell`
         self._differentiate = self._sum_gradients
         if jit_compile:
             self._differentiate = tf.function(self._sum_gradients, jit_compile=True)
@@ -171,7 +176,11 @@ class Trainer:
             optimizer.build(model.trainable_variables)
 
     def train(
-        self, iterator: Iterator[Any], num_steps: int, loss_limit: float = math.inf
+        self,
+        iterator: Iterator[Any],
+        num_steps: int,
+        loss_limit: float = math.inf,
+        tell: Callable[[dict[str, float]], None] | None = None,
     ) -> dict[str, float]:
         """Takes steps, fewer if a stop is asked for or the loss diverges.
 
@@ -179,15 +188,29 @@ class Trainer:
             iterator: over the distributed dataset.
             num_steps: how many at most.
             loss_limit: a step's loss above it, or one that is no number, ends the steps.
+            tell: is given what is returned, of the steps so far, every few seconds.
 
         Returns:
             The task's metrics averaged over the rows of these steps, `gradient_norm` (before
             clipping) averaged over the steps, and the counts; `steps` taken; `diverged`, 1 if the
             last of them did, else 0.
         """
-        sums, diverged = self._train(
-            iterator, tf.constant(num_steps, tf.int32), tf.constant(loss_limit, tf.float32)
-        )
+        limit = tf.constant(loss_limit, tf.float32)
+        sums = {name: tf.zeros([]) for name in (*self._names, "gradient_norm", "steps")}
+        taken, ended = 0, False
+        while not ended:
+            count = min(num_steps - taken, self._pace) if tell else num_steps
+            begun = time.monotonic()
+            # It adds to the sums, so that they are the same bits however often it is interrupted.
+            sums, diverged = self._train(iterator, tf.constant(count), limit, sums)
+            goal, taken = taken + count, int(sums["steps"])
+            ended = bool(diverged) or taken < goal or taken == num_steps
+            if tell and not ended:
+                self._pace = max(1, int(count * _TELL_EVERY / (time.monotonic() - begun)))
+                tell(self._average(sums, diverged))
+        return self._average(sums, diverged)
+
+    def _average(self, sums: Tensors, diverged: tf.Tensor) -> dict[str, float]:
         values = {name: float(value) for name, value in sums.items()}
         weight, steps = values.pop("weight"), values.pop("steps")
         counts = {name: values.pop(name) for name in COUNTS}
@@ -198,9 +221,8 @@ class Trainer:
 
     @tf.function(reduce_retracing=True)
     def _train(
-        self, iterator: Iterator[Any], num_steps: tf.Tensor, loss_limit: tf.Tensor
+        self, iterator: Iterator[Any], num_steps: tf.Tensor, loss_limit: tf.Tensor, totals: Tensors
     ) -> tuple[Tensors, tf.Tensor]:
-        totals = {name: tf.zeros([]) for name in (*self._names, "gradient_norm", "steps")}
         diverged = tf.constant(False)
         for _ in tf.range(num_steps):
             if diverged or self._stop_asked.read_value():

@@ -6,7 +6,9 @@ Both run the same command lines on the same drawn dialogues, each run in a proce
 turns. Train: samples a second of the recommended preset's steps after the first 10, without saving
 and evaluation. Embed and prepare: two sizes of input, and what the larger one takes more, so that
 start-up is left out; it is shown beside. Where other work distorts the times, the ratios by
-processor time are the ones to look at. About 10 minutes on 2 quiet cores.
+processor time are the ones to look at. The ratios so far are printed after every round, and
+written to --output, so that a comparison that is cut off leaves them. About 10 minutes on 2 quiet
+cores.
 """
 
 import argparse
@@ -36,9 +38,17 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def describe_ratio(subject: str, before: measure.Row, after: measure.Row) -> str:
+    """A line with the median of the ratios, their spread, and that by processor time."""
+    spread = f"({after.ratio_low:.3f} to {after.ratio_high:.3f})"
+    pairs = zip(before.rounds, after.rounds)
+    work = statistics.median(a.more["processor s"] / b.more["processor s"] for a, b in pairs)
+    return f"  {subject:<8} {after.ratio:.3f} {spread}; by processor time {work:.3f}"
+
+
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    results = {}
+    results: dict[str, list[measure.Row]] = {}
     with tempfile.TemporaryDirectory() as name:
         work_dir = pathlib.Path(name)
         inputs = jobs.write_inputs(work_dir, args.turns, args.sentences)
@@ -46,21 +56,25 @@ def main() -> None:
             side: jobs.Checkout(getattr(args, side), work_dir / side, args.encoder)
             for side in ("before", "after")
         }
+        places = {side: str(checkout.path) for side, checkout in checkouts.items()}
+
         for subject in args.subjects:
             print(subject, flush=True)
+
+            def keep(rows: list[measure.Row], subject: str = subject) -> None:
+                results[subject] = rows
+                print(f"{describe_ratio(subject, *rows)}, so far", flush=True)
+                measure.write_json(args.output, results, checkouts=places)
+
             cases = [
                 checkout.case(side, subject, inputs, args) for side, checkout in checkouts.items()
             ]
-            results[subject] = measure.run_rounds(cases, args.rounds)
+            measure.run_rounds(cases, args.rounds, tell=keep)
             print(measure.format_rows(results[subject]), flush=True)
+
     print("\nspeed of this checkout as a ratio to the other's (1 = the same, 2 = twice as fast):")
-    for subject, (before, after) in results.items():
-        spread = f"({after.ratio_low:.3f} to {after.ratio_high:.3f})"
-        pairs = zip(before.rounds, after.rounds)
-        work = statistics.median(a.more["processor s"] / b.more["processor s"] for a, b in pairs)
-        print(f"  {subject:<8} {after.ratio:.3f} {spread}; by processor time {work:.3f}")
-    places = {side: str(checkout.path) for side, checkout in checkouts.items()}
-    measure.write_json(args.output, results, checkouts=places)
+    for subject, rows in results.items():
+        print(describe_ratio(subject, *rows))
 
 
 if __name__ == "__main__":

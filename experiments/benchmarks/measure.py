@@ -93,15 +93,27 @@ def timed(function: Callable[[], Any], **counts: float) -> Callable[[], Round]:
     return run
 
 
-def run_rounds(cases: Sequence[Case], rounds: int, warm_up: int = 0) -> list[Row]:
+def run_rounds(
+    cases: Sequence[Case],
+    rounds: int,
+    warm_up: int = 0,
+    tell: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
     """Every case once a round; the warm-up's rounds are left out.
 
     The order is turned around every other round, so that no case always comes after another. The
     first case is the base of the ratios.
+
+    Args:
+        cases: what to measure.
+        rounds: how often.
+        warm_up: rounds before, which do not count.
+        tell: is called after every round with the rows so far.
     """
     if LOAD_BEFORE > LOAD_ALLOWED:
         print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
     results: list[list[Round]] = [[] for _ in cases]
+    rows: list[Row] = []
     for number in range(warm_up + rounds):
         order = list(enumerate(cases))[:: -1 if number % 2 else 1]
         for place, case in order:
@@ -110,7 +122,10 @@ def run_rounds(cases: Sequence[Case], rounds: int, warm_up: int = 0) -> list[Row
                 results[place].append(result)
                 rate = f"{_figure(result.rate(case.unit))} {case.unit}/s"
                 print(f"  round {number - warm_up + 1}: {case.name}: {rate}", flush=True)
-    return [_summarize(*pair, results[0]) for pair in zip(cases, results, strict=True)]
+        if number >= warm_up:
+            rows = [_summarize(*pair, results[0]) for pair in zip(cases, results, strict=True)]
+            tell(rows)
+    return rows
 
 
 def _summarize(case: Case, rounds: list[Round], base: list[Round]) -> Row:
@@ -128,7 +143,7 @@ def _summarize(case: Case, rounds: list[Round], base: list[Round]) -> Row:
         *_spread(rates),
         *_spread(ratios),
         {**others, **more},
-        rounds,
+        list(rounds),
     )
 
 
@@ -199,7 +214,6 @@ def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=2, default=dataclasses.asdict)
     path.write_text(text + "\n", encoding="utf-8")
-    print(f"written to {path}")
 
 
 def cpu_model() -> str:

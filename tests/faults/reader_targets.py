@@ -26,7 +26,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
-from dcse_tf.input_files import BadLines, read_bare_lines
+from dcse_tf.input_files import BadLines, iterate_bare_lines
 from dcse_tf.model import checkpoints, vectors, weights
 from dcse_tf.model import checkpoints as sentence_modules
 from dcse_tf.model.tokenizer import SPECIAL_TOKENS, read_vocabulary
@@ -244,7 +244,9 @@ TARGETS: dict[str, Target] = {
     },
     "gzip": Target("a.jsonl.gz", _read_corpus("jsonl"), (gzip.compress(_LINES, mtime=0),)),
     "zip": Target("a.jsonl.zip", _read_corpus("jsonl"), (_zip(_LINES),)),
-    "sentences": Target("a.txt", read_bare_lines, ("一\n\nb\r\n".encode(),)),
+    "sentences": Target(
+        "a.txt", lambda path: list(iterate_bare_lines(path)), ("一\n\nb\r\n".encode(),)
+    ),
     "csv": Target("a.csv", _read_table, (b'text,intent\n"a ""b""",x\nc,\n',)),
     "tsv": Target("a.tsv", _read_table, (b"text\tintent\na b\tx\nc\t\n",)),
     "retrieval": Target(

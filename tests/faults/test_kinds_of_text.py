@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from bare_lines import read_bare_lines
 from dialogue_files import run
 
 from dcse_tf.data.options import PrepareOptions
@@ -11,7 +12,6 @@ from dcse_tf.data.prepare import prepare
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
-from dcse_tf.input_files import read_bare_lines
 
 WHOLE = {
     "session_tsv": ["s1\ta\tqué tal", "s1\tb\tit left today", "s2\ta\thi", "s2\tb\tho"],
