@@ -179,6 +179,93 @@ def bert(
     return x
 
 
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def lstm(rows: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+    """Hochreiter and Schmidhuber 1997 with a forget gate, from a state of zeros.
+
+    Args:
+        rows: `[n, d]`.
+        weights: `[d, 4 u]`, `[u, 4 u]` and `[4 u]`: of the input, of the last output, and the bias,
+            each for the input gate, the forget gate, the candidate and the output gate.
+
+    Returns:
+        `[n, u]`.
+    """
+    kernel, recurrent, bias = weights
+    units = len(recurrent)
+    hidden, cell, outputs = np.zeros(units), np.zeros(units), []
+    for row in rows:
+        parts = np.split(row @ kernel + hidden @ recurrent + bias, 4)
+        before, hidden, cell = cell, np.zeros(units), np.zeros(units)
+        for k in range(units):
+            kept, added = sigmoid(parts[1][k]) * before[k], sigmoid(parts[0][k])
+            cell[k] = kept + added * math.tanh(parts[2][k])
+            hidden[k] = sigmoid(parts[3][k]) * math.tanh(cell[k])
+        outputs.append(hidden)
+    return np.array(outputs)
+
+
+def bilstm(
+    rows: np.ndarray, forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Two LSTMs, the second from the last row to the first, side by side: `[n, 2 u]`."""
+    there, back = lstm(rows, forward), lstm(rows[::-1], backward)[::-1]
+    return np.concatenate([there, back], axis=1)
+
+
+def _lstm_weights(tensors: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+    return [tensors[f"{name}.{part}"] for part in ("kernel", "recurrent_kernel", "bias")]
+
+
+def dual_lstm(
+    first: Sequence[int], second: Sequence[int], tensors: dict[str, np.ndarray]
+) -> tuple[float, list[np.ndarray]]:
+    """Lowe et al. 2015, section 4.3: c^T M r, and the outputs for both segments' tokens."""
+    weights = _lstm_weights(tensors, "lstm")
+    outputs = [lstm(tensors["embedding"][list(ids)], weights) for ids in (first, second)]
+    c, r = (rows[-1] for rows in outputs)
+    matching = tensors["matching"]
+    score = sum(
+        float(c[i]) * float(matching[i, j]) * float(r[j])
+        for i in range(len(c))
+        for j in range(len(r))
+    )
+    return score, outputs
+
+
+def soft_alignment(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """For every row the sum of the others by the softmax of its products with them (ESIM)."""
+    weights = [softmax([float(row @ other) for other in others]) for row in rows]
+    return np.array([sum(w * other for w, other in zip(ws, others)) for ws in weights])
+
+
+def esim(
+    first: Sequence[int], second: Sequence[int], tensors: dict[str, np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Chen et al. 2017, sections 3.1 to 3.3, up to the pooled vector of both sides.
+
+    Returns:
+        `[8 u]`, and the first BiLSTM's outputs for both segments' tokens.
+    """
+
+    def read(rows: np.ndarray, name: str) -> np.ndarray:
+        directions = (f"{name}.forward", f"{name}.backward")
+        return bilstm(rows, *(_lstm_weights(tensors, direction) for direction in directions))
+
+    encoded = [read(tensors["embedding"][list(ids)], "context_lstm") for ids in (first, second)]
+    pooled = []
+    for own, other in (encoded, encoded[::-1]):
+        aligned = soft_alignment(own, other)
+        features = np.concatenate([own, aligned, own - aligned, own * aligned], axis=1)
+        narrowed = features @ tensors["projection.kernel"] + tensors["projection.bias"]
+        composed = read(np.maximum(narrowed, 0.0), "composition_lstm")
+        pooled += [mean_of_rows(composed), composed.max(axis=0)]
+    return np.concatenate(pooled), encoded
+
+
 def adamw(
     value: np.ndarray, gradients: Sequence[np.ndarray], rates: Sequence[float], decay: float
 ) -> np.ndarray:

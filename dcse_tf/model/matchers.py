@@ -1,0 +1,449 @@
+"""Matching models without a pre-trained language model: DualLSTM and ESIM.
+
+Both read the table that a cross-encoder reads (`dcse_tf.model.pairs`) and give what it gives: a
+vector for each row, on which a task puts its head, and a vector for each token.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import read_json_object
+from dcse_tf.model import weights as tensor_files
+from dcse_tf.model.matching import masked_mean
+from dcse_tf.model.segments import (
+    SegmentBiLSTM,
+    SegmentLSTM,
+    count_segments,
+    merge_segments,
+    split_segments,
+    take_last,
+)
+
+
+class PairMatcher(Protocol):
+    """What a model that matches two segments offers to the tasks.
+
+    Attributes:
+        token_embedding: the table of token vectors; `MaskedLMHead` can be tied to it.
+        pair_dim, tokens_dim: widths of what a call gives.
+    """
+
+    token_embedding: keras.layers.Embedding
+    pair_dim: int
+    tokens_dim: int
+
+    def __call__(
+        self,
+        token_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        padding_mask: tf.Tensor,
+        training: bool | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Reads a table of sequences, see `dcse_tf.model.pairs.join_pairs`.
+
+        Args:
+            token_ids: int32 `[rows, tokens]`, zero-padded.
+            segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
+            padding_mask: bool `[rows, tokens]`, True = real token.
+            training: whether there is dropout.
+
+        Returns:
+            pair: float32 `[rows, pair_dim]`, of both segments of a row; of a row with one segment,
+                a vector of finite numbers.
+            tokens: float32 `[rows, tokens, tokens_dim]`; where there is no token, finite numbers.
+        """
+
+
+# Wider than a BERT's 0.02: there a layer norm follows, here nothing scales the vectors up before
+# the first LSTM.
+_EMBEDDING_STDDEV = 0.1
+
+
+class _LSTMMatcher(keras.layers.Layer):
+    """What the two models share: settings, the embedding, and names for the weights."""
+
+    architecture = ""
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.dropout = dropout
+        self.seed = seed
+        self.supports_jit = False
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size, embedding_dim, dtype=self.dtype_policy, name="token_embedding"
+        )
+        self.embedding_dropout = self._make_dropout("embedding_dropout", 0)
+
+    def _make_dropout(self, name, position):
+        seed = self.seed + position
+        return keras.layers.Dropout(self.dropout, seed=seed, dtype=self.dtype_policy, name=name)
+
+    def build(self, token_ids_shape=None, segment_ids_shape=None, padding_mask_shape=None):
+        self.token_embedding.build()
+        self.build_reader()
+
+    def build_reader(self):
+        """Makes the weights behind the embedding."""
+        raise NotImplementedError
+
+    def embed(self, token_ids, training):
+        """float `[rows, tokens, embedding_dim]`."""
+        return self.embedding_dropout(self.token_embedding(token_ids), training=training)
+
+    def name_weights(self):
+        """The name in the file and the variable of every weight, a dict."""
+        raise NotImplementedError
+
+    def settings(self):
+        """What `build_matcher` needs to make such a model, a dict for a JSON file."""
+        names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+        return {name: getattr(self, name) for name in names}
+
+    def compute_output_shape(self, token_ids_shape, segment_ids_shape, padding_mask_shape):
+        return {
+            "pair": (token_ids_shape[0], self.pair_dim),
+            "tokens": (*token_ids_shape, self.tokens_dim),
+        }
+
+    def get_config(self):
+        settings = self.settings()
+        del settings["architecture"]
+        return {**super().get_config(), **settings, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class DualLSTM(_LSTMMatcher):
+    """One LSTM reads both segments, each by itself (Lowe et al. 2015, section 4.3).
+
+    With its final states c and r of the two segments, the paper's probability of a fitting pair is
+    sigma(c^T M r + b). "pair" is the products (c^T M)_i r_i, whose sum is c^T M r: a head of one
+    linear layer on it, with weights w and the bias b, gives c^T M diag(w) r + b, which is the
+    paper's score with the matrix M diag(w). Without a second segment r, and so "pair", is zero.
+
+    "tokens" are the LSTM's outputs: a token knows what stands before it in its segment.
+
+    M starts as the identity, as in the authors' code; the LSTM has no peepholes, unlike theirs.
+
+    Args:
+        vocabulary_size: entries of the vocabulary.
+        embedding_dim: of the token vectors.
+        hidden_dim: of the LSTM's state.
+        dropout: probability of dropout on the token vectors while training; the paper has none.
+        seed: of the dropout, where a trainer does not set its state.
+
+    Example:
+        matcher = build_matcher("dual_lstm", vocabulary_size=30000, seed=1)
+        scores = keras.layers.Dense(1)(matcher(token_ids, segment_ids, padding_mask)["pair"])
+    """
+
+    architecture = "dual_lstm"
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
+        self.pair_dim = self.tokens_dim = hidden_dim
+        self.lstm = SegmentLSTM(hidden_dim, dtype=self.dtype_policy, name="lstm")
+
+    def build_reader(self):
+        self.lstm.build((None, None, self.embedding_dim))
+        shape = (self.hidden_dim, self.hidden_dim)
+        self.matching = self.add_weight(shape, "identity", name="matching")
+
+    def call(self, token_ids, segment_ids, padding_mask, training=None):
+        """Arguments and result as `PairMatcher` says."""
+        lengths = count_segments(segment_ids, padding_mask)
+        tokens = self.lstm(self.embed(token_ids, training), lengths)
+        states = take_last(tokens, lengths)
+        pair = tf.matmul(states[:, 0], ops.convert_to_tensor(self.matching)) * states[:, 1]
+        return {"pair": pair, "tokens": tokens}
+
+    def name_weights(self):
+        return {
+            "embedding": self.token_embedding.embeddings,
+            **_name_lstm("lstm", self.lstm),
+            "matching": self.matching,
+        }
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ESIM(_LSTMMatcher):
+    """The enhanced sequential inference model (Chen et al. 2017) on whole contexts (Chen and Wang
+    2019, "Sequential matching model for end-to-end multi-turn response selection").
+
+    A BiLSTM reads both segments, each by itself: a and b. Every token attends to the other segment,
+    by products e_ij = a_i . b_j and a softmax over its tokens, which gives a~ and b~. A layer with
+    a ReLU narrows [a; a~; a - a~; a * a~] to the hidden width, the same for b; a second BiLSTM
+    reads that.
+
+    "pair" is the mean and the maximum of the second BiLSTM over the first segment's tokens, then
+    those over the second's, 8 times the hidden width: what the paper puts an MLP on. A row without
+    a second segment has nothing to attend to; its "pair" is zero.
+
+    "tokens" are the first BiLSTM's outputs: a token knows its whole segment, not the other one.
+
+    Args:
+        vocabulary_size: entries of the vocabulary.
+        embedding_dim: of the token vectors.
+        hidden_dim: of each direction's state, and of what the ReLU gives.
+        dropout: probability of dropout while training, on the token vectors, behind the ReLU and
+            on "pair".
+        seed: of the dropout, where a trainer does not set its state.
+
+    Example:
+        matcher = build_matcher("esim", vocabulary_size=30000, seed=1)
+        hidden = keras.layers.Dense(300, "tanh")(
+            matcher(token_ids, segment_ids, padding_mask)["pair"]
+        )
+        scores = keras.layers.Dense(1)(hidden)
+    """
+
+    architecture = "esim"
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
+        self.pair_dim, self.tokens_dim = 8 * hidden_dim, 2 * hidden_dim
+        policy = {"dtype": self.dtype_policy}
+        self.context_lstm = SegmentBiLSTM(hidden_dim, name="context_lstm", **policy)
+        self.projection = keras.layers.Dense(hidden_dim, "relu", name="projection", **policy)
+        self.composition_lstm = SegmentBiLSTM(hidden_dim, name="composition_lstm", **policy)
+        self.projection_dropout = self._make_dropout("projection_dropout", 1)
+        self.pair_dropout = self._make_dropout("pair_dropout", 2)
+
+    def build_reader(self):
+        self.context_lstm.build((None, None, self.embedding_dim))
+        self.projection.build((None, 8 * self.hidden_dim))
+        self.composition_lstm.build((None, None, self.hidden_dim))
+
+    def call(self, token_ids, segment_ids, padding_mask, training=None):
+        """Arguments and result as `PairMatcher` says."""
+        lengths = count_segments(segment_ids, padding_mask)
+        tokens = self.context_lstm(self.embed(token_ids, training), lengths)
+
+        # Only rows of two segments go on.
+        is_pair = tf.reduce_all(lengths > 0, axis=1, keepdims=True)
+        padding_mask &= is_pair
+        aligned = _align(tokens, segment_ids, padding_mask)
+        places = tf.where(padding_mask)
+        own, other = tf.gather_nd(tokens, places), tf.gather_nd(aligned, places)
+        features = tf.concat([own, other, own - other, own * other], axis=1)
+        projected = self.projection_dropout(self.projection(features), training=training)
+        shape = tf.concat([tf.shape(token_ids), [self.hidden_dim]], axis=0)
+        projected = tf.scatter_nd(places, projected, tf.cast(shape, places.dtype))
+
+        composed = self.composition_lstm(projected, tf.where(is_pair, lengths, 0))
+        segments = [padding_mask & (segment_ids == number) for number in (0, 1)]
+        pools = [pool(composed, part) for part in segments for pool in (masked_mean, _masked_max)]
+        pair = self.pair_dropout(tf.concat(pools, axis=1), training=training)
+        return {"pair": pair, "tokens": tokens}
+
+    def name_weights(self):
+        names = {"embedding": self.token_embedding.embeddings}
+        for name in ("context_lstm", "composition_lstm"):
+            lstm = getattr(self, name)
+            names |= _name_lstm(f"{name}.forward", lstm.forward)
+            names |= _name_lstm(f"{name}.backward", lstm.backward)
+        dense = {"kernel": self.projection.kernel, "bias": self.projection.bias}
+        return {**names, **{f"projection.{name}": value for name, value in dense.items()}}
+
+
+def _align(tokens: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor) -> tf.Tensor:
+    """For every token the mean of the other segment's tokens, weighed by attention to them.
+
+    Args:
+        tokens: float `[rows, tokens, dim]`.
+        segment_ids, padding_mask: of the table.
+
+    Returns:
+        float `[rows, tokens, dim]`, zero where there is no token.
+    """
+    split = split_segments(tokens, segment_ids, padding_mask)
+    scores = tf.matmul(split.first, split.second, transpose_b=True)  # [rows, first, second]
+    to_second = _masked_softmax(scores, split.second_mask)
+    to_first = _masked_softmax(tf.transpose(scores, [0, 2, 1]), split.first_mask)
+    first, second = tf.matmul(to_second, split.second), tf.matmul(to_first, split.first)
+    return merge_segments(first, second, segment_ids, padding_mask)
+
+
+def _masked_softmax(scores: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
+    """Over the last axis of float `[rows, n, m]`, of what bool `[rows, m]` marks."""
+    masked = tf.constant(scores.dtype.min, scores.dtype)
+    return tf.nn.softmax(tf.where(is_real[:, None, :], scores, masked))
+
+
+def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
+    """Over the last axis but one of what is marked, as `masked_mean`; zero if nothing is."""
+    masked = tf.constant(inputs.dtype.min, inputs.dtype)
+    largest = tf.reduce_max(tf.where(is_real[..., None], inputs, masked), axis=-2)
+    some = tf.reduce_any(is_real, axis=-1, keepdims=True)
+    return tf.where(some, largest, tf.zeros_like(largest))
+
+
+def _name_lstm(name: str, lstm: SegmentLSTM) -> dict[str, keras.Variable]:
+    parts = ("kernel", "recurrent_kernel", "bias")
+    return {f"{name}.{part}": getattr(lstm, part) for part in parts}
+
+
+_ARCHITECTURES: dict[str, type[_LSTMMatcher]] = {"dual_lstm": DualLSTM, "esim": ESIM}
+# Of the authors' code: DualLSTM has no dropout, ESIM drops half.
+_DROPOUT = {"dual_lstm": 0.0, "esim": 0.5}
+
+
+def build_matcher(
+    architecture: str,
+    vocabulary_size: int,
+    seed: int,
+    embedding_dim: int = 300,
+    hidden_dim: int = 300,
+    dropout: float | None = None,
+) -> DualLSTM | ESIM:
+    """A matching model with random weights.
+
+    The defaults are those of both papers' code (github.com/npow/ubottu and
+    github.com/alibaba/esim-response-selection); the text of Lowe et al. has 200 hidden units.
+
+    Args:
+        architecture: "dual_lstm" or "esim".
+        vocabulary_size: entries of the vocabulary; 0 is padding.
+        seed: of the weights: each follows from the seed and its position.
+        embedding_dim: of the token vectors.
+        hidden_dim: of an LSTM's state.
+        dropout: probability while training; None for 0 (DualLSTM) or 0.5 (ESIM).
+
+    Raises:
+        InputError: there is no such architecture, or a width is not positive.
+
+    Example:
+        matcher = build_matcher("esim", len(vocabulary.tokens), seed=1)
+        table = matcher.token_embedding.embeddings
+        table.assign(compute_token_embeddings(vectors, vocabulary, table.numpy())[0])
+    """
+    if architecture not in _ARCHITECTURES:
+        known = " or ".join(_ARCHITECTURES)
+        raise InputError(f"`architecture`={architecture!r}: expected {known}")
+    for name, value in {
+        "vocabulary_size": vocabulary_size,
+        "embedding_dim": embedding_dim,
+        "hidden_dim": hidden_dim,
+    }.items():
+        if value < 1:
+            raise InputError(f"`{name}`={value}: expected at least 1")
+    rate = _DROPOUT[architecture] if dropout is None else dropout
+    if not 0.0 <= rate < 1.0:
+        raise InputError(f"`dropout`={rate}: expected 0 or more, and less than 1")
+    kind = _ARCHITECTURES[architecture]
+    matcher = kind(vocabulary_size, embedding_dim, hidden_dim, rate, seed, dtype="float32")
+    matcher.build()
+    _initialize(matcher, seed)
+    return matcher
+
+
+def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
+    """Draws the weights by (seed, position); biases and M stay as they were made.
+
+    The recurrent matrix of every gate is orthogonal; other kernels are uniform (Glorot and Bengio
+    2010).
+    """
+    for position, (name, variable) in enumerate(matcher.name_weights().items()):
+        if name == "matching" or name.endswith("bias"):
+            continue
+        key = tf.random.fold_in(tf.constant([seed, 2], tf.int64), position)
+        shape = variable.shape
+        if name == "embedding":
+            value = tf.random.stateless_truncated_normal(shape, key, 0.0, _EMBEDDING_STDDEV)
+        elif name.endswith("recurrent_kernel"):
+            value = _draw_orthogonal(shape, key)
+        else:
+            limit = (6.0 / sum(shape)) ** 0.5
+            value = tf.random.stateless_uniform(shape, key, -limit, limit)
+        variable.assign(value)
+
+
+def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
+    """Square orthogonal matrices side by side, as many as fit into `[units, n units]`."""
+    units, gates = shape[0], shape[1] // shape[0]
+    normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
+    basis, triangle = tf.linalg.qr(normal)
+    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR leaves the signs open
+    return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
+
+
+_SETTINGS_FILE = "matcher.json"
+
+
+def write_matcher(
+    folder: pathlib.Path, matcher: DualLSTM | ESIM, settings: Mapping[str, Any] | None = None
+) -> None:
+    """Writes `model.safetensors` and `matcher.json`.
+
+    Args:
+        folder: where to; it exists.
+        matcher: the model.
+        settings: what else `matcher.json` shall have, such as the lengths of the segments; its
+            names must not be those of the model's own settings.
+
+    Raises:
+        OutputError: the weights cannot be written.
+        ValueError: a name is taken.
+    """
+    own = matcher.settings()
+    taken = own.keys() & (settings or {}).keys()
+    if taken:
+        raise ValueError(f"{sorted(taken)}: these settings are the model's own")
+    content = json.dumps({**own, **(settings or {})}, indent=2, sort_keys=True)
+    (folder / _SETTINGS_FILE).write_text(content + "\n", encoding="utf-8")
+    tensor_files.write_tensors(folder, tensor_files.to_tensors(_pair_weights(matcher)))
+
+
+def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
+    """All that `matcher.json` has, the model's own settings and what else was written with it.
+
+    Raises:
+        InputError: the file is missing or damaged, or lacks one of the model's settings.
+    """
+    path = folder / _SETTINGS_FILE
+    content = read_json_object(path, "the settings of a matching model")
+    expected: dict[str, type | tuple[type, ...]] = {
+        "architecture": str,
+        "vocabulary_size": int,
+        "embedding_dim": int,
+        "hidden_dim": int,
+        "dropout": (int, float),
+    }
+    for name, kind in expected.items():
+        if not isinstance(content.get(name), kind) or isinstance(content[name], bool):
+            raise InputError(f"{path}: {name} is {content.get(name)!r}")
+    return content
+
+
+def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
+    """The model that `write_matcher` wrote.
+
+    Raises:
+        InputError: a file is missing or damaged, or the weights are not of the settings' model.
+    """
+    content = read_matcher_settings(folder)
+    names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+    try:
+        matcher = build_matcher(**{name: content[name] for name in names}, seed=0)
+    except InputError as error:
+        raise InputError(f"{folder / _SETTINGS_FILE}: {error}") from error
+    tensor_files.assign(_pair_weights(matcher), tensor_files.read_tensors(folder), str(folder))
+    return matcher
+
+
+def _pair_weights(matcher: _LSTMMatcher) -> list[tensor_files.WeightPair]:
+    return [
+        tensor_files.WeightPair(variable, name, "table", 1)
+        for name, variable in matcher.name_weights().items()
+    ]
