@@ -132,7 +132,7 @@ def test_a_broken_file_is_named(tmp_path, content):
             "`global_batch_size`=20: not divisible by `logical_cpus`=3",
         ),
         (EvaluateOptions, {"model": ""}, "`model` is required"),
-        (EvaluateOptions, {"sts": ()}, "give `retrieval`, `sts` or `response_selection`"),
+        (EvaluateOptions, {"sts": ()}, "`response_selection` or `candidates_file`"),
         (EvaluateOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
         (EvaluateOptions, {"half": "dev"}, "`half`=dev: expected one of 'all', 'choose', 'report'"),
         (
@@ -145,6 +145,31 @@ def test_a_broken_file_is_named(tmp_path, content):
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
             for config in (EmbedOptions, EvaluateOptions, ExportOptions, ExplainOptions)
             for length in (-1, 1, 2)
+        ),
+        (
+            EvaluateOptions,
+            {"half": "report", "candidates_file": ("c.jsonl",)},
+            "`half`=report is for `retrieval` and `sts`: leave `candidates_file` out",
+        ),
+        *(
+            (EvaluateOptions, {name: value}, "has no meaning without `candidates_file`")
+            for name, value in (
+                ("candidates_format", "ecd"),
+                ("candidates_lines", 10),
+                ("candidates_turns", 3),
+                ("several_positives", True),
+                ("max_bad_lines", 1),
+            )
+        ),
+        (
+            EvaluateOptions,
+            {"candidates_file": ("c.jsonl",), "candidates_lines": 10},
+            "`candidates_lines`=10: has no meaning with `candidates_format`=jsonl",
+        ),
+        (
+            EvaluateOptions,
+            {"candidates_file": ("c",), "candidates_format": "csv"},
+            "`candidates_format`=csv: expected one of 'jsonl', 'ecd', 'ubuntu', 'ubuntu_csv'",
         ),
         (ExportOptions, {"format": "keras"}, "`format`=keras: expected one of 'saved_model'"),
         (BuildRetrievalOptions, {"input": ()}, "`input` is required"),
