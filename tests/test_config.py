@@ -14,6 +14,7 @@ from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks import registry
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
+    BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
     EmbedOptions,
@@ -31,6 +32,12 @@ CONFIGS = {
     EvaluateOptions: {"model": "run", "sts": ("对话.txt",), "seed": 3},
     EmbedOptions: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
     ExportOptions: {"run_dir": "run", "output_dir": "out", "overwrite": True},
+    BuildCandidatesOptions: {
+        "input": ("a.tsv",),
+        "output": "groups.jsonl",
+        "responses": "all",
+        "roles": ("agent",),
+    },
     BuildRetrievalOptions: {
         "input": ("a.json",),
         "output": "select.txt",
@@ -170,6 +177,28 @@ def test_a_broken_file_is_named(tmp_path, content):
             EvaluateOptions,
             {"candidates_file": ("c",), "candidates_format": "csv"},
             "`candidates_format`=csv: expected one of 'jsonl', 'ecd', 'ubuntu', 'ubuntu_csv'",
+        ),
+        (BuildCandidatesOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
+        (BuildCandidatesOptions, {"responses": "two"}, "`responses`=two: expected one of 'one', "),
+        (
+            BuildCandidatesOptions,
+            {"negatives": "model"},
+            "`model` goes with `negatives`=model, and only with it",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"model": "run"},
+            "`model` goes with `negatives`=model, and only with it",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"skip_top": 3},
+            "`skip_top`=3: has no meaning with `negatives`=random",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"negatives": "model", "model": "run", "words": "jieba"},
+            "`words`=jieba: has no meaning with `negatives`=model",
         ),
         (ExportOptions, {"format": "keras"}, "`format`=keras: expected one of 'saved_model'"),
         (BuildRetrievalOptions, {"input": ()}, "`input` is required"),
