@@ -225,5 +225,5 @@ def test_the_public_sample_is_grouped_as_its_lines_are(name, size, count):
 
 
 def test_every_format_says_what_it_reads():
-    assert set(CANDIDATE_FORMATS) == {"jsonl", "ecd", "ubuntu", "ubuntu_csv"}
+    assert set(CANDIDATE_FORMATS) == {"jsonl", "ecd", "ubuntu", "ubuntu_csv", "ubuntu_ids"}
     assert all(len(entry.help) > 20 for entry in CANDIDATE_FORMATS.values())

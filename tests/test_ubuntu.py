@@ -140,3 +140,64 @@ def test_a_table_of_another_form_is_refused(tmp_path, lines, problem):
     path = write(tmp_path / "t.csv", *lines)
     with pytest.raises(InputError, match=f"{path}{problem}"):
         list(ubuntu.read_csv_candidates(path, BadLines(0)))
+
+
+# The copy with ids
+
+
+def write_ids(tmp_path, *lines):
+    responses = ["1\ttry it __EOS__", "2\tno idea", "3\tbye", "4\tit works"]
+    write(tmp_path / "responses.txt", *responses)
+    return write(tmp_path / "test.txt", *lines)
+
+
+def test_the_copy_with_ids_has_a_group_a_line(tmp_path):
+    path = write_ids(
+        tmp_path,
+        line(7, "hi all __EOS__ hello __EOS__ help", "4", "2|3"),
+        line(8, "hi __eou__ __eot__ __EOS__ lo __EOS__ you", "1|4", "NA"),
+    )
+    rows = list(ubuntu.read_ids_candidates(path, BadLines(0)))
+    assert [(row.group, row.label, row.response) for row in rows] == [
+        *[("test.txt-1", 1, "it works"), ("test.txt-1", 0, "no idea"), ("test.txt-1", 0, "bye")],
+        *[("test.txt-2", 1, "try it"), ("test.txt-2", 1, "it works")],
+    ]
+    assert spell(rows[0].context) == ["a: hi all", "b: hello", "a: help"]
+    assert spell(rows[3].context) == ["b: hi", "a: lo you"]  # turns end at __eot__ here
+
+
+def test_the_copy_with_ids_is_a_corpus(tmp_path):
+    path = write_ids(
+        tmp_path,
+        line(0, "my sound is gone __EOS__ which card is it", "1", "NA"),
+        line(1, "my sound is gone __EOS__ which card is it", "NA", "3"),
+        line(2, "my sound is gone __EOS__ which card is it __EOS__ try it", "4", "NA"),
+    )
+    [(name, turns)] = FORMATS["ubuntu_ids"].read(path, BadLines(0))
+    assert name == "test.txt-3"
+    assert spell(turns) == [
+        *["a: my sound is gone", "b: which card is it", "a: try it", "b: it works"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (line(1, "hi", "4"), r"expected a number, the context, .*; found 3 field\(s\)"),
+        (line(1, "hi", "4|9", "NA"), "no response '9' in responses.txt"),
+    ],
+)
+def test_a_bad_line_of_the_copy_with_ids_is_named(tmp_path, bad, problem):
+    path = write_ids(tmp_path, line(0, "hi", "1", "2"), bad)
+    with pytest.raises(InputError, match=f"{path}:2: {problem}"):
+        list(ubuntu.read_ids_candidates(path, BadLines(0)))
+
+
+def test_the_copy_with_ids_needs_its_responses(tmp_path):
+    path = write_ids(tmp_path, line(0, "hi", "1", "2"))
+    write(tmp_path / "responses.txt", "1")
+    with pytest.raises(InputError, match=r"responses.txt:1: expected a response's id and its text"):
+        list(ubuntu.read_ids_candidates(path, BadLines(0)))
+    (tmp_path / "responses.txt").unlink()
+    with pytest.raises(InputError, match=r"responses.txt: no such file; it has the texts"):
+        list(ubuntu.read_ids_candidates(path, BadLines(0)))

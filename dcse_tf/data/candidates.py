@@ -235,4 +235,8 @@ CANDIDATE_FORMATS = {
         ubuntu.read_csv_candidates,
         "{valid,test}.csv of the Ubuntu corpus, a row a context and all its candidates",
     ),
+    "ubuntu_ids": CandidateFormat(
+        ubuntu.read_ids_candidates,
+        "{valid,test}.txt of Gu et al.'s copy of the Ubuntu corpus, with responses.txt beside it",
+    ),
 }

@@ -128,3 +128,8 @@ register_format(
     ubuntu.read_csv_sessions,
     help="{train,valid,test}.csv of the Ubuntu corpus, as Lowe et al. write them",
 )
+register_format(
+    "ubuntu_ids",
+    ubuntu.read_ids_sessions,
+    help="train.txt of Gu et al.'s copy of the Ubuntu corpus, with responses.txt beside it",
+)

@@ -4,9 +4,15 @@ The tab-separated copy of version 1 has a label, the context's utterances and a 
 Lowe's CSV files have a header: Context, Utterance, Label for training; Context, Ground Truth
 Utterance, Distractor_0, ... for validation and test.
 
-In both the tags __eou__ (end of utterance) and __eot__ (end of turn), in any case, may stand in a
-text. Where a context has an __eot__, its turns end there and nowhere else, so that the utterances
-of a turn become one text; otherwise each field is a turn. The tags themselves never reach a text.
+The copy of version 1 that Gu et al. (2019, 2020) share has a number, the context with __EOS__
+between utterances, and the ids of its true and of its other responses a line, tab-separated,
+several ids parted by |, none being NA. Their texts are in responses.txt of the same folder, an id
+and a text a line. An utterance between __EOS__ is taken as a tab-separated field is.
+
+In all of them the tags __eou__ (end of utterance) and __eot__ (end of turn), in any case, may stand
+in a text. Where a context has an __eot__, its turns end there and nowhere else, so that the
+utterances of a turn become one text; otherwise each field is a turn. The tags themselves never
+reach a text.
 
 Speakers alternate: the turns from the response backwards are b's, a's, b's, ... Only if every turn
 of a context begins with a tag such as <ann>, those are the speakers, the response's tag too if it
@@ -23,10 +29,11 @@ from dcse_tf.data.dialogue import Utterance, is_silent
 from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
 from dcse_tf.data.formats.response_windows import Window, merge_windows
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, BadLines, open_input
+from dcse_tf.input_files import UNREADABLE, BadLines, open_input, read_lines
 
 _TURN_END = re.compile("__eot__", re.IGNORECASE)
-_TAG = re.compile("__eo[tu]__", re.IGNORECASE)
+_UTTERANCE_END = re.compile("__eos__", re.IGNORECASE)
+_TAG = re.compile("__eo[tus]__", re.IGNORECASE)
 _SPEAKER = re.compile(r"\s*<([^\s<>]{1,40})>\s")
 _UNKNOWN = "unknown"  # the responder, where a single speaker has spoken before
 _LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
@@ -51,6 +58,13 @@ def read_csv_sessions(
     yield from _merge(path, bad_lines, _read_rows)
 
 
+def read_ids_sessions(
+    path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[Utterance]]]:
+    """`read_sessions` of the copy with the responses' ids."""
+    yield from _merge(path, bad_lines, _read_ids)
+
+
 def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
     """Yields the candidate of each tab-separated line, in order."""
     yield from map(_name_speakers, _read_lines(path, bad_lines))
@@ -63,6 +77,11 @@ def read_csv_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Can
     neighbouring rows of one context are.
     """
     yield from map(_name_speakers, _read_rows(path, bad_lines))
+
+
+def read_ids_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    """Yields the candidates of each line of the copy with ids, a group, the true ones first."""
+    yield from map(_name_speakers, _read_ids(path, bad_lines))
 
 
 def _read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
@@ -89,6 +108,42 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
             yield _parse(number, _LABELS[row[2].strip()], row[:1], row[1])
         else:
             bad_lines.report(path, number, f"expected a Label of 0 or 1, found {row[2][:20]!r}")
+
+
+def _read_ids(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    texts = _read_responses(path.with_name("responses.txt"), bad_lines)
+    for number, line in read_lines(path, bad_lines):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) != 4:
+            bad_lines.report(
+                path,
+                number,
+                "expected a number, the context, and the ids of its true and its other responses, "
+                f"tab-separated; found {len(fields)} field(s)",
+            )
+            continue
+        true, others = ([i for i in ids.split("|") if i != "NA"] for ids in fields[2:])
+        unknown = [i for i in (*true, *others) if i not in texts]
+        if unknown:
+            bad_lines.report(path, number, f"no response {unknown[0]!r} in responses.txt")
+            continue
+        turns = [turn for turn in _UTTERANCE_END.split(fields[1]) if turn.strip()]
+        for place, response in enumerate((*true, *others)):
+            label, name = int(place < len(true)), f"{path.name}-{number}"
+            yield _parse(number, label, turns, texts[response], name)
+
+
+def _read_responses(path: pathlib.Path, bad_lines: BadLines) -> dict[str, str]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; it has the texts of the responses")
+    texts = {}
+    for number, line in read_lines(path, bad_lines):
+        name, tab, text = line.partition("\t")
+        if tab and "\t" not in text:
+            texts[name.strip()] = text
+        else:
+            bad_lines.report(path, number, "expected a response's id and its text, tab-separated")
+    return texts
 
 
 def _read_table(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
