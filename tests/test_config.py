@@ -14,6 +14,7 @@ from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks import registry
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
+    BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
     EmbedOptions,
@@ -29,6 +30,12 @@ CONFIGS = {
     EvaluateOptions: {"model": "run", "sts": ("对话.txt",), "seed": 3},
     EmbedOptions: {"model": "run", "input": "in.txt", "output": "out.npy", "pooling": "cls"},
     ExportOptions: {"run_dir": "run", "output_dir": "out", "overwrite": True},
+    BuildCandidatesOptions: {
+        "input": ("a.tsv",),
+        "output": "groups.jsonl",
+        "responses": "all",
+        "roles": ("agent",),
+    },
     BuildRetrievalOptions: {
         "input": ("a.json",),
         "output": "select.txt",
@@ -130,7 +137,7 @@ def test_a_broken_file_is_named(tmp_path, content):
             "`global_batch_size`=20: not divisible by `logical_cpus`=3",
         ),
         (EvaluateOptions, {"model": ""}, "`model` is required"),
-        (EvaluateOptions, {"sts": ()}, "give `retrieval`, `sts` or `response_selection`"),
+        (EvaluateOptions, {"sts": ()}, "`response_selection` or `candidates_file`"),
         (EvaluateOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
         (EvaluateOptions, {"half": "dev"}, "`half`=dev: expected one of 'all', 'choose', 'report'"),
         (
@@ -143,6 +150,53 @@ def test_a_broken_file_is_named(tmp_path, content):
             (config, {"max_sequence_length": length}, f"={length}: expected 0 or at least 3")
             for config in (EmbedOptions, EvaluateOptions, ExportOptions, ExplainOptions)
             for length in (-1, 1, 2)
+        ),
+        (
+            EvaluateOptions,
+            {"half": "report", "candidates_file": ("c.jsonl",)},
+            "`half`=report is for `retrieval` and `sts`: leave `candidates_file` out",
+        ),
+        *(
+            (EvaluateOptions, {name: value}, "has no meaning without `candidates_file`")
+            for name, value in (
+                ("candidates_format", "ecd"),
+                ("candidates_lines", 10),
+                ("candidates_turns", 3),
+                ("several_positives", True),
+                ("max_bad_lines", 1),
+            )
+        ),
+        (
+            EvaluateOptions,
+            {"candidates_file": ("c.jsonl",), "candidates_lines": 10},
+            "`candidates_lines`=10: has no meaning with `candidates_format`=jsonl",
+        ),
+        (
+            EvaluateOptions,
+            {"candidates_file": ("c",), "candidates_format": "csv"},
+            "`candidates_format`=csv: expected one of 'jsonl', 'ecd', 'ubuntu', 'ubuntu_csv'",
+        ),
+        (BuildCandidatesOptions, {"candidates": 1}, "`candidates`=1: expected at least 2"),
+        (BuildCandidatesOptions, {"responses": "two"}, "`responses`=two: expected one of 'one', "),
+        (
+            BuildCandidatesOptions,
+            {"negatives": "model"},
+            "`model` goes with `negatives`=model, and only with it",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"model": "run"},
+            "`model` goes with `negatives`=model, and only with it",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"skip_top": 3},
+            "`skip_top`=3: has no meaning with `negatives`=random",
+        ),
+        (
+            BuildCandidatesOptions,
+            {"negatives": "model", "model": "run", "words": "jieba"},
+            "`words`=jieba: has no meaning with `negatives`=model",
         ),
         (ExportOptions, {"format": "keras"}, "`format`=keras: expected one of 'saved_model'"),
         (BuildRetrievalOptions, {"input": ()}, "`input` is required"),

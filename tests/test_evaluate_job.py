@@ -8,11 +8,12 @@ from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
 
 from dcse_tf.cli.commands import evaluate as evaluate_command
+from dcse_tf.data.dialogue import Context, Utterance
 from dcse_tf.errors import OutputError
 from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.evaluation.report import describe_differences
+from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
@@ -149,6 +150,21 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
     assert seen == [expected, expected]
 
 
+def test_samples_say_who_speaks(data_dir):
+    path = data_dir / "test.jsonl"
+    context = Context(2, "both")
+    settings = {"candidates": 3, "context": context, "max_samples": 0, "seed": 0}
+    spoken = response_selection.make_samples(response_selection.read_turns(path), **settings)
+    texts = response_selection.make_samples(response_selection.read_dialogues(path), **settings)
+    assert repr(spoken) == repr(texts)  # which is what the results' fingerprint is of
+    turns = {turn for _, session in response_selection.read_turns(path) for turn in session}
+    for sample in spoken:
+        assert len(sample.roles) == len(sample.context)
+        said = [*zip(sample.roles, sample.context), (sample.responder, sample.candidates[0])]
+        assert all(Utterance(*each) in turns for each in said)
+    assert {sample.roles for sample in texts if sample.roles} == set()
+
+
 def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(
     checkpoint, tmp_path, seen, monkeypatch
 ):
@@ -163,3 +179,40 @@ def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(
         assert len(warnings) == 1  # of the first, which says what it did
     assert "`join_consecutive`" in warnings[0][0]
     assert seen == [{"a": {3}, "b": {3}, "c": {4}}, {"a": {2}, "c": {4}}]
+
+
+def test_grouped_candidates_are_scored_both_ways_and_compared(checkpoint, tmp_path):
+    """Lines of two and of three candidates; contexts of which only the last turn is used."""
+    lines = []
+    for number in range(6):
+        context = f"s{number} t0\ts{number} t1"
+        texts = [f"s{number} t2", *(f"w{n} s{n} w{number}" for n in range(1 + number % 2))]
+        lines += [f"{int(n == 0)}\t{context}\t{text}" for n, text in enumerate(texts)]
+    path = tmp_path / "test.txt"
+    path.write_text("\n".join(lines) + "\n")
+    found, settings = [], []
+    for turns in (0, 1):
+        output = tmp_path / f"{turns}.json"
+        evaluate(
+            EvaluateOptions(
+                model=str(checkpoint),
+                candidates_file=(str(path),),
+                candidates_format="ubuntu",
+                candidates_turns=turns,
+                output=str(output),
+            )
+        )
+        _, results, used = report.read_json(output)
+        found.append(results)
+        settings.append(used)
+    assert [result.task for result in found[0]] == ["candidates_matching", "candidates_cosine"]
+    for result, way in zip(found[0], ("matching", "cosine"), strict=True):
+        names = [f"{way}_{name}" for name in ("r1", "r2", "r1_of_2", "map", "mrr")]
+        assert [name for name in result.scores if name.startswith(way)] == names
+        assert set(result.intervals) == set(names)
+        assert result.scores["groups_of_2"] == result.scores["groups_of_3"] == 3
+        assert len(result.items[f"{way}_r1"]) == 3  # of those of three
+    assert len(compare_results(*found)) == 10
+    assert describe_differences(*settings) == [
+        "`candidates_turns` is not the same: first 0, second 1"
+    ]

@@ -45,6 +45,7 @@ REQUIRED = [
     ("export", "run_dir", ["--output_dir=out"]),
     ("inspect_data", "output_dir", ["--input=a.tsv"]),
     ("build_retrieval", "output", ["--input=a.csv"]),
+    ("build_candidates", "output", ["--input=a.tsv"]),
     ("build_sts", "output_dir", ["--input=a.csv"]),
     ("merge_sts", "sheets", ["--output=sts.txt"]),
     ("compare", "results", []),

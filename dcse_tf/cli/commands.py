@@ -26,6 +26,7 @@ from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
+    BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
     EmbedOptions,
@@ -164,6 +165,22 @@ def build_retrieval(options: BuildRetrievalOptions) -> None:
     print(f"the set is in {options.output}")
 
 
+def build_candidates(options: BuildCandidatesOptions) -> None:
+    """Builds grouped candidates for response selection from dialogues."""
+    from dcse_tf.tools import candidate_set as job
+
+    built = job.build_candidates(options)
+    print(
+        f"{built.groups} groups of {options.candidates} candidates from {built.sessions} sessions "
+        f"with {built.pool} different responses; {built.drawn} rivals drawn at random"
+    )
+    print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
+    print(
+        f"the groups are in {options.output}; then: dcse evaluate --model=... "
+        f"--candidates_file={options.output}"
+    )
+
+
 def build_sts(options: BuildStsOptions) -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.tools import sts_set as job
@@ -208,6 +225,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "explain": (ExplainOptions, explain),
     "export": (ExportOptions, export),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
+    "build_candidates": (BuildCandidatesOptions, build_candidates),
     "build_sts": (BuildStsOptions, build_sts),
     "merge_sts": (MergeStsOptions, merge_sts),
 }

@@ -14,9 +14,11 @@ from absl import logging
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation.candidate_groups import evaluate_groups, read_candidate_set
+from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
-from dcse_tf.evaluation.response_selection import read_dialogues
+from dcse_tf.evaluation.response_selection import SampleScore, read_turns, score_texts
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
@@ -110,6 +112,10 @@ def evaluate(
         str(p): _make_samples(p, config)
         for p in resolve_inputs(config.response_selection, "response_selection")
     }
+    candidates = {
+        str(p): read_candidate_set(p, config)
+        for p in resolve_inputs(config.candidates_file, "candidates_file")
+    }
     if config.output:
         report.refuse_unwritable(pathlib.Path(config.output))
     encoder = SentenceEncoder.from_options(config)
@@ -122,9 +128,18 @@ def evaluate(
         logging.info("sts on %s", source)
         found = evaluate_sts(sts_set, encoder.encode)
         results.append(make_result("sts", source, _fingerprint(source, config.half), found))
+    ways = list_similarities(encoder) if dialogues or candidates else {}
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
-        results.extend(_select_responses(source, samples, encoder))
+        drawn = hash_bytes(repr(samples).encode())
+        for way, score in ways.items():
+            found = _select_responses(samples, way, score, encoder)
+            results.append(make_result(f"response_{way}", source, drawn, found))
+    for source, groups in candidates.items():
+        logging.info("grouped candidates of %s", source)
+        for way, score in ways.items():
+            found = evaluate_groups(groups.samples, score, way)
+            results.append(make_result(f"candidates_{way}", source, groups.fingerprint, found))
     show(results)
     if config.output:
         settings = {**config.to_dict(), **encoder.settings}
@@ -133,8 +148,8 @@ def evaluate(
 
 
 def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_selection.Sample]:
-    dialogues = read_dialogues(path, config.join_consecutive)
-    if not config.join_consecutive and dialogues != read_dialogues(path, join=True):
+    dialogues = read_turns(path, config.join_consecutive)
+    if not config.join_consecutive and dialogues != read_turns(path, join=True):
         logging.warning(
             "%s: consecutive turns of one speaker stay apart, as they are in the file; "
             "`join_consecutive` makes one turn of them",
@@ -154,23 +169,34 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     return samples
 
 
-def _select_responses(
-    source: str, samples: list[response_selection.Sample], encoder: SentenceEncoder
-) -> list[Result]:
-    """Both ways of scoring: by the matching similarity where the model has it, and by cosine."""
-    drawn = hash_bytes(repr(samples).encode())
-    results = []
+def list_similarities(encoder: SentenceEncoder) -> dict[str, SampleScore]:
+    """The ways in which a model scores responses, by the names with which their scores begin.
+
+    "matching" is the model's own similarity, where it has one; "cosine" that of a candidate and the
+    mean of the context.
+    """
+    ways: dict[str, SampleScore] = {}
     if encoder.match:
-        found = response_selection.evaluate_response_selection(samples, encoder.match)
-        results.append(make_result("response_matching", source, drawn, found))
+        ways["matching"] = score_texts(encoder.match)
     else:
         logging.warning(
             "%s gives sentence embeddings alone, no token embeddings: response selection by "
             "cosine only",
             encoder.name,
         )
-    found = response_selection.evaluate_by_cosine(samples, encoder.encode)
-    return [*results, make_result("response_cosine", source, drawn, found)]
+    ways["cosine"] = score_texts(response_selection.cosine_score(encoder.encode))
+    return ways
+
+
+def _select_responses(
+    samples: list[response_selection.Sample],
+    way: str,
+    score: SampleScore,
+    encoder: SentenceEncoder,
+) -> Evaluation:
+    if way == "cosine":  # with the geometry of the embeddings
+        return response_selection.evaluate_by_cosine(samples, encoder.encode)
+    return response_selection.evaluate_samples(samples, score, way)
 
 
 def _fingerprint(source: str, half: str) -> str:

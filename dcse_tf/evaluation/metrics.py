@@ -111,12 +111,21 @@ def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
     raise ValueError("reciprocal rank needs a relevant candidate")
 
 
-def recall_at(k: int, scores: np.ndarray) -> float:
-    """Probability that candidate 0, the only relevant one, is among the first k."""
-    scores = quantize(scores)
-    better = int(np.sum(scores > scores[0]))
-    tied = int(np.sum(scores == scores[0]))
-    return min(1.0, max(0.0, (k - better) / tied))
+def recall_at(k: int, scores: np.ndarray, relevant: np.ndarray | None = None) -> float:
+    """Expected share of the relevant candidates that are among the first k.
+
+    Args:
+        k: at least 1.
+        scores: float `[candidates]`, higher is better.
+        relevant: bool `[candidates]`; by default candidate 0 alone is relevant.
+    """
+    if relevant is None:
+        relevant = np.arange(len(scores)) == 0
+    found, before = 0.0, 0
+    for size, hits in tie_groups(scores, relevant):
+        found += hits * min(1.0, max(0.0, (k - before) / size))
+        before += size
+    return found / int(np.sum(relevant))
 
 
 def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from dcse_tf.data.candidates import CANDIDATE_FORMATS
 from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
@@ -26,6 +27,37 @@ class EvaluateOptions(ModelOptions):
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
         "comma-separated: R@k and MRR of the true response among `candidates`.",
         files=True,
+    )
+    candidates_file: tuple[str, ...] = option(
+        (),
+        "Files of grouped candidates, such as the test files of E-commerce and Ubuntu or what "
+        "build_candidates writes, comma-separated: R@k, MAP and MRR of the true response in its "
+        "group.",
+        files=True,
+    )
+    candidates_format: str = option(
+        "jsonl", "Format of `candidates_file`.", choices=CANDIDATE_FORMATS
+    )
+    candidates_lines: int = option(
+        0,
+        "ecd and ubuntu: lines of a group, where neighbouring groups may share a context. 0: "
+        "neighbouring lines of one context are a group.",
+        minimum=2,
+        or_zero=True,
+    )
+    candidates_turns: int = option(
+        0, "Turns of a group's context that are used, the last ones. 0: all.", minimum=0
+    )
+    several_positives: bool = option(
+        False,
+        "Groups of `candidates_file` may have several true responses, as those of Douban; else "
+        "that is a fault.",
+    )
+    max_bad_lines: int = option(
+        0,
+        "Lines and groups of `candidates_file` without use, such as a group without a true "
+        "response, that are left out, named and counted before the job stops.",
+        minimum=0,
     )
     half: str = option(
         "all",
@@ -63,14 +95,34 @@ class EvaluateOptions(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.retrieval or self.sts or self.response_selection):
+        sets = ("retrieval", "sts", "response_selection", "candidates_file")
+        if not any(getattr(self, name) for name in sets):
             raise OptionError(
-                "nothing to evaluate: give `retrieval`, `sts` or `response_selection`"
+                "nothing to evaluate: give `retrieval`, `sts`, `response_selection` or "
+                "`candidates_file`"
             )
         if self.half != "all" and self.response_selection:
             raise OptionError(
                 f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
+            )
+        self._check_candidates()
+
+    def _check_candidates(self) -> None:
+        if self.half != "all" and self.candidates_file:
+            raise OptionError(
+                f"`half`={self.half} is for `retrieval` and `sts`: leave `candidates_file` out, "
+                "which is evaluated whole"
+            )
+        names = ("candidates_format", "candidates_lines", "candidates_turns")
+        for name in (*names, "several_positives", "max_bad_lines"):
+            if self.is_given(name) and not self.candidates_file:
+                self.refuse(name, "has no meaning without `candidates_file`")
+        if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
+            self.refuse(
+                "candidates_lines",
+                f"has no meaning with `candidates_format`={self.candidates_format}, whose groups "
+                "are told apart",
             )
 
     @property

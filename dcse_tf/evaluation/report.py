@@ -65,7 +65,7 @@ def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation
 def format_table(results: list[Result]) -> str:
     """One table: a line for each score, then one for each figure of geometry, set by set.
 
-    Below it, a warning for each set with many ties.
+    Below it, the sizes of groups of candidates, and a warning for each set with many ties.
     """
     rows = [("set", "score", "value", "95% interval", "chance")]
     for result in results:
@@ -75,7 +75,7 @@ def format_table(results: list[Result]) -> str:
             rows.append(
                 (
                     file,
-                    score_label(result.task, name),
+                    _add_size(result, score_label(result.task, name)),
                     f"{result.scores[name]:.2f}",
                     f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
                     f"{result.scores[f'chance_{name}']:.2f}",
@@ -86,8 +86,37 @@ def format_table(results: list[Result]) -> str:
             for name in geometry.NAMES
             if name in result.scores
         ]
+    sizes = dict.fromkeys(line for result in results if (line := _describe_sizes(result)))
     warnings = [warning for result in results if (warning := result.warning())]
-    return "\n".join([align(rows, text_columns=2), *warnings])
+    return "\n".join([align(rows, text_columns=2), *sizes, *warnings])
+
+
+def _add_size(result: Result, label: str) -> str:
+    """Says of how many grouped candidates a recall is: "matching_r1 of 10"."""
+    size = result.scores.get("candidates")
+    if size and re.search(r"_r\d+$", label):
+        return f"{label} of {size:.0f}"
+    return label.replace("_of_", " of ")
+
+
+def _describe_sizes(result: Result) -> str:
+    """How many groups of candidates have which size; "" of a set without groups."""
+    counts = {
+        int(name.removeprefix("groups_of_")): int(count)
+        for name, count in result.scores.items()
+        if name.startswith("groups_of_")
+    }
+    if not counts:
+        return ""
+    size = int(result.scores["candidates"])
+    total = sum(counts.values())
+    if len(counts) == 1:
+        return f"{short_path(result.source)}: {total} groups of {size} candidates"
+    listed = ", ".join(f"{count} of {length}" for length, count in sorted(counts.items()))
+    return (
+        f"{short_path(result.source)}: {total} groups, by their numbers of candidates {listed}; "
+        f"R@k is of those of {size} (R@1 of 2, MAP and MRR of all)"
+    )
 
 
 def score_label(task: str, score: str) -> str:
@@ -179,6 +208,7 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
 
 # Settings of `evaluate` that affect every score, and those by which response selection draws its
 # samples. Where the latter differ, the results are of two different sets and are not compared.
+# Of grouped candidates the same set may be scored with less of its contexts.
 _OF_ALL = ("max_sequence_length", "pooling", "compute_dtype")
 _OF_RESPONSES = (
     *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
@@ -206,6 +236,8 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
     names = list(_OF_ALL)
     if first.get("response_selection") and second.get("response_selection"):
         names += _OF_RESPONSES
+    if first.get("candidates_file") and second.get("candidates_file"):
+        names.append("candidates_turns")
     return [
         f"`{name}` is not the same: first {first[name]}, second {second[name]}"
         for name in names

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Context, make_session
+from dcse_tf.data.dialogue import Context, Utterance, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
@@ -17,17 +17,56 @@ from dcse_tf.input_files import BadLines
 # Contexts and candidates of samples to float `[samples, candidates]`, higher is better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 
+# A session's id and its turns, or their texts alone where nobody asks who speaks.
+Dialogue = tuple[str, Sequence[str] | Sequence[Utterance]]
+
+_CHUNK = 1000  # contexts whose embeddings are held at a time
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Context turns in order, and candidate responses, the true one first."""
+    """Context turns in order, and candidate responses, the true ones first.
 
+    Attributes:
+        context, candidates: texts.
+        positives: how many of the candidates are true responses.
+        roles: who speaks each turn of the context; None where that is not known.
+        responder: who gives the response; None where that is not known.
+    """
+
+    # What identifies a set of samples is the texts: the rest is not part of their representation.
     context: list[str]
     candidates: list[str]
+    positives: int = dataclasses.field(default=1, repr=False)
+    roles: list[str] | None = dataclasses.field(default=None, repr=False)
+    responder: str | None = dataclasses.field(default=None, repr=False)
 
 
-def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
-    """Sessions of a jsonl file as (id, texts of the turns), those of two turns or more.
+# Samples, of any numbers of candidates, to a float array `[candidates]` each, higher is better.
+SampleScore = Callable[[Sequence[Sample]], Sequence[np.ndarray]]
+
+
+def score_texts(score: Score) -> SampleScore:
+    """Scores samples by a function of texts, those of equal numbers of candidates together."""
+
+    def score_samples(samples: Sequence[Sample]) -> list[np.ndarray]:
+        rows = [np.zeros(0)] * len(samples)
+        lengths = np.array([len(sample.candidates) for sample in samples], np.int64)
+        for length in np.unique(lengths):
+            places = np.flatnonzero(lengths == length).tolist()
+            found = score(
+                [samples[place].context for place in places],
+                [samples[place].candidates for place in places],
+            )
+            for place, row in zip(places, found, strict=True):
+                rows[place] = row
+        return rows
+
+    return score_samples
+
+
+def read_turns(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[Utterance]]]:
+    """Sessions of a jsonl file as (id, turns), those of two turns or more.
 
     Args:
         path: the file.
@@ -36,15 +75,16 @@ def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, li
     """
     raw_sessions = jsonl.read_sessions(path, BadLines(0, option=""))
     sessions = [make_session(*raw, join=join) for raw in raw_sessions]
-    return [
-        (session.session_id, [turn.text for turn in session.turns])
-        for session in sessions
-        if len(session.turns) > 1
-    ]
+    return [(s.session_id, list(s.turns)) for s in sessions if len(s.turns) > 1]
+
+
+def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
+    """`read_turns` with the texts of the turns alone."""
+    return [(name, [turn.text for turn in turns]) for name, turns in read_turns(path, join)]
 
 
 def make_samples(
-    sessions: Sequence[tuple[str, list[str]]],
+    sessions: Sequence[Dialogue],
     *,
     candidates: int,
     context: Context,
@@ -57,7 +97,7 @@ def make_samples(
     each other. Which response is drawn from a session depends only on the seed and the session.
 
     Args:
-        sessions: (id, texts of the turns), of two turns or more.
+        sessions: of two turns or more. Where they have roles, the samples have them.
         candidates: number per sample, including the true response.
         context: which turns surround a response.
         max_samples: number of sessions, drawn at random, at most; 0 for all.
@@ -69,13 +109,13 @@ def make_samples(
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
     chosen = ordered[:max_samples] if max_samples else ordered
     drawn = [_draw_response(session, context, seed) for session in chosen]
-    texts = sorted({response for _, response in drawn})
+    texts = sorted({sample.candidates[0] for sample in drawn})
     keys = np.array([text.casefold() for text in texts])
     samples = []
-    for (session_id, _), (surrounding, response) in zip(chosen, drawn, strict=True):
+    for (session_id, _), sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session_id))
         rivals: dict[str, str] = {}
-        own = response.casefold()
+        own = sample.candidates[0].casefold()
         for index in rng.permutation(len(texts)):
             if keys[index] != own:
                 rivals.setdefault(keys[index], texts[index])
@@ -83,7 +123,8 @@ def make_samples(
                 break
         if len(rivals) < candidates - 1:
             return []
-        samples.append(Sample(surrounding, [response, *rivals.values()]))
+        together = [*sample.candidates, *rivals.values()]
+        samples.append(dataclasses.replace(sample, candidates=together))
     return samples
 
 
@@ -91,22 +132,33 @@ def _draw(seed: int, purpose: str, session_id: str) -> int:
     return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
-def _draw_response(
-    session: tuple[str, list[str]], context: Context, seed: int
-) -> tuple[list[str], str]:
-    session_id, texts = session
+def _draw_response(session: Dialogue, context: Context, seed: int) -> Sample:
+    """A sample with the true response as its only candidate."""
+    session_id, turns = session
     rng = np.random.default_rng(_draw(seed, "response", session_id))
-    response = int(rng.integers(context.first_response, len(texts)))
-    return [texts[turn] for turn in context.of(len(texts), response)], texts[response]
+    response = int(rng.integers(context.first_response, len(turns)))
+    texts = [turn.text if isinstance(turn, Utterance) else turn for turn in turns]
+    around = context.of(len(turns), response)
+    sample = Sample([texts[turn] for turn in around], [texts[response]])
+    roles = [turn.role for turn in turns if isinstance(turn, Utterance)]
+    if not roles:
+        return sample
+    own = [roles[turn] for turn in around]
+    return dataclasses.replace(sample, roles=own, responder=roles[response])
 
 
 def evaluate_response_selection(
     samples: list[Sample], score: Score, similarity: str = "matching"
 ) -> Evaluation:
+    """`evaluate_samples` with a function of texts."""
+    return evaluate_samples(samples, score_texts(score), similarity)
+
+
+def evaluate_samples(samples: list[Sample], score: SampleScore, similarity: str) -> Evaluation:
     """R@k and MRR in percent; ties count as the mean over all orders.
 
     Args:
-        samples: the samples.
+        samples: the samples, with one true response each and equal numbers of candidates.
         score: gives a similarity of contexts and candidates.
         similarity: its name, with which those of the scores begin.
 
@@ -115,9 +167,8 @@ def evaluate_response_selection(
         random ranking; tie_share, the percentage of candidates with the same score as another one
         of their sample; samples. Items per sample.
     """
-    scores = score([s.context for s in samples], [s.candidates for s in samples])
-    rows = [_score_sample(row, similarity) for row in scores]
-    chance = _score_sample(np.zeros(scores.shape[1]), similarity)
+    rows = [_score_sample(row, similarity) for row in score(samples)]
+    chance = _score_sample(np.zeros(len(samples[0].candidates)), similarity)
     items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
     means = {name: float(np.mean(values)) for name, values in items.items()}
     chances = {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
@@ -141,6 +192,10 @@ def cosine_score(encode: Encode) -> Score:
     """
 
     def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        parts = [slice(start, start + _CHUNK) for start in range(0, len(contexts), _CHUNK)]
+        return np.concatenate([score_part(contexts[part], candidates[part]) for part in parts])
+
+    def score_part(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         rows = _embed_groups([*contexts, *candidates], encode)
         means = _mean_directions(contexts, rows)
         return np.stack(

@@ -110,6 +110,68 @@ class BuildRetrievalOptions(LabelledOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class BuildCandidatesOptions(CorpusOptions):
+    """Builds grouped candidates from dialogues: contexts, their responses and rivals."""
+
+    output: str = option(
+        "",
+        "The JSON Lines file to write, a context with its candidates a line.",
+        required=True,
+        writes=True,
+    )
+    responses: str = option(
+        "one",
+        "Responses of a session: one, drawn, or all turns that have a turn before them.",
+        choices=("one", "all"),
+    )
+    roles: tuple[str, ...] = option(
+        (), "Only what these speakers say is a response or a rival, comma-separated. Default: all."
+    )
+    context_turns: int = option(
+        10, "Turns before the response that are its context, at most. 0: all.", minimum=0
+    )
+    candidates: int = option(
+        10, "Candidates of a context, the true response included.", minimum=2, maximum=10_000
+    )
+    negatives: str = option(
+        "random",
+        "Which responses of other sessions are the rivals: random, those that BM25 finds nearest "
+        "to the words of the context (bm25), or those whose embeddings are nearest to the mean of "
+        "the context's (model). What nearest ones lack is drawn at random.",
+        choices=("random", "bm25", "model"),
+    )
+    model: str = option(
+        "",
+        "With `negatives`=model: the encoder, as evaluate takes it.",
+        reads=True,
+    )
+    skip_top: int = option(
+        0,
+        "With bm25 and model: how many of the nearest are left out, since they may be as good "
+        "responses as the true one.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    words: str = option(
+        "auto",
+        "With bm25: what a word is: words (runs of letters and digits), jieba (Chinese words), "
+        "characters, or auto (jieba for texts with Chinese characters, words for others).",
+        choices=WORD_KINDS,
+    )
+    seed: int = option(0, "Seed of the responses and rivals that are drawn.", minimum=0)
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.negatives == "model") != bool(self.model):
+            raise OptionError("`model` goes with `negatives`=model, and only with it")
+        if self.negatives == "random" and self.skip_top:
+            self.refuse("skip_top", "has no meaning with `negatives`=random")
+        if self.negatives != "bm25" and self.is_given("words"):
+            self.refuse("words", f"has no meaning with `negatives`={self.negatives}")
+
+
+@dataclasses.dataclass(frozen=True)
 class BuildStsOptions(LabelledOptions):
     """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
 

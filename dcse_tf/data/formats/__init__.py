@@ -32,6 +32,7 @@ from dcse_tf.data.formats import (
     mdc,
     session_tsv,
     sgd,
+    ubuntu,
 )
 from dcse_tf.input_files import BadLines
 
@@ -116,4 +117,19 @@ register_format(
 )
 register_format(
     "crosswoz", crosswoz.read_sessions, help="train.json[.zip] of CrossWOZ", has_intents=True
+)
+register_format(
+    "ubuntu",
+    ubuntu.read_sessions,
+    help="train.txt of the Ubuntu corpus for response selection, tab-separated",
+)
+register_format(
+    "ubuntu_csv",
+    ubuntu.read_csv_sessions,
+    help="{train,valid,test}.csv of the Ubuntu corpus, as Lowe et al. write them",
+)
+register_format(
+    "ubuntu_ids",
+    ubuntu.read_ids_sessions,
+    help="train.txt of Gu et al.'s copy of the Ubuntu corpus, with responses.txt beside it",
 )

@@ -1,0 +1,46 @@
+"""Lines of response-selection files: a label, the context's turns and a response, tab-separated.
+
+A context repeats once a candidate; label 1 marks the true response, label 0 another one.
+"""
+
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.input_files import BadLines, read_lines
+
+
+class Candidate(NamedTuple):
+    """A context with one of its candidates, as a reader of candidates yields it.
+
+    Attributes:
+        line: where it stands in the file, from 1.
+        label: 1 for the true response, 0 for another one.
+        context: the turns before the response, in order.
+        response: the candidate's text.
+        responder: the role of whoever gives the response.
+        group: the group that the file puts it into; "" if candidates of one context are one.
+    """
+
+    line: int
+    label: int
+    context: tuple[Utterance, ...]
+    response: str
+    responder: str
+    group: str = ""
+
+
+def split_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, int, list[str]]]:
+    """Yields (line number, label, texts of the context's turns and then of the response)."""
+    for number, line in read_lines(path, bad_lines):
+        label, *texts = line.split("\t")
+        if label.strip() in ("0", "1") and len(texts) >= 2:
+            yield number, int(label), texts
+        else:
+            bad_lines.report(
+                path,
+                number,
+                "expected 0 or 1, the context's turns and the response, tab-separated; found "
+                f"{len(texts) + 1} field(s), the first {label[:20]!r}",
+            )

@@ -1,0 +1,218 @@
+"""The Ubuntu Dialogue Corpus (Lowe et al. 2015), as it is released for response selection.
+
+The tab-separated copy of version 1 has a label, the context's utterances and a response a line.
+Lowe's CSV files have a header: Context, Utterance, Label for training; Context, Ground Truth
+Utterance, Distractor_0, ... for validation and test.
+
+The copy of version 1 that Gu et al. (2019, 2020) share has a number, the context with __EOS__
+between utterances, and the ids of its true and of its other responses a line, tab-separated,
+several ids parted by |, none being NA. Their texts are in responses.txt of the same folder, an id
+and a text a line. An utterance between __EOS__ is taken as a tab-separated field is.
+
+In all of them the tags __eou__ (end of utterance) and __eot__ (end of turn), in any case, may stand
+in a text. Where a context has an __eot__, its turns end there and nowhere else, so that the
+utterances of a turn become one text; otherwise each field is a turn. The tags themselves never
+reach a text.
+
+Speakers alternate: the turns from the response backwards are b's, a's, b's, ... Only if every turn
+of a context begins with a tag such as <ann>, those are the speakers, the response's tag too if it
+has one, and they are taken out of the texts.
+"""
+
+import csv
+import io
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+
+from dcse_tf.data.dialogue import Utterance, is_silent
+from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
+from dcse_tf.data.formats.response_windows import Window, merge_windows
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import UNREADABLE, BadLines, open_input, read_lines
+
+_TURN_END = re.compile("__eot__", re.IGNORECASE)
+_UTTERANCE_END = re.compile("__eos__", re.IGNORECASE)
+_TAG = re.compile("__eo[tus]__", re.IGNORECASE)
+_SPEAKER = re.compile(r"\s*<([^\s<>]{1,40})>\s")
+_UNKNOWN = "unknown"  # the responder, where a single speaker has spoken before
+_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+_TRAIN = ["Context", "Utterance", "Label"]
+_TEST = ["Context", "Ground Truth Utterance"]
+
+
+def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
+    """Yields the dialogues that the tab-separated lines are windows of.
+
+    Negatives are dropped; windows of one dialogue are merged (`response_windows`). Where the file
+    names no speakers, those of a dialogue alternate, a's turn first. Sessions are named by file and
+    line.
+    """
+    yield from _merge(path, bad_lines, _read_lines)
+
+
+def read_csv_sessions(
+    path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[Utterance]]]:
+    """`read_sessions` of Lowe's CSV files."""
+    yield from _merge(path, bad_lines, _read_rows)
+
+
+def read_ids_sessions(
+    path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[tuple[str, list[Utterance]]]:
+    """`read_sessions` of the copy with the responses' ids."""
+    yield from _merge(path, bad_lines, _read_ids)
+
+
+def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    """Yields the candidate of each tab-separated line, in order."""
+    yield from map(_name_speakers, _read_lines(path, bad_lines))
+
+
+def read_csv_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    """Yields the candidates of each row of Lowe's CSV files, in order.
+
+    A row of the validation and test files is a group, the true response first. In the training file
+    neighbouring rows of one context are.
+    """
+    yield from map(_name_speakers, _read_rows(path, bad_lines))
+
+
+def read_ids_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    """Yields the candidates of each line of the copy with ids, a group, the true ones first."""
+    yield from map(_name_speakers, _read_ids(path, bad_lines))
+
+
+def _read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    for number, label, texts in split_lines(path, bad_lines):
+        yield _parse(number, label, texts[:-1], texts[-1])
+
+
+def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    rows = _read_table(path)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    if header != _TRAIN and (header[:2] != _TEST or len(header) < 3):
+        raise InputError(
+            f"{path}:1: expected the header {','.join(_TRAIN)} or {','.join(_TEST)},Distractor_0,"
+            f"...; found {','.join(header)[:100]!r}"
+        )
+    for number, row in rows:
+        if len(row) != len(header):
+            bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
+        elif header != _TRAIN:
+            for place, response in enumerate(row[1:]):
+                name = f"{path.name}-{number}"
+                yield _parse(number, int(place == 0), row[:1], response, name)
+        elif row[2].strip() in _LABELS:
+            yield _parse(number, _LABELS[row[2].strip()], row[:1], row[1])
+        else:
+            bad_lines.report(path, number, f"expected a Label of 0 or 1, found {row[2][:20]!r}")
+
+
+def _read_ids(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
+    texts = _read_responses(path.with_name("responses.txt"), bad_lines)
+    for number, line in read_lines(path, bad_lines):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) != 4:
+            bad_lines.report(
+                path,
+                number,
+                "expected a number, the context, and the ids of its true and its other responses, "
+                f"tab-separated; found {len(fields)} field(s)",
+            )
+            continue
+        true, others = ([i for i in ids.split("|") if i != "NA"] for ids in fields[2:])
+        unknown = [i for i in (*true, *others) if i not in texts]
+        if unknown:
+            bad_lines.report(path, number, f"no response {unknown[0]!r} in responses.txt")
+            continue
+        turns = [turn for turn in _UTTERANCE_END.split(fields[1]) if turn.strip()]
+        for place, response in enumerate((*true, *others)):
+            label, name = int(place < len(true)), f"{path.name}-{number}"
+            yield _parse(number, label, turns, texts[response], name)
+
+
+def _read_responses(path: pathlib.Path, bad_lines: BadLines) -> dict[str, str]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; it has the texts of the responses")
+    texts = {}
+    for number, line in read_lines(path, bad_lines):
+        name, tab, text = line.partition("\t")
+        if tab and "\t" not in text:
+            texts[name.strip()] = text
+        else:
+            bad_lines.report(path, number, "expected a response's id and its text, tab-separated")
+    return texts
+
+
+def _read_table(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line where the row ends, its fields)."""
+    number = 0
+    try:
+        with open_input(path) as file:
+            rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+            for row in rows:
+                number = rows.line_num
+                if row:
+                    yield number, row
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
+    except csv.Error as error:
+        raise InputError(f"{path}:{number + 1}: not CSV: {error}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def _merge(
+    path: pathlib.Path,
+    bad_lines: BadLines,
+    read: Callable[[pathlib.Path, BadLines], Iterator[Candidate]],
+) -> Iterator[tuple[str, list[Utterance]]]:
+    def read_windows(bad: BadLines) -> Iterator[Window]:
+        for row in read(path, bad):
+            if row.label:
+                yield row.line, [*row.context, Utterance(row.responder, row.response)]
+
+    for number, turns in merge_windows(read_windows, bad_lines):
+        # Only now: either speaker may give a window's response, and named by their places from it
+        # the same turns would differ from window to window.
+        named = [turn.role or "ab"[place % 2] for place, turn in enumerate(turns)]
+        yield f"{path.name}-{number}", list(map(Utterance, named, (turn.text for turn in turns)))
+
+
+def _name_speakers(row: Candidate) -> Candidate:
+    """Gives the turns their speakers, who alternate, if the file does not name them."""
+    if row.responder:
+        return row
+    turns = len(row.context)
+    roles = ["ba"[(turns - place) % 2] for place in range(turns)]
+    texts = (turn.text for turn in row.context)
+    return row._replace(context=tuple(map(Utterance, roles, texts)), responder="b")
+
+
+def _parse(line: int, label: int, fields: list[str], response: str, group: str = "") -> Candidate:
+    """A candidate; without speakers, which are "" then, if not every turn has one."""
+    if any(_TURN_END.search(field) for field in fields):
+        fields = _TURN_END.split(" ".join(fields))
+        if is_silent(_clean(fields[-1])):  # what follows the last tag
+            fields.pop()
+    speakers = [_SPEAKER.match(field) for field in fields]
+    roles = [speaker[1] for speaker in speakers if speaker]
+    responder = ""
+    if fields and len(roles) == len(fields):
+        fields = [field[speaker.end() :] for field, speaker in zip(fields, speakers) if speaker]
+        own = _SPEAKER.match(response)
+        if own:
+            responder, response = own[1], response[own.end() :]
+        else:  # whoever else speaks
+            others = (role for role in reversed(roles) if role != roles[-1])
+            responder = next(others, _UNKNOWN)
+    else:
+        roles = [""] * len(fields)
+    context = tuple(map(Utterance, roles, map(_clean, fields)))
+    return Candidate(line, label, context, _clean(response), responder, group)
+
+
+def _clean(text: str) -> str:
+    return " ".join(_TAG.sub(" ", text).split())

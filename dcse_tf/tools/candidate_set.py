@@ -1,0 +1,322 @@
+"""Builds grouped candidates from dialogues: a context, its response, and rivals from elsewhere.
+
+Rivals are responses of other sessions. Drawn at random most are easily told from the true response;
+those that BM25 or an encoder finds nearest to the context are hard. The nearest of all may answer
+the context as well as the true response does, which is why some of them can be skipped.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dcse_tf.data.candidates import CandidateGroup, group_to_dict
+from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.words import make_splitter
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import metrics
+from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.files import atomic_file, hash_number
+from dcse_tf.input_files import BadLines
+from dcse_tf.progress import Progress
+from dcse_tf.tools.options import BuildCandidatesOptions
+from dcse_tf.tools.retrieval_set import Bm25
+
+_CHUNK = 1000  # contexts whose embeddings are held at a time
+_CELLS = 1 << 24  # of scores that are held at a time, times four bytes
+
+
+class Ranker(Protocol):
+    """Ranks the pool of responses by how near they are to a context.
+
+    Attributes:
+        floor: scores must exceed it: a response with no word of the context is not near.
+    """
+
+    floor: float
+
+    def score(self, contexts: list[list[str]]) -> Iterator[np.ndarray]:
+        """Yields the scores of all responses, float `[pool]`, for each context in order."""
+
+
+class Bm25Ranker:
+    """By BM25 with the words of all turns of the context as the query."""
+
+    floor = 0.0
+
+    def __init__(self, pool: Sequence[str], words: str):
+        self._split = make_splitter(words)
+        split = [self._split(text) for text in pool]
+        if not any(split):
+            raise InputError("no response has a word")
+        self._index = Bm25(split)
+
+    def score(self, contexts: list[list[str]]) -> Iterator[np.ndarray]:
+        for context in contexts:
+            yield self._index.scores([word for text in context for word in self._split(text)])
+
+
+class CosineRanker:
+    """By the cosine with the mean of the embeddings of the context's turns."""
+
+    floor = -np.inf
+
+    def __init__(self, pool: Sequence[str], encode: Encode):
+        self._encode = encode
+        self._pool = metrics.normalize(encode(list(pool))).astype(np.float32)
+
+    def score(self, contexts: list[list[str]]) -> Iterator[np.ndarray]:
+        texts = sorted({text for context in contexts for text in context})
+        place = {text: index for index, text in enumerate(texts)}
+        rows = np.asarray(self._encode(texts), np.float64)
+        means = [rows[[place[text] for text in context]].mean(axis=0) for context in contexts]
+        queries = metrics.normalize(np.stack(means)).astype(np.float32)
+        step = max(1, _CELLS // len(self._pool))
+        for start in range(0, len(queries), step):
+            # Rounded, so that which contexts are ranked together does not decide between equals.
+            yield from map(metrics.quantize, queries[start : start + step] @ self._pool.T)
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """A turn of a session that candidates are made for, its session by a name of its own."""
+
+    session: Session
+    name: str
+    turn: int
+
+
+def choose_responses(
+    sessions: Sequence[Session], responses: str, roles: Collection[str], seed: int
+) -> list[Response]:
+    """The turns with a turn before them that are responses, in the order of the sessions.
+
+    Args:
+        sessions: their turns joined.
+        responses: "one", drawn by the seed and the session's id, or "all".
+        roles: who may respond; nobody named means everybody.
+        seed: of the draw.
+    """
+    times: collections.Counter[str] = collections.Counter()
+    chosen = []
+    for session in sessions:
+        name = session.session_id
+        times[name] += 1
+        if times[name] > 1:  # the same id in two files
+            name = f"{name}#{times[name]}"
+        turns = [
+            place
+            for place, turn in enumerate(session.turns)
+            if place and (not roles or turn.role in roles)
+        ]
+        if responses == "one" and turns:
+            rng = np.random.default_rng(hash_number(f"{seed}:response:{name}"))
+            turns = [turns[int(rng.integers(len(turns)))]]
+        chosen += [Response(session, name, turn) for turn in turns]
+    return chosen
+
+
+class Pool:
+    """The distinct responses, ignoring case, from which rivals come.
+
+    Args:
+        responses: those that candidates are made for.
+
+    Attributes:
+        texts: one of each; of those that differ only in case the first in order.
+    """
+
+    def __init__(self, responses: Sequence[Response]):
+        said = {response.session.turns[response.turn].text for response in responses}
+        first: dict[str, str] = {}
+        for text in sorted(said):
+            first.setdefault(text.casefold(), text)
+        self.texts = list(first.values())
+        self._places = {key: place for place, key in enumerate(first)}
+
+    def places_of(self, turns: Sequence[Utterance]) -> set[int]:
+        """Where the texts of turns stand in the pool, those that do."""
+        keys = {turn.text.casefold() for turn in turns}
+        return {self._places[key] for key in keys if key in self._places}
+
+
+def pick_nearest(
+    scores: np.ndarray, banned: Collection[int], skip: int, count: int, floor: float
+) -> tuple[list[int], list[int]]:
+    """The nearest that are allowed: those skipped, and the `count` after them, or fewer.
+
+    Args:
+        scores: float `[pool]`; equal ones are in the order of the pool.
+        banned: places that are left out, and not counted among those skipped.
+        skip: how many of the nearest are skipped.
+        count: how many are wanted.
+        floor: scores must exceed it.
+    """
+    most = skip + count + len(banned)
+    near = np.flatnonzero(scores > floor)
+    if len(near) > most:
+        last = np.partition(scores[near], -most)[-most]
+        near = near[scores[near] >= last]
+    near = near[~np.isin(near, list(banned))]
+    order = near[np.argsort(-scores[near], kind="stable")].tolist()
+    return order[:skip], order[skip : skip + count]
+
+
+def draw_places(
+    rng: np.random.Generator, pool: int, banned: Collection[int], count: int
+) -> list[int]:
+    """Draws `count` of the pool's places at random, or all that are not banned if it has fewer.
+
+    It takes no time for the rest of the pool: of as many as are wanted and banned together, enough
+    are allowed.
+    """
+    drawn = rng.choice(pool, min(pool, count + len(banned)), replace=False)
+    return [place for place in drawn.tolist() if place not in banned][:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rivals:
+    """How the rivals of a response are chosen.
+
+    Attributes:
+        pool: what they are chosen from.
+        count: rivals of a response.
+        seed: of those drawn.
+        ranker: finds the nearest; None to draw all at random.
+        skip_top: how many of the nearest are skipped.
+    """
+
+    pool: Pool
+    count: int
+    seed: int
+    ranker: Ranker | None = None
+    skip_top: int = 0
+
+    def choose(
+        self, responses: Sequence[Response], context_turns: int
+    ) -> Iterator[tuple[CandidateGroup, int]]:
+        """Yields the group of each response, and how many of its rivals were drawn at random.
+
+        Raises:
+            InputError: there are too few different responses.
+        """
+        for start in range(0, len(responses), _CHUNK):
+            chunk = responses[start : start + _CHUNK]
+            contexts = [_cut_context(response, context_turns) for response in chunk]
+            scores: Iterator[np.ndarray | None] = iter([None] * len(chunk))
+            if self.ranker:
+                scores = self.ranker.score([[turn.text for turn in c] for c in contexts])
+            for response, context, row in zip(chunk, contexts, scores, strict=True):
+                yield self._make_group(response, context, row)
+
+    def _make_group(
+        self, response: Response, context: tuple[Utterance, ...], scores: np.ndarray | None
+    ) -> tuple[CandidateGroup, int]:
+        name = f"{response.name}:{response.turn}"
+        banned = self.pool.places_of(response.session.turns)
+        places: list[int] = []
+        if scores is not None and self.ranker:
+            skipped, places = pick_nearest(
+                scores, banned, self.skip_top, self.count, self.ranker.floor
+            )
+            banned |= {*skipped, *places}
+        rng = np.random.default_rng(hash_number(f"{self.seed}:rivals:{name}"))
+        drawn = draw_places(rng, len(self.pool.texts), banned, self.count - len(places))
+        if len(places) + len(drawn) < self.count:
+            raise InputError(
+                f"session {response.name!r}: only {len(places) + len(drawn)} different responses "
+                f"of other sessions, too few for `candidates`={self.count + 1}"
+                + (f" and `skip_top`={self.skip_top}" if self.skip_top else "")
+            )
+        true = response.session.turns[response.turn]
+        rivals = [self.pool.texts[place] for place in (*places, *drawn)]
+        labels = (1, *[0] * self.count)
+        group = CandidateGroup(name, context, (true.text, *rivals), labels, true.role)
+        return group, len(drawn)
+
+
+def _cut_context(response: Response, turns: int) -> tuple[Utterance, ...]:
+    first = max(0, response.turn - turns) if turns else 0
+    return response.session.turns[first : response.turn]
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """Figures of what was built, and counts of what was left out and why.
+
+    Attributes:
+        sessions, groups, pool: how many sessions were used, groups made, and different responses
+            there were.
+        drawn: rivals that were drawn at random.
+        left_out: what was left out.
+    """
+
+    sessions: int
+    groups: int
+    pool: int
+    drawn: int
+    left_out: dict[str, int]
+
+
+def build_candidates(config: BuildCandidatesOptions) -> Built:
+    """Builds a file of grouped candidates from dialogues.
+
+    Raises:
+        InputError: the input cannot be used, or has too few different responses.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    output = pathlib.Path(config.output)
+    if output.exists() and not config.overwrite:
+        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+    bad_lines = BadLines(config.max_bad_lines)
+    left_out: collections.Counter[str] = collections.Counter(empty_utterances=0)
+    read = list(read_sessions(config, bad_lines, left_out))
+    sessions = [session for session in read if len(session.turns) >= config.min_turns]
+    responses = choose_responses(sessions, config.responses, config.roles, config.seed)
+    if not responses:
+        raise InputError(
+            f"`input`={','.join(config.input)}: no response with a turn before it "
+            f"({len(read)} sessions read)"
+        )
+
+    pool = Pool(responses)
+    rivals = Rivals(
+        pool, config.candidates - 1, config.seed, _make_ranker(config, pool), config.skip_top
+    )
+    drawn = 0
+    with (
+        atomic_file(output, config.overwrite) as partial,
+        partial.open("w", encoding="utf-8") as file,
+        Progress("groups", len(responses)) as progress,
+    ):
+        for number, (group, at_random) in enumerate(
+            rivals.choose(responses, config.context_turns), start=1
+        ):
+            file.write(json.dumps(group_to_dict(group), ensure_ascii=False) + "\n")
+            drawn += at_random
+            progress.update(number)
+
+    used = len({response.name for response in responses})
+    counts = {
+        "bad_lines": bad_lines.count,
+        "short_sessions": len(read) - len(sessions),
+        "sessions_without_response": len(sessions) - used,
+        **left_out,
+    }
+    return Built(used, len(responses), len(pool.texts), drawn, counts)
+
+
+def _make_ranker(config: BuildCandidatesOptions, pool: Pool) -> Ranker | None:
+    if config.negatives == "bm25":
+        return Bm25Ranker(pool.texts, config.words)
+    if config.negatives == "random":
+        return None
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder  # starts TensorFlow
+
+    encoder = SentenceEncoder.load(config.model)
+    return CosineRanker(pool.texts, encoder.encode)
