@@ -17,7 +17,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
+from dcse_tf.model.bert import build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
     SentenceModules,
     read_config,
@@ -26,6 +26,8 @@ from dcse_tf.model.checkpoints import (
     resolve_checkpoint,
 )
 from dcse_tf.model.dialogue_cse import read_turn_attention
+from dcse_tf.model.fused_bert import FusedBert
+from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 
@@ -91,7 +93,14 @@ def load_graph(
 def _find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
-    return folder if is_baseline(folder) else resolve_checkpoint(name, option)
+    if not is_baseline(folder):
+        folder = resolve_checkpoint(name, option)
+    if is_reranker(folder):
+        raise InputError(
+            f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
+            "`search` takes it as `reranker`, and Python as dcse_tf.Reranker"
+        )
+    return folder
 
 
 def _build_graph(
