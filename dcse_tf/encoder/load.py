@@ -45,7 +45,8 @@ def load_backend(options: ModelOptions) -> Backend:
         _refuse_settings(options, fixed)
         return SavedModelBackend(folder, options.batch_tokens)
 
-    folder = _find_folder(options.model, "model")
+    folder = find_folder(options.model, "model")
+    _refuse_reranker(folder, options.model, "model")
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")
@@ -81,7 +82,8 @@ def load_graph(
     Raises:
         InputError: see `load_backend`.
     """
-    folder = _find_folder(name, option)
+    folder = find_folder(name, option)
+    _refuse_reranker(folder, name, option)
     if is_baseline(folder) and read_baseline(folder).spec.make_encode:
         raise InputError(
             f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
@@ -90,17 +92,19 @@ def load_graph(
     return _build_graph(folder, read_config(folder), bert, max_sequence_length, pooling)
 
 
-def _find_folder(name: str, option: str) -> pathlib.Path:
+def find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
-    if not is_baseline(folder):
-        folder = resolve_checkpoint(name, option)
+    return folder if is_baseline(folder) else resolve_checkpoint(name, option)
+
+
+def _refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
+    """Its BERT could embed, but was trained for [CLS] of a pair: the embeddings mean nothing."""
     if is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
             "`search` takes it as `reranker`, and Python as dcse_tf.Reranker"
         )
-    return folder
 
 
 def _build_graph(

@@ -52,9 +52,10 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
     content = read_json_object(path)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(RerankerSettings):
-        value = values[field.name] = content.get(field.name)
-        expected: type = type(getattr(RerankerSettings, field.name))
-        least = _SHORTEST.get(field.name, 0)
+        value: Any = content.get(field.name)
+        values[field.name] = value
+        expected: Any = type(getattr(RerankerSettings, field.name))
+        least: int = _SHORTEST.get(field.name, 0)
         if type(value) is not expected or (least and value < least):
             bound = f" of {least} or more" if least else ""
             raise InputError(
