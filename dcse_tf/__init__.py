@@ -30,10 +30,12 @@ from dcse_tf.tasks import register_task
 
 if typing.TYPE_CHECKING:
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+    from dcse_tf.reranker.reranker import Reranker
 
 __all__ = [
     "InputError",
     "OptionError",
+    "Reranker",
     "SentenceEncoder",
     "__version__",
     "evaluate",
@@ -53,6 +55,10 @@ def __getattr__(name: str) -> object:
         from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
         return SentenceEncoder
+    if name == "Reranker":
+        from dcse_tf.reranker.reranker import Reranker
+
+        return Reranker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

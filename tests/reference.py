@@ -141,13 +141,19 @@ def gelu(row: np.ndarray) -> np.ndarray:
 
 
 def bert(
-    token_ids: Sequence[int], tensors: dict[str, np.ndarray], heads: int, epsilon: float
+    token_ids: Sequence[int],
+    tensors: dict[str, np.ndarray],
+    heads: int,
+    epsilon: float,
+    segment_ids: Sequence[int] | None = None,
+    speaker_ids: Sequence[int] | None = None,
 ) -> np.ndarray:
     """A BERT with the tanh form of GELU, token embeddings `[tokens, d]` of the last layer.
 
     Args:
         token_ids: one sentence, without padding.
         tensors: by HuggingFace's names, float64; matrices are `[outputs, inputs]`.
+        segment_ids, speaker_ids: of each token; None for segment 0 and no speakers.
     """
 
     def dense(name: str, rows: np.ndarray) -> np.ndarray:
@@ -161,7 +167,10 @@ def bert(
         tensors[f"embeddings.{name}_embeddings.weight"]
         for name in ("word", "position", "token_type")
     )
-    x = np.array([words[t] + places[i] + segments[0] for i, t in enumerate(token_ids)])
+    of_token = segments[list(segment_ids or [0] * len(token_ids))]
+    if speaker_ids:
+        of_token = of_token + tensors["embeddings.speaker_embeddings.weight"][list(speaker_ids)]
+    x = np.array([words[t] + places[i] + of_token[i] for i, t in enumerate(token_ids)])
     x = norm("embeddings", x)
     for index in range(sum(name.endswith(".intermediate.dense.bias") for name in tensors)):
         layer = f"encoder.layer.{index}"
@@ -264,6 +273,47 @@ def esim(
         composed = read(np.maximum(narrowed, 0.0), "composition_lstm")
         pooled += [mean_of_rows(composed), composed.max(axis=0)]
     return np.concatenate(pooled), encoded
+
+
+def pair_sequence(
+    turns: Sequence[Sequence[int]],
+    speakers: Sequence[int],
+    response: Sequence[int],
+    first_tokens: int,
+    second_tokens: int,
+    cls: int,
+    sep: int,
+    end: int,
+) -> tuple[list[int], list[int], list[int]]:
+    """[CLS] u1 [EOT] u2 [EOT] ... [SEP] response [SEP]: its tokens, segments and speakers.
+
+    The context is cut in front, the response at its end; the lengths count [CLS] and the [SEP] of
+    each.
+    """
+    context = [(t, who) for turn, who in zip(turns, speakers, strict=True) for t in (*turn, end)]
+    while len(context) > first_tokens - 2:
+        context.pop(0)
+    kept = list(response)
+    while len(kept) > second_tokens - 1:
+        kept.pop()
+    tokens = [cls, *(t for t, _ in context), sep, *kept, sep]
+    segments = [0] * (len(context) + 2) + [1] * (len(kept) + 1)
+    return tokens, segments, [0, *(who for _, who in context), 0, *([0] * (len(kept) + 1))]
+
+
+def cross_encoder(
+    sequence: tuple[list[int], list[int], list[int]],
+    tensors: dict[str, np.ndarray],
+    heads: int,
+    epsilon: float,
+) -> float:
+    """The logit of what `pair_sequence` gives, by the tensors of BertForSequenceClassification."""
+    tensors = {name.removeprefix("bert."): np.float64(value) for name, value in tensors.items()}
+    tokens, segments, speakers = sequence
+    known = "embeddings.speaker_embeddings.weight" in tensors
+    x = bert(tokens, tensors, heads, epsilon, segments, speakers if known else None)
+    pooled = np.tanh(tensors["pooler.dense.weight"] @ x[0] + tensors["pooler.dense.bias"])
+    return float((tensors["classifier.weight"] @ pooled + tensors["classifier.bias"])[0])
 
 
 def adamw(

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
+from tiny_reranker import save_reranker
 
 from dcse_tf.cli.queries import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -16,6 +17,7 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import lock_output
 from dcse_tf.options import OptionError
+from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import job
 from dcse_tf.search.options import SearchOptions
@@ -307,6 +309,8 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
         ({"index": "i", "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
+        ({"corpus": "c", "rerank_top": 9}, "`rerank_top`: only with `reranker`"),
+        ({"corpus": "c", "reranker": "r", "rerank_top": 3}, "expected `top`=5 at least"),
     ],
     ids=str,
 )
@@ -366,6 +370,63 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
     printed = run_cli(config.replace(queries=queries, output=output), capsys, monkeypatch)
     assert printed == f"the answers are in {output}\n"
     assert (tmp_path / "answers.jsonl").read_text(encoding="utf-8") == expected
+
+
+DIALOGUE = "hello [EOT] where is my blue parcel [EOT]"
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    return save_reranker(tmp_path_factory.mktemp("reranker") / "run")
+
+
+def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranker):
+    """The four nearest by the mean of the turns, and of these the three of highest score."""
+    turns = ["hello", "where is my blue parcel"]
+    units = scale(encoder.encode(turns))
+    cosines = scale(encoder.encode(DISTINCT)) @ scale(units.mean(0, keepdims=True))[0]
+    nearest = [DISTINCT[row] for row in np.argsort(-cosines)[:4]]
+    scores = dict(zip(nearest, Reranker.load(reranker).score([turns], [nearest])[0].tolist()))
+    expected = sorted(nearest, key=lambda text: -scores[text])[:3]
+    assert expected != nearest[:3]
+    (hits,) = ask(config.replace(reranker=str(reranker), rerank_top=4, top=3), [DIALOGUE])
+    assert [hit.text for hit in hits] == expected
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    np.testing.assert_allclose([h.score for h in hits], [scores[t] for t in expected], atol=1e-5)
+    by_text = dict(zip(DISTINCT, cosines))
+    np.testing.assert_allclose([h.cosine for h in hits], [by_text[t] for t in expected], atol=1e-5)
+
+
+def test_several_dialogues_at_once_have_the_answers_of_each(config, reranker):
+    config = config.replace(reranker=str(reranker), rerank_top=5)
+    together = ask(config, [DIALOGUE, *QUERIES])
+    alone = [ask(config, [query])[0] for query in (DIALOGUE, *QUERIES)]
+    assert [[h.text for h in hits] for hits in together] == [[h.text for h in x] for x in alone]
+
+
+def test_turns_are_parted_by_their_mark():
+    assert job.split_turns("a b [EOT]c[EOT] d") == ["a b", "c", "d"]
+    assert job.split_turns("a [EOT] [EOT]") == ["a"]
+    assert job.split_turns("a\tb") == ["a\tb"]
+    assert job.split_turns("[EOT]") == ["[EOT]"]
+
+
+def test_both_scores_are_shown(config, reranker, capsys, monkeypatch):
+    config = config.replace(reranker=str(reranker), query=DIALOGUE, top=1)
+    (hit,) = ask(config, [DIALOGUE])[0]
+    printed = run_cli(config, capsys, monkeypatch).split("\n")
+    assert printed[0] == DIALOGUE
+    assert printed[1].split()[:3] == ["1", f"{hit.score:.4f}", f"{hit.cosine:.4f}"]
+    line = run_cli(config.replace(output="-"), capsys, monkeypatch)
+    assert json.loads(line)["answers"][0]["score"] == round(hit.score, 6)
+
+
+def test_models_of_the_other_kind_are_refused(config, model, reranker, tmp_path):
+    with pytest.raises(InputError, match=r"`reranker`=.* is a sentence encoder, not a re-ranker"):
+        ask(config.replace(reranker=str(model)), QUERIES)
+    with pytest.raises(InputError, match=r"`model`=.* is a re-ranker"):
+        ask(config.replace(model=str(reranker)), QUERIES)
+    assert names(tmp_path) == ["corpus.txt"]
 
 
 def test_a_piped_query_that_is_not_utf_8_is_named(config, capsys, monkeypatch):

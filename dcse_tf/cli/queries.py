@@ -81,15 +81,20 @@ def read_queries() -> Iterator[str]:
 
 
 def print_answer(query: str, hits: "list[Hit]") -> None:
-    """Rank, cosine, line, how often if more than once, text."""
+    """Rank, the re-ranker's score if there is one, cosine, line, how often if not once, text."""
     print(query)
     for hit in hits:
         often = f" (x{hit.count})" if hit.count > 1 else ""
-        print(f"{hit.rank:>4}  {hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
+        score = "" if hit.score is None else f"{hit.score:8.4f}  "
+        print(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
     print(flush=True)
 
 
 def format_json(query: str, hits: "list[Hit]") -> str:
     """An answer as a line of JSON."""
-    answers = [{**dataclasses.asdict(hit), "cosine": round(hit.cosine, 6)} for hit in hits]
+    answers = []
+    for hit in hits:
+        answer = {**dataclasses.asdict(hit), "cosine": round(hit.cosine, 6)}
+        score = answer.pop("score")
+        answers.append(answer if score is None else {**answer, "score": round(score, 6)})
     return json.dumps({"query": query, "answers": answers}, ensure_ascii=False)

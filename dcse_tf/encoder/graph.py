@@ -26,7 +26,7 @@ class EncoderGraph(tf.Module):
     """Tokenizer, BERT and pooling: what is evaluated, exported and served.
 
     Args:
-        bert: see `build_bert_encoder`; or a `FusedBert`, which is faster but cannot be exported.
+        bert: see `build_bert_encoder`; or a `FusedBert`, which is faster.
         vocabulary: of the BERT.
         max_sequence_length: longest sentence in tokens; the rest is cut.
         pooling: "mean" over the last layer's real tokens, [CLS] and [SEP] among them, or "cls".

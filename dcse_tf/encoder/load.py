@@ -17,7 +17,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.bert import FusedBert, build_bert_encoder, load_backbone
+from dcse_tf.model.bert import build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
     SentenceModules,
     read_config,
@@ -26,6 +26,8 @@ from dcse_tf.model.checkpoints import (
     resolve_checkpoint,
 )
 from dcse_tf.model.dialogue_cse import read_turn_attention
+from dcse_tf.model.fused_bert import FusedBert
+from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 
@@ -43,7 +45,8 @@ def load_backend(options: ModelOptions) -> Backend:
         _refuse_settings(options, fixed)
         return SavedModelBackend(folder, options.batch_tokens)
 
-    folder = _find_folder(options.model, "model")
+    folder = find_folder(options.model, "model")
+    _refuse_reranker(folder, options.model, "model")
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")
@@ -79,7 +82,8 @@ def load_graph(
     Raises:
         InputError: see `load_backend`.
     """
-    folder = _find_folder(name, option)
+    folder = find_folder(name, option)
+    _refuse_reranker(folder, name, option)
     if is_baseline(folder) and read_baseline(folder).spec.make_encode:
         raise InputError(
             f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
@@ -88,10 +92,19 @@ def load_graph(
     return _build_graph(folder, read_config(folder), bert, max_sequence_length, pooling)
 
 
-def _find_folder(name: str, option: str) -> pathlib.Path:
+def find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
     folder = pathlib.Path(name)
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
+
+
+def _refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
+    """Its BERT could embed, but was trained for [CLS] of a pair: the embeddings mean nothing."""
+    if is_reranker(folder):
+        raise InputError(
+            f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
+            "`search` takes it as `reranker`, and Python as dcse_tf.Reranker"
+        )
 
 
 def _build_graph(

@@ -9,12 +9,15 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
 from dcse_tf.encoder.batching import Match, count_by_bytes
+from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 
 # The signatures; `dcse_tf.exporting.saved_model.ServedEncoder` says what they take and give.
 EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
+# Those of a re-ranker, see `dcse_tf.exporting.reranker_saved_model.ServedReranker`.
+SCORE, SCORE_SPEAKERS = "score", "score_speakers"
 # What the export was made with, and the fingerprint of what it computes.
 SETTINGS_FILE = "dcse_tf.json"
 
@@ -45,6 +48,9 @@ class SavedModelBackend:
         self.batch_tokens = batch_tokens
         self._folder = folder
         self._signatures = tf.saved_model.load(str(folder)).signatures
+        if EMBED not in self._signatures:
+            kind = "of a re-ranker" if SCORE in self._signatures else "of something else"
+            raise InputError(f"{folder}: is an export {kind}, which embeds no sentences")
 
     @functools.cached_property
     def _written(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class SentenceEncoder:
             ValueError: a string is no text: it has half of a surrogate pair.
         """
         single = isinstance(texts, str)
-        sentences = _read_texts([texts] if single else texts, "texts")
+        sentences = read_texts([texts] if single else texts, "texts")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         if callable(show_progress):
@@ -171,13 +171,13 @@ class SentenceEncoder:
         """
         single = not _is_list_of_lists(context)
         if single:
-            contexts = [_read_texts(context, "context")]
+            contexts = [read_texts(context, "context")]
         else:
-            contexts = _read_text_lists(context, "context")
+            contexts = read_text_lists(context, "context")
         if single or not _is_list_of_lists(responses):
-            candidates = [_read_texts(responses, "responses")] * len(contexts)
+            candidates = [read_texts(responses, "responses")] * len(contexts)
         else:
-            candidates = _read_text_lists(responses, "responses")
+            candidates = read_text_lists(responses, "responses")
         scores = self._match(contexts, candidates)
         return scores[0] if single else scores
 
@@ -207,7 +207,7 @@ class SentenceEncoder:
         return MtebEncoder(self.encode, self.name, self.fingerprint(), self.dim)
 
 
-def _read_texts(values: Any, name: str) -> list[str]:
+def read_texts(values: Any, name: str) -> list[str]:
     """The strings of anything that has them in an order.
 
     Args:
@@ -235,9 +235,9 @@ def _read_texts(values: Any, name: str) -> list[str]:
     return texts
 
 
-def _read_text_lists(values: Any, name: str) -> list[list[str]]:
-    """The lists of strings in a list; see `_read_texts`."""
-    return [_read_texts(group, f"{name}[{place}]") for place, group in enumerate(values)]
+def read_text_lists(values: Any, name: str) -> list[list[str]]:
+    """The lists of strings in a list; see `read_texts`."""
+    return [read_texts(group, f"{name}[{place}]") for place, group in enumerate(values)]
 
 
 def _is_list_of_lists(values: object) -> bool:

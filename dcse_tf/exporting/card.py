@@ -20,6 +20,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
@@ -53,6 +54,7 @@ class ModelCard:
         settings: of the training.
         scores: on evaluation sets.
         versions: of libraries.
+        reranker: what it computes, if it is one.
     """
 
     name: str
@@ -65,17 +67,21 @@ class ModelCard:
     settings: Mapping[str, str]
     scores: Sequence[Score]
     versions: Mapping[str, str]
+    reranker: RerankerSettings | None = None
 
     def add_facts(self, facts: Mapping[str, str]) -> "ModelCard":
         return dataclasses.replace(self, facts={**self.facts, **facts})
 
 
-def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
+def write_model_card(
+    path: pathlib.Path, card: ModelCard, template: str = "model_card.md.j2"
+) -> None:
     """Writes the card of an export, with the SHA-256 of its weights.
 
     Args:
         path: the file, in the export's folder, where everything else has been written.
         card: what it says.
+        template: the form of the card, a file in templates/.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dcse_tf.exporting"),
@@ -85,8 +91,8 @@ def write_model_card(path: pathlib.Path, card: ModelCard) -> None:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = _escape_cell
-    template = environment.get_template("model_card.md.j2")
-    text = template.render(card=card, form=card.form, hashes=_hash_weights(path.parent))
+    form = environment.get_template(template)
+    text = form.render(card=card, form=card.form, hashes=_hash_weights(path.parent))
     path.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
@@ -115,6 +121,47 @@ _WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fiel
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What the files of a run say of its training, and of its scores; see `ModelCard`.
+
+    Attributes:
+        kept_step: what of the training was kept; None of a model that was not trained here.
+        kept: the same as a fact.
+    """
+
+    kept_step: Kept | None
+    kept: Mapping[str, str]
+    corpus: Mapping[str, str]
+    report: Mapping[str, str]
+    settings: Mapping[str, str]
+    scores: Sequence[Score]
+
+
+def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
+    """Reads the files of a run, if the checkpoint folder is of one.
+
+    Raises:
+        InputError: a file that was named for the card cannot be used.
+    """
+    run_dir = pathlib.Path(config.run_dir)
+    trained = source == run_dir / ENCODER_FOLDER and (run_dir / CONFIG_FILE).is_file()
+    settings = read_json_object(run_dir / CONFIG_FILE) if trained else {}
+    kept = read_kept(source) if trained else None
+    return Described(
+        kept_step=kept,
+        kept={"kept of the training": kept.describe()} if kept else {},
+        corpus=_describe_corpus(run_dir, settings) if trained else {},
+        report=_describe_report(config.data_report) if config.data_report else {},
+        settings={
+            name: _plain(name, value)
+            for name, value in sorted(settings.items())
+            if name not in _LEFT_OUT and value is not None and value != ""
+        },
+        scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
+    )
+
+
 def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
     """The card of an export, except for what depends on the files to be written.
 
@@ -126,28 +173,18 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
     Raises:
         InputError: a file that was named for the card cannot be used.
     """
-    run_dir = pathlib.Path(config.run_dir)
-    trained = source == run_dir / ENCODER_FOLDER and (run_dir / CONFIG_FILE).is_file()
-    settings = read_json_object(run_dir / CONFIG_FILE) if trained else {}
-    kept = read_kept(source) if trained else None
+    found = collect_training(config, source)
     return ModelCard(
-        name=run_dir.name or config.run_dir,
+        name=pathlib.Path(config.run_dir).name or config.run_dir,
         form=config.format,
         max_sequence_length=encoder.max_sequence_length,
-        origin=_describe_origin(kept),
-        facts={
-            **_describe_encoder(config, source, encoder),
-            **({"kept of the training": kept.describe()} if kept else {}),
-        },
-        corpus=_describe_corpus(run_dir, settings) if trained else {},
-        report=_describe_report(config.data_report) if config.data_report else {},
-        settings={
-            name: _plain(name, value)
-            for name, value in sorted(settings.items())
-            if name not in _LEFT_OUT and value is not None and value != ""
-        },
-        scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
-        versions=_list_versions(),
+        origin=_describe_origin(found.kept_step),
+        facts={**_describe_encoder(config, source, encoder), **found.kept},
+        corpus=found.corpus,
+        report=found.report,
+        settings=found.settings,
+        scores=found.scores,
+        versions=list_versions(),
     )
 
 
@@ -275,6 +312,6 @@ def _plain(name: str, value: Any) -> str:
     return words.get(value, str(value))
 
 
-def _list_versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     found = {name: importlib.metadata.version(name) for name in _VERSIONS}
     return {"dcse_tf": dcse_tf.__version__, "Python": platform.python_version(), **found}

@@ -6,18 +6,20 @@ import pathlib
 from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.load import find_folder, load_graph
 from dcse_tf.errors import require
 from dcse_tf.exporting.card import collect_card, write_model_card
 from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.reranker import export_reranker
 from dcse_tf.exporting.saved_model import write_saved_model
 from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
 from dcse_tf.files import atomic_directory, atomic_version, complete_path
 from dcse_tf.model.checkpoints import hash_files
+from dcse_tf.model.reranker_files import is_reranker
 
 
 def export(config: ExportOptions) -> pathlib.Path:
-    """Writes a trained encoder in the format asked for, with its model card.
+    """Writes a trained encoder or re-ranker in the format asked for, with its model card.
 
     Returns:
         The folder written: the output folder, or its new version.
@@ -26,29 +28,37 @@ def export(config: ExportOptions) -> pathlib.Path:
         InputError: there is nothing to export, or a file for the card cannot be used.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process writes a version.
-        OutputError: it cannot be written, or does not compute what the encoder does.
+        OutputError: it cannot be written, or does not compute what the model does.
     """
     output = pathlib.Path(config.output_dir)
+    source = find_folder(config.run_dir, "run_dir")
     with _open(config, output) as folder:
-        encoder = load_graph(config.run_dir, "run_dir", config.max_sequence_length, config.pooling)
-        source = encoder.source
-        assert source
-        card = collect_card(config, source, encoder)
-        card_file = "model_card.md"
-        if config.format == "sentence_transformers":
-            write_sentence_transformers(folder, encoder, config.unit_norm)
-            card_file = "README.md"
-        elif config.format == "onnx":
-            for package in ("onnx", "onnxruntime"):
-                require(package, extra="onnx", why="`format`=onnx")
-            from dcse_tf.exporting.onnx import write_onnx
-
-            agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
-            card = card.add_facts(agreement.describe())
+        if is_reranker(source):
+            export_reranker(config, folder)
         else:
-            _write_saved_model(config, folder, source, encoder)
-        write_model_card(folder / card_file, card)
+            _export_encoder(config, folder)
     return complete_path(folder)
+
+
+def _export_encoder(config: ExportOptions, folder: pathlib.Path) -> None:
+    encoder = load_graph(config.run_dir, "run_dir", config.max_sequence_length, config.pooling)
+    source = encoder.source
+    assert source
+    card = collect_card(config, source, encoder)
+    card_file = "model_card.md"
+    if config.format == "sentence_transformers":
+        write_sentence_transformers(folder, encoder, config.unit_norm)
+        card_file = "README.md"
+    elif config.format == "onnx":
+        for package in ("onnx", "onnxruntime"):
+            require(package, extra="onnx", why="`format`=onnx")
+        from dcse_tf.exporting.onnx import write_onnx
+
+        agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
+        card = card.add_facts(agreement.describe())
+    else:
+        _write_saved_model(config, folder, source, encoder)
+    write_model_card(folder / card_file, card)
 
 
 def _open(

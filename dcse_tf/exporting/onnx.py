@@ -33,11 +33,17 @@ _MASKED = -1e9
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
-class _Graph:
-    """Nodes and constants as they are added; an operation returns the name of its result."""
+class Graph:
+    """Nodes and constants as they are added; an operation returns the name of its result.
 
-    def __init__(self, epsilon: float) -> None:
-        self.epsilon = epsilon  # of all layer norms
+    Args:
+        epsilon: of all layer norms.
+        inputs: names, each int64 `[batch, tokens]`; [0] are token ids.
+    """
+
+    def __init__(self, epsilon: float, inputs: Sequence[str] = INPUTS) -> None:
+        self.epsilon = epsilon
+        self.inputs = inputs
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
@@ -52,10 +58,17 @@ class _Graph:
         self.nodes.append(helper.make_node(operation, inputs, [name], name=name, **attributes))
         return name
 
+    def mask_bias(self) -> tuple[str, str]:
+        """The attention mask as numbers, and what attention adds to its scores of the tokens."""
+        mask = self.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        masked = self.add("Sub", self.constant(1.0), mask)
+        bias = self.add("Mul", masked, self.constant(_MASKED))
+        return mask, self.add("Unsqueeze", bias, self.constant([1, 2]))
+
     def build(self, outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
-            for name in INPUTS
+            for name in self.inputs
         ]
         weights = [numpy_helper.from_array(a, name) for name, a in self.constants.items()]
         graph = helper.make_graph(self.nodes, "sentence_encoder", inputs, outputs, weights)
@@ -85,16 +98,13 @@ def build_onnx_graph(
         maps: applied to the pooled embedding.
         unit_norm: whether the result is scaled to unit length.
     """
-    graph = _Graph(epsilon)
+    graph = Graph(epsilon)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
-    mask = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
-    masked = graph.add("Sub", graph.constant(1.0), mask)
-    bias = graph.add("Mul", masked, graph.constant(_MASKED))
-    bias = graph.add("Unsqueeze", bias, graph.constant([1, 2]))
-    x = _embed(graph, tensors)
+    mask, bias = graph.mask_bias()
+    x = embed(graph, tensors)
     for index in range(layers):
-        x = _add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads)
-    x = _pool(graph, x, mask, pooling)
+        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads)
+    x = pool(graph, x, mask, pooling)
     dim = len(tensors["embeddings.LayerNorm.bias"])
     for step in maps:
         x, dim = _apply(graph, x, step), step.matrix.shape[1]
@@ -105,50 +115,74 @@ def build_onnx_graph(
     return graph.build([helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])])
 
 
-def _embed(graph: _Graph, tensors: Mapping[str, np.ndarray]) -> str:
-    """Token, position and segment embeddings, normed: `[batch, tokens, dim]`."""
+def embed(
+    graph: Graph,
+    tensors: Mapping[str, np.ndarray],
+    further: Mapping[str, np.ndarray] | None = None,
+) -> str:
+    """Token, position and segment embeddings, normed: `[batch, tokens, dim]`.
+
+    Every token is taken for one of the first segment.
+
+    Args:
+        graph: the graph.
+        tensors: see `build_onnx_graph`.
+        further: tables, by the name of the input that chooses of their rows what is added.
+    """
     prefix = "embeddings"
     table = graph.constant(tensors[f"{prefix}.word_embeddings.weight"], f"{prefix}.words")
-    segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]  # a sentence is one segment
+    segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]
     positions = tensors[f"{prefix}.position_embeddings.weight"] + segment
     tokens = graph.add("Shape", "input_ids", start=1, end=2)
     begin, axis = graph.constant([0]), graph.constant([0])
     places = graph.add("Slice", graph.constant(positions, f"{prefix}.places"), begin, tokens, axis)
     x = graph.add("Add", graph.add("Gather", table, "input_ids"), places)
+    for name, rows in (further or {}).items():
+        added = graph.add("Gather", graph.constant(rows, f"{prefix}.{name}"), name)
+        x = graph.add("Add", x, added)
     return _norm(graph, tensors, prefix, x)
 
 
-def _add_layer(
-    graph: _Graph,
+def add_layer(
+    graph: Graph,
     tensors: Mapping[str, np.ndarray],
     prefix: str,
     x: str,
     bias: str,
     num_heads: int,
+    first_only: bool = False,
 ) -> str:
+    """A transformer layer, `[batch, tokens, dim]`; or, `first_only`, what it gives of the first
+    token alone, `[batch, 1, dim]`.
+    """
     width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 
-    def heads(name: str, order: list[int], scale: float = 1.0) -> str:
-        projected = _dense(graph, tensors, f"{prefix}.attention.self.{name}", x, scale)
+    def heads(name: str, source: str, order: list[int], scale: float = 1.0) -> str:
+        projected = add_dense(graph, tensors, f"{prefix}.attention.self.{name}", source, scale)
         split = graph.add("Reshape", projected, graph.constant([0, 0, num_heads, width]))
         return graph.add("Transpose", split, perm=order)
 
+    everything = x
+    if first_only:
+        begin, end, axis = (graph.constant([value]) for value in (0, 1, 1))
+        x = graph.add("Slice", x, begin, end, axis)
     # The query carries the scale of the attention's products.
-    query, key = heads("query", [0, 2, 1, 3], width**-0.5), heads("key", [0, 2, 3, 1])
+    query = heads("query", x, [0, 2, 1, 3], width**-0.5)
+    key = heads("key", everything, [0, 2, 3, 1])
     scores = graph.add("Add", graph.add("MatMul", query, key), bias)
     weights = graph.add("Softmax", scores, axis=-1)
-    attended = graph.add("MatMul", weights, heads("value", [0, 2, 1, 3]))
+    attended = graph.add("MatMul", weights, heads("value", everything, [0, 2, 1, 3]))
     attended = graph.add("Transpose", attended, perm=[0, 2, 1, 3])
     attended = graph.add("Reshape", attended, graph.constant([0, 0, num_heads * width]))
-    attended = _dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
+    attended = add_dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
     x = _norm(graph, tensors, f"{prefix}.attention.output", graph.add("Add", x, attended))
-    hidden = _dense(graph, tensors, f"{prefix}.intermediate.dense", x)
+    hidden = add_dense(graph, tensors, f"{prefix}.intermediate.dense", x)
     hidden = graph.add("Gelu", hidden, approximate="tanh")
-    hidden = _dense(graph, tensors, f"{prefix}.output.dense", hidden)
+    hidden = add_dense(graph, tensors, f"{prefix}.output.dense", hidden)
     return _norm(graph, tensors, f"{prefix}.output", graph.add("Add", x, hidden))
 
 
-def _pool(graph: _Graph, x: str, mask: str, pooling: str) -> str:
+def pool(graph: Graph, x: str, mask: str, pooling: str) -> str:
     if pooling == "cls":
         return graph.add("Gather", x, graph.constant(np.array(0)), axis=1)
     axis = graph.constant([1])
@@ -158,7 +192,7 @@ def _pool(graph: _Graph, x: str, mask: str, pooling: str) -> str:
     return graph.add("Div", total, graph.add("Max", count, graph.constant(1.0)))
 
 
-def _apply(graph: _Graph, x: str, step: AffineMap) -> str:
+def _apply(graph: Graph, x: str, step: AffineMap) -> str:
     """An affine map, in the type of its matrix; float32 `[batch, k]`."""
     kind = helper.np_dtype_to_tensor_dtype(step.matrix.dtype)
     x = graph.add("Cast", x, to=kind)
@@ -168,15 +202,15 @@ def _apply(graph: _Graph, x: str, step: AffineMap) -> str:
     return graph.add("Cast", x, to=TensorProto.FLOAT)
 
 
-def _dense(
-    graph: _Graph, tensors: Mapping[str, np.ndarray], name: str, x: str, scale: float = 1.0
+def add_dense(
+    graph: Graph, tensors: Mapping[str, np.ndarray], name: str, x: str, scale: float = 1.0
 ) -> str:
     kernel, bias = tensors[f"{name}.weight"].T * np.float32(scale), tensors[f"{name}.bias"]
     product = graph.add("MatMul", x, graph.constant(np.ascontiguousarray(kernel), f"{name}.kernel"))
     return graph.add("Add", product, graph.constant(bias * np.float32(scale), f"{name}.bias"))
 
 
-def _norm(graph: _Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) -> str:
+def _norm(graph: Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) -> str:
     names = [f"{prefix}.LayerNorm.{part}" for part in ("weight", "bias")]
     weights = [graph.constant(tensors[name], name) for name in names]
     return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=graph.epsilon)
@@ -258,7 +292,7 @@ def write_onnx(
             f"their length, expected at most {TOLERANCE:.0e}"
         )
     if quantize == "int8":
-        _quantize(path)
+        quantize_weights(path)
         agreement = _compare(path, encoder, unit_norm, quantize)
     logging.info(
         "%s: smallest cosine with the encoder %.6f on %d sentences",
@@ -299,7 +333,7 @@ def _compare(
     return Agreement(float(differences.max()), float(cosines.min()), quantize)
 
 
-def _quantize(path: pathlib.Path) -> None:
+def quantize_weights(path: pathlib.Path) -> None:
     """Replaces a model by one whose matrix products have int8 weights, a scale a column."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

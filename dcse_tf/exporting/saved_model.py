@@ -10,8 +10,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,12 @@ from dcse_tf.encoder.saved_model import (
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError, require
 from dcse_tf.model.dialogue_cse import build_matching
+
+
+class Served(Protocol):
+    """A tf.Module as it is saved; `functions` are its signatures."""
+
+    functions: dict[str, Any]
 
 
 class ServedEncoder(tf.Module):
@@ -64,7 +70,7 @@ class ServedEncoder(tf.Module):
             input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
         )
         self._parts: list[Any] = [encoder.tokenizer, encoder.bert]
-        self.functions = {
+        self.functions: dict[str, Any] = {
             EMBED: tf.function(self._embed, input_signature=[_texts("sentences")]),
             EMBED_TOKENS: tf.function(
                 self._embed_tokens,
@@ -388,23 +394,40 @@ def write_saved_model(
         InputError: the messages of warm-up requests are not installed.
         OutputError: it cannot be written, or does not compute what the encoder does.
     """
+    return save_and_verify(
+        folder,
+        ServedEncoder(encoder, unit_norm),
+        lambda: make_requests(encoder, unit_norm),
+        {**settings, "fingerprint": export_fingerprint(encoder.fingerprint(), unit_norm)},
+        warmup,
+    )
+
+
+def save_and_verify(
+    folder: pathlib.Path,
+    served: Served,
+    make: Callable[[], list[Request]],
+    settings: dict[str, Any],
+    warmup: bool,
+) -> Verification:
+    """What `write_saved_model` does, of any module.
+
+    Args:
+        folder, settings, warmup: see there.
+        served: what to save.
+        make: gives sample requests with their answers.
+    """
     if warmup:
         import_messages()  # before the work
-    served = ServedEncoder(encoder, unit_norm)
     with _warnings_only(), _named_faults(folder):
         tf.saved_model.save(served, str(folder), signatures=served.functions)
     # Both sides of the comparison are computed by the processor.
     with tf.device("CPU:0"):
-        requests = make_requests(encoder, unit_norm)
+        requests = make()
     if warmup:
         with _named_faults(folder):
             write_warmup_requests(folder, requests)
-    settings = {
-        **settings,
-        "fingerprint": export_fingerprint(encoder.fingerprint(), unit_norm),
-        "signatures": sorted(served.functions),
-        "versions": _versions(),
-    }
+    settings = {**settings, "signatures": sorted(served.functions), "versions": _versions()}
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
     return verify(folder, requests)

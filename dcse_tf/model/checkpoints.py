@@ -269,6 +269,7 @@ _VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
 _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
+    RERANKER_FILE,
     _SETTINGS_FILE,
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -358,7 +359,8 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    paths = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    names = (*_TOKENIZER_FILES, RERANKER_FILE)
+    paths = [folder / name for name in names if (folder / name).is_file()]
     return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 
 

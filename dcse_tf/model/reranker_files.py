@@ -7,6 +7,7 @@ last entry. Reading this file starts no TensorFlow.
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
@@ -49,11 +50,12 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
     """
     path = folder / RERANKER_FILE
     content = read_json_object(path)
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(RerankerSettings):
-        value = values[field.name] = content.get(field.name)
-        expected = type(field.default)
-        least = _SHORTEST.get(field.name)
+        value: Any = content.get(field.name)
+        values[field.name] = value
+        expected: Any = type(getattr(RerankerSettings, field.name))
+        least: int = _SHORTEST.get(field.name, 0)
         if type(value) is not expected or (least and value < least):
             bound = f" of {least} or more" if least else ""
             raise InputError(

@@ -76,7 +76,11 @@ def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[
 
 
 def write_tokenizer_json(
-    path: pathlib.Path, tokens: Sequence[str], lowercase: bool, special_tokens: Sequence[str]
+    path: pathlib.Path,
+    tokens: Sequence[str],
+    lowercase: bool,
+    special_tokens: Sequence[str],
+    found_tokens: Sequence[str] = (),
 ) -> None:
     """Writes a vocabulary as the tokenizer that `read_tokenizer_json` expects.
 
@@ -85,6 +89,7 @@ def write_tokenizer_json(
         tokens: entries of the vocabulary, in order.
         lowercase: whether text is lower-cased and stripped of accents.
         special_tokens: those of the entries that stand for no text; [CLS] and [SEP] among them.
+        found_tokens: entries that a text can name, as "a [EOT] b" does.
     """
     entries = {token: index for index, token in enumerate(tokens)}
     tokenizer = tokenizers.Tokenizer(
@@ -103,6 +108,8 @@ def write_tokenizer_json(
     )
     tokenizer.decoder = tokenizers.decoders.WordPiece()
     tokenizer.add_special_tokens(list(special_tokens))
+    # Not as special ones, for those are split where a text has them, see `write_tokenizer`.
+    tokenizer.add_tokens([tokenizers.AddedToken(t, normalized=False) for t in found_tokens])
     tokenizer.save(str(path))
 
 
@@ -235,18 +242,20 @@ def write_tokenizer(folder: pathlib.Path, vocabulary: Vocabulary, max_sequence_l
     """Writes all files that HuggingFace's libraries look for.
 
     Texts are cut to `max_sequence_length` tokens, [CLS] and [SEP] counted. Special tokens in a text
-    ("[SEP]") are split like any other text, as here.
+    ("[SEP]") are split like any other text, as here; but an [EOT] of the vocabulary is found in a
+    text, for that is how such a tokenizer is given the turns of a dialogue.
     """
     write_vocabulary(folder, vocabulary)
     path = folder / "tokenizer_config.json"
     settings = read_json_object(path)
     settings |= {"model_max_length": max_sequence_length, "split_special_tokens": True}
+    found = settings.pop("additional_special_tokens", [])
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     names = {key: value for key, value in settings.items() if key.endswith("_token")}
     text = json.dumps(names, indent=2) + "\n"
     (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
     write_tokenizer_json(
-        folder / "tokenizer.json", vocabulary.tokens, vocabulary.lowercase, SPECIAL_TOKENS
+        folder / "tokenizer.json", vocabulary.tokens, vocabulary.lowercase, SPECIAL_TOKENS, found
     )
 
 

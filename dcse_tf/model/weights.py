@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,12 +148,17 @@ def _pair(table: list[_Weight], layer: object, prefix: str = "") -> Iterator[Wei
         yield WeightPair(variable, prefix + row.name, row.kind, row.input_axes)
 
 
-def read_bert_tensors(folder: pathlib.Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
+def read_bert_tensors(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    further: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, np.ndarray]:
     """The weights of a BERT, float32, under HuggingFace's names without "bert.".
 
     Args:
         folder: the checkpoint.
         config: its configuration, see `read_config`.
+        further: shapes of tensors that it needs besides, such as those of a head, by name.
 
     Raises:
         InputError: a file cannot be read; or a tensor is missing or of another shape.
@@ -162,9 +167,10 @@ def read_bert_tensors(folder: pathlib.Path, config: dict[str, Any]) -> dict[str,
     table = [(row.name, row.sizes) for row in _EMBEDDINGS]
     for index in range(config["num_hidden_layers"]):
         table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
+    shapes = {name: tuple(config[size] for size in sizes) for name, sizes in table}
     return {
-        name: _take(tensors, name, tuple(config[size] for size in sizes), str(folder))
-        for name, sizes in table
+        name: _take(tensors, name, shape, str(folder))
+        for name, shape in {**shapes, **(further or {})}.items()
     }
 
 

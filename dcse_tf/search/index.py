@@ -177,6 +177,7 @@ class Hit:
         line: the first line of the corpus with the text, counted from 1.
         count: how many lines have it in this spelling.
         text: the text.
+        score: the re-ranker's, if there is one: a logit.
     """
 
     rank: int
@@ -184,6 +185,7 @@ class Hit:
     line: int
     count: int
     text: str
+    score: float | None = None
 
 
 class SearchIndex:

@@ -23,6 +23,7 @@ from dcse_tf.files import (
     restore_replaced,
     resumable,
 )
+from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.index import Hit, SearchIndex
 from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
@@ -33,19 +34,55 @@ from dcse_tf.tools.options import EmbedOptions
 _QUERIES_AT_A_TIME = 256
 _RECALL_AT = 10
 _CORPUS = "contents of `corpus`"
+TURN_SEPARATOR = "[EOT]"
 
 
 class Searcher:
-    """An index and the encoder it was made with."""
+    """An index and the encoder it was made with; perhaps a re-ranker of what is found.
 
-    def __init__(self, index: SearchIndex, encoder: SentenceEncoder, top: int):
+    Args:
+        index: the index.
+        encoder: of queries.
+        top: texts to find for each query.
+        reranker: orders the `rerank_top` nearest texts; None for the order by cosine.
+        rerank_top: at least `top`.
+    """
+
+    def __init__(
+        self,
+        index: SearchIndex,
+        encoder: SentenceEncoder,
+        top: int,
+        reranker: Reranker | None = None,
+        rerank_top: int = 0,
+    ):
         self.index = index
         self._encoder = encoder
         self._top = top
+        self._reranker = reranker
+        self._rerank_top = rerank_top
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
-        """The nearest texts of each query, best first."""
-        return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
+        """The nearest texts of each query, best first; with a re-ranker, those it scores highest.
+
+        With one, a query is a dialogue, see `split_turns`.
+        """
+        if self._reranker is None:
+            return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
+        contexts = [split_turns(query) for query in queries]
+        found = self.index.search(self._embed_contexts(contexts), self._rerank_top)
+        scores = self._reranker.score(
+            contexts, [[hit.text for hit in hits] for hits in found], show_progress=len(queries) > 1
+        )
+        return [_order(*each)[: self._top] for each in zip(found, scores, strict=True)]
+
+    def _embed_contexts(self, contexts: list[list[str]]) -> np.ndarray:
+        """The mean of the turns' embeddings, each of length 1; float32 `[contexts, dim]`."""
+        texts = [text for turns in contexts for text in turns]
+        rows = self._encoder.encode(texts, show_progress=False, normalize_embeddings=True)
+        starts = np.cumsum([0, *(len(turns) for turns in contexts)])[:-1]
+        sums = np.add.reduceat(rows, starts, axis=0)
+        return sums / np.array([[len(turns)] for turns in contexts], np.float32)
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its answers; many are encoded and compared at a time."""
@@ -54,12 +91,27 @@ class Searcher:
             yield from zip(group, self.answer(group), strict=True)
 
 
+def split_turns(query: str) -> list[str]:
+    """The turns of a query, the oldest first: "hello [EOT] where is my parcel" has two."""
+    turns = [turn.strip() for turn in query.split(TURN_SEPARATOR)]
+    return [turn for turn in turns if turn] or [query]
+
+
+def _order(hits: list[Hit], scores: np.ndarray) -> list[Hit]:
+    """Hits by their scores, the best first; of equal scores the nearer text first."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [
+        dataclasses.replace(hits[place], rank=rank, score=float(scores[place]))
+        for rank, place in enumerate(order, start=1)
+    ]
+
+
 @contextlib.contextmanager
 def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """Opens the index that the settings name, and builds it first if there is none.
 
     Raises:
-        InputError: the model, the corpus or the index cannot be used, or the index was made from
+        InputError: a model, the corpus or the index cannot be used, or the index was made from
             others.
         LockedError: another process is building it.
         OutputError: it cannot be written.
@@ -78,13 +130,20 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
         encoder = SentenceEncoder.from_options(config)
+        reranker = _load_reranker(config)  # before the index is built, which takes long
         if not exists:
             build_index(config, folder, encoder)
         settings = Settings(ef_search=config.ef_search, nprobe=config.nprobe)
         index = SearchIndex(folder, settings)
         if exists:
             _require_same(config, folder, index, encoder)
-        yield Searcher(index, encoder, config.top)
+        yield Searcher(index, encoder, config.top, reranker, config.rerank_top)
+
+
+def _load_reranker(config: SearchOptions) -> Reranker | None:
+    if not config.reranker:
+        return None
+    return Reranker.load(config.reranker, compute_dtype=config.compute_dtype, option="reranker")
 
 
 def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:

@@ -24,6 +24,16 @@ class SearchOptions(ModelOptions):
     query: str = option("", "One query. Default: `queries`, or else lines of standard input.")
     queries: str = option("", "Text file of queries, one a line.", files=True)
     top: int = option(5, "Texts to find for each query.", minimum=1)
+    reranker: str = option(
+        "",
+        "Re-ranker of responses: a run directory or a checkpoint folder. Texts are found by their "
+        "embeddings, and ordered by its scores. A query then is the dialogue so far: [EOT] parts "
+        "its turns, and the mean of their embeddings is searched by.",
+        reads=True,
+    )
+    rerank_top: int = option(
+        100, "With `reranker`: texts that are found by embeddings and then ordered.", minimum=1
+    )
     output: str = option(
         "",
         "File for the answers, a line with a JSON object for each query; - for standard output. "
@@ -62,3 +72,10 @@ class SearchOptions(ModelOptions):
             raise OptionError("`overwrite` builds the index anew and needs `corpus`")
         if self.query and self.queries:
             raise OptionError("give either `query` or `queries`")
+        if self.is_given("rerank_top") and not self.reranker:
+            raise OptionError("`rerank_top`: only with `reranker`")
+        if self.reranker and self.rerank_top < self.top:
+            raise OptionError(
+                f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, for these "
+                "are the best of them"
+            )

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.model import bert, weights
+from dcse_tf.model.fused_bert import FusedBert
 from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
@@ -44,13 +45,13 @@ def build_backbone(
     return backbone
 
 
-def fuse(backbone, compute_dtype: str = "float32") -> bert.FusedBert:
+def fuse(backbone, compute_dtype: str = "float32") -> FusedBert:
     """The fused form of a backbone, by the tensors that a checkpoint of it would have."""
     config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, VOCABULARY_SIZE)
     config["num_attention_heads"] = backbone.num_heads
     config["layer_norm_eps"] = bert.epsilon_of(backbone)
     tensors = weights.to_tensors(weights.backbone_weights(backbone))
-    return bert.FusedBert(tensors, config, compute_dtype)
+    return FusedBert(tensors, config, compute_dtype)
 
 
 def draw_utterances(count: int, seed: int = 0, longest: int = 7) -> list[list[int]]:

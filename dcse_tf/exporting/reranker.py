@@ -1,0 +1,160 @@
+"""The export of a re-ranker: which format, and a folder that sentence-transformers loads."""
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.errors import InputError, require
+from dcse_tf.exporting.card import ModelCard, collect_training, list_versions, write_model_card
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.sentence_transformers import true_config
+from dcse_tf.input_files import read_json_object
+from dcse_tf.model.checkpoints import hash_files, read_config
+from dcse_tf.model.reranker_files import CLASSIFIER, write_reranker_settings
+from dcse_tf.model.tokenizer import write_tokenizer
+from dcse_tf.model.weights import write_tensors
+from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
+from dcse_tf.reranker.graph import RerankerGraph
+from dcse_tf.reranker.load import fingerprint, load_graph
+
+_OF_ENCODERS = ("unit_norm", "pooling", "max_sequence_length")
+# What the library applies to the logits; by itself it would take the sigmoid.
+_IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def export_reranker(config: ExportOptions, folder: pathlib.Path) -> None:
+    """Writes a re-ranker in the format asked for, with its model card.
+
+    Args:
+        config: the settings; `run_dir` names a re-ranker.
+        folder: where to; it exists.
+
+    Raises:
+        InputError: it is asked for what it has not, or for a format that cannot hold it.
+        OutputError: it cannot be written, or does not compute what the re-ranker does.
+    """
+    given = [f"`{name}`" for name in _OF_ENCODERS if config.is_given(name)]
+    if given:
+        raise InputError(f"`run_dir`={config.run_dir}: is a re-ranker; leave out {given[0]}")
+    graph = load_graph(config.run_dir, "run_dir", variables=True)
+    card = collect_reranker_card(config, graph)
+    card_file = "model_card.md"
+    if config.format == "sentence_transformers":
+        write_cross_encoder(folder, graph)
+        card_file = "README.md"
+    elif config.format == "onnx":
+        for package in ("onnx", "onnxruntime"):
+            require(package, extra="onnx", why="`format`=onnx")
+        from dcse_tf.exporting.reranker_onnx import write_reranker as write_onnx
+
+        agreement = write_onnx(folder, _require_bert(graph, "onnx"), graph, config.quantize)
+        card = card.add_facts(agreement.describe())
+    else:
+        _write_saved_model(config, folder, graph)
+    write_model_card(folder / card_file, card, "reranker_card.md.j2")
+
+
+def _require_bert(graph: RerankerGraph, form: str) -> CrossEncoder:
+    if not isinstance(graph.model, CrossEncoder):
+        raise InputError(
+            f"`format`={form}: cannot hold a re-ranker of the architecture "
+            f"{graph.settings.architecture}; `format`=saved_model can"
+        )
+    return graph.model
+
+
+def _write_saved_model(config: ExportOptions, folder: pathlib.Path, graph: RerankerGraph) -> None:
+    from dcse_tf.exporting.reranker_saved_model import write_reranker
+
+    settings = {
+        **config.to_dict(),
+        **vars(graph.settings),
+        "sha256": hash_files(graph.source),
+        "fingerprint": fingerprint(graph),
+    }
+    found = write_reranker(folder, graph, settings, config.warmup)
+    logging.info(
+        "computed by a fresh process: largest difference %.1e, allowed %.1e",
+        found.difference,
+        found.tolerance,
+    )
+
+
+def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
+    """Writes what sentence-transformers' CrossEncoder loads, and transformers.
+
+    The library cuts a pair by its sum of tokens, at its left, where here context and response have
+    a limit each: scores are equal where neither is longer than its own.
+
+    Args:
+        folder: where to; it exists.
+        graph: the re-ranker.
+
+    Raises:
+        InputError: it is another model than the library has.
+    """
+    form = "sentence_transformers"
+    _require_bert(graph, form)
+    settings = graph.settings
+    if settings.speakers:
+        raise InputError(
+            f"`format`={form}: this re-ranker knows who speaks, which that library's BERT cannot; "
+            "`format`=saved_model and `format`=onnx can"
+        )
+    config: dict[str, Any] = {
+        **true_config(graph.source),
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "sentence_transformers": {"activation_fn": _IDENTITY},
+        "sbert_ce_default_activation_function": _IDENTITY,  # before version 4
+    }
+    _write_json(folder / "config.json", config)
+    tensors = {
+        name if name.startswith(CLASSIFIER) else f"bert.{name}": np.ascontiguousarray(value)
+        for name, value in read_tensors(graph.source, settings).items()
+    }
+    write_tensors(folder, tensors)
+    write_tokenizer(folder, graph.vocabulary, settings.first_tokens + settings.second_tokens)
+    path = folder / "tokenizer_config.json"
+    _write_json(path, {**read_json_object(path), "truncation_side": "left"})
+    write_reranker_settings(folder, settings)  # it can be loaded here again
+
+
+def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelCard:
+    """The card of a re-ranker's export, except for what depends on the files to be written."""
+    shape, settings = read_config(graph.source), graph.settings
+    described = collect_training(config, graph.source)
+    facts = {
+        "architecture": f"{settings.architecture}: {shape['num_hidden_layers']} layers, "
+        f"{shape['hidden_size']} wide, {shape['vocab_size']} WordPiece entries",
+        "text": "lower-cased, accents removed" if graph.vocabulary.lowercase else "cased",
+        "longest context": f"{settings.first_tokens} tokens, [CLS] and [SEP] counted; it is cut in "
+        "front",
+        "longest response": f"{settings.second_tokens} tokens, [SEP] counted; it is cut at its end",
+        "who speaks": "known to the model" if settings.speakers else "not known to the model",
+    }
+    task, base = (str(described.settings.get(name, "")) for name in ("task", "encoder"))
+    facts |= {"trained by": task} if task else {}
+    facts |= {"trained from": base} if base else {}
+    return ModelCard(
+        name=pathlib.Path(config.run_dir).name or config.run_dir,
+        form=config.format,
+        max_sequence_length=settings.first_tokens + settings.second_tokens,
+        origin=f"A re-ranker of responses{' trained on dialogues' if task else ''}, exported by "
+        "dcse_tf.",
+        facts={**facts, **described.kept},
+        corpus=described.corpus,
+        report=described.report,
+        settings=described.settings,
+        scores=described.scores,
+        versions=list_versions(),
+        reranker=settings,
+    )

@@ -1,0 +1,195 @@
+"""A cross-encoder as an ONNX model, from token ids to scores."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import tensorflow as tf
+from absl import logging
+from onnx import TensorProto, helper
+
+from dcse_tf.errors import OutputError
+from dcse_tf.exporting.onnx import (
+    INPUTS,
+    MODEL_FILE,
+    Graph,
+    add_dense,
+    add_layer,
+    embed,
+    pool,
+    quantize_weights,
+)
+from dcse_tf.exporting.sentence_transformers import true_config
+from dcse_tf.model.reranker_files import (
+    CLASSIFIER,
+    POOLER,
+    SPEAKER_TABLE,
+    write_reranker_settings,
+)
+from dcse_tf.model.tokenizer import write_tokenizer
+from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
+from dcse_tf.reranker.graph import RerankerGraph
+
+SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
+TOLERANCE = 1e-4  # of scores beyond 1 in proportion
+_CONTEXTS = [
+    ["where is my parcel?"],
+    ["您好，我的快递什么时候能到？", "请稍等", "好的"],
+    ["Hello!", "I'd like a refund for the blue cup, it broke on the 3rd day.", "Sorry.", ""],
+    ["а когда доставка? " * 40, "ok"],
+]
+_RESPONSES = ["it left today", "好的。", "", "We pay back the price of the cup. " * 20, "no"]
+
+
+def build_onnx_graph(
+    tensors: Mapping[str, np.ndarray], num_heads: int, epsilon: float
+) -> onnx.ModelProto:
+    """The model from int64 `[batch, tokens]` each, ids, mask, segments and of a model that knows
+    who speaks speakers, to logits, float32 `[batch]`.
+
+    Args:
+        tensors: see `dcse_tf.reranker.cross_encoder.read_tensors`.
+        num_heads: of its attention.
+        epsilon: of its layer norms.
+    """
+    segments = tensors["embeddings.token_type_embeddings.weight"]
+    tables = {SEGMENTS: segments - segments[0]}
+    if SPEAKER_TABLE in tensors:
+        tables[SPEAKERS] = tensors[SPEAKER_TABLE]
+    graph = Graph(epsilon, (*INPUTS, *tables))
+    _, bias = graph.mask_bias()
+    x = embed(graph, tensors, tables)
+    layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
+    for index in range(layers):
+        # The head reads [CLS] alone.
+        last = index == layers - 1
+        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads, last)
+    x = pool(graph, x, "", "cls")
+    x = graph.add("Tanh", add_dense(graph, tensors, POOLER, x))
+    x = add_dense(graph, tensors, CLASSIFIER, x)
+    graph.add("Squeeze", x, graph.constant([1]), name=OUTPUT)
+    return graph.build([helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch"])])
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How far the file's scores are from the re-ranker's, on a few pairs.
+
+    Attributes:
+        difference: the largest of a score.
+        spread: standard deviation of the re-ranker's scores.
+        same_order: the share of two candidates of a context that both put into the same order.
+        pairs: how many were scored.
+        quantize: as in `write_reranker`.
+    """
+
+    difference: float
+    spread: float
+    same_order: float
+    pairs: int
+    quantize: str
+
+    def describe(self) -> dict[str, str]:
+        """For the model card."""
+        found = f"scores within {self.difference:.1e} of the trained re-ranker's"
+        if self.quantize == "none":
+            return {"held against the trained re-ranker": f"{found}, on {self.pairs} pairs"}
+        return {
+            "weights": f"{self.quantize}; on {self.pairs} pairs {found}, whose standard deviation "
+            f"is {self.spread:.2g}; two candidates stand in the same order in "
+            f"{self.same_order:.0%}"
+        }
+
+
+def write_reranker(
+    folder: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
+) -> Agreement:
+    """Writes model.onnx with the tokenizer's files and the configurations beside it.
+
+    Args:
+        folder: where to; it exists.
+        model: what to export.
+        graph: of it.
+        quantize: "none", or "int8": weights of the matrix products in eight bits.
+
+    Raises:
+        OutputError: the file computes something else than the re-ranker.
+    """
+    config = true_config(graph.source)
+    content = build_onnx_graph(
+        read_tensors(graph.source, graph.settings),
+        config["num_attention_heads"],
+        config["layer_norm_eps"],
+    )
+    onnx.checker.check_model(content)
+    path = folder / MODEL_FILE
+    onnx.save(content, path)
+    agreement = _compare(path, model, graph, "none")
+    allowed = TOLERANCE * max(1.0, agreement.spread)
+    if not agreement.difference <= allowed:
+        raise OutputError(
+            f"{path}: its scores differ from the re-ranker's by {agreement.difference:.1e}, "
+            f"expected at most {allowed:.1e}"
+        )
+    if quantize == "int8":
+        quantize_weights(path)
+        agreement = _compare(path, model, graph, quantize)
+    logging.info("%s: largest difference of a score %.1e", path.name, agreement.difference)
+    settings = graph.settings
+    write_tokenizer(folder, graph.vocabulary, settings.first_tokens + settings.second_tokens)
+    write_reranker_settings(folder, settings)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    return agreement
+
+
+def _compare(
+    path: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
+) -> Agreement:
+    """All pairs in one batch, then those of each context: batch and length must be free."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    every, count = list(range(len(_CONTEXTS))), len(_RESPONSES)
+    found, expected = [], []
+    for rows in (every, *([row] for row in every)):
+        inputs = _make_inputs(model, graph, rows)
+        names = {
+            "input_ids": "token_ids",
+            "attention_mask": "padding_mask",
+            SEGMENTS: "segment_ids",
+            **({SPEAKERS: "speaker_ids"} if graph.settings.speakers else {}),
+        }
+        given = {name: inputs[ours].numpy().astype(np.int64) for name, ours in names.items()}
+        found.append(session.run(None, given)[0].reshape(-1, count))
+        expected.append(model.bert.score(inputs).numpy().reshape(-1, count))
+    a, b = np.concatenate(found), np.concatenate(expected)
+    before, after = (np.sign(x[:, :, None] - x[:, None]) for x in (b, a))
+    different = before != 0
+    return Agreement(
+        difference=float(np.abs(a - b).max()),
+        spread=float(b.std()),
+        same_order=float((before == after)[different].mean()) if different.any() else 1.0,
+        pairs=len(_CONTEXTS) * count,
+        quantize=quantize,
+    )
+
+
+def _make_inputs(
+    model: CrossEncoder, graph: RerankerGraph, rows: list[int]
+) -> dict[str, tf.Tensor]:
+    """Every response in some of the contexts."""
+    contexts = [_CONTEXTS[row] for row in rows]
+    strings = [text for group in (*contexts, _RESPONSES) for text in group]
+    texts = graph.tokenize(tf.constant(strings))
+    counts = [len(turns) for turns in contexts]
+    turns = tf.RaggedTensor.from_row_lengths(tf.range(sum(counts)), counts)
+    joined = graph.join_turns(texts, turns, turns.with_values(turns.values % 2))
+    # Every context with every response.
+    first = tf.gather(joined, np.repeat(range(len(rows)), len(_RESPONSES)))
+    second = tf.gather(texts, np.tile(np.arange(len(_RESPONSES)) + sum(counts), len(rows)))
+    ids, speakers = (first.with_values(first.values[:, i]) for i in range(2))
+    return model.make_inputs(ids, second, speakers)

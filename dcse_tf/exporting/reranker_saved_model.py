@@ -1,0 +1,154 @@
+"""A re-ranker as a SavedModel for serving, with its signatures and sample requests."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.encoder.saved_model import SCORE, SCORE_SPEAKERS
+from dcse_tf.exporting.saved_model import (
+    CANDIDATES,
+    CONTEXTS,
+    Request,
+    Verification,
+    save_and_verify,
+)
+from dcse_tf.reranker.graph import NO_CANDIDATE, RerankerGraph
+from dcse_tf.reranker.reranker import Reranker
+
+BATCH_TOKENS = 4096
+# Largest difference of a score; of scores beyond 1 in proportion.
+TOLERANCE = 1e-4
+
+
+class ServedReranker(tf.Module):
+    """A re-ranker as a server runs it, from strings.
+
+    Every input and output has the same number of rows n, which may be 0: a server that forms
+    batches of several requests joins and parts them along that axis.
+
+    Args:
+        graph: the re-ranker, its weights variables.
+
+    Attributes:
+        functions: name -> function of named tensors, which returns named tensors:
+            score: context string `[n, turns]`, the oldest turn first, the empty string for no turn,
+                and candidates string `[n, candidates]`, the empty string for none, to scores
+                float32 `[n, candidates]`, logits; `NO_CANDIDATE` where there is no candidate. A
+                model that knows who speaks takes the turns for two speakers' who take turns, the
+                last turn being another's than the response.
+            score_speakers, only of such a model: besides, speakers int32 `[n, turns]`: 0 for the
+                turns of whoever speaks the response, 1 for others'.
+    """
+
+    def __init__(self, graph: RerankerGraph) -> None:
+        super().__init__()
+        self._graph = graph
+        texts = [tf.TensorSpec([None, None], tf.string, name) for name in ("context", "candidates")]
+        self.functions: dict[str, Any] = {
+            SCORE: tf.function(self._score, input_signature=texts, autograph=False)
+        }
+        if graph.settings.speakers:
+            speakers = tf.TensorSpec([None, None], tf.int32, "speakers")
+            self.functions[SCORE_SPEAKERS] = tf.function(
+                self._score, input_signature=[*texts, speakers], autograph=False
+            )
+
+    def _score(
+        self, context: tf.Tensor, candidates: tf.Tensor, speakers: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        checks = [
+            tf.debugging.assert_equal(
+                tf.shape(context)[0],
+                tf.shape(candidates)[0],
+                "context and candidates: expected as many rows in both",
+            )
+        ]
+        if speakers is not None:
+            checks += [
+                tf.debugging.assert_equal(
+                    tf.shape(context), tf.shape(speakers), "speakers: expected the context's shape"
+                ),
+                tf.debugging.assert_equal(
+                    speakers, speakers % 2, "speakers: expected numbers of 0 and 1"
+                ),
+            ]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            context = tf.identity(context)
+        return {"scores": self._graph.score_texts(context, candidates, speakers, BATCH_TOKENS)}
+
+
+def make_requests(graph: RerankerGraph) -> list[Request]:
+    """Requests of none, of one and of several rows to each signature of `ServedReranker`.
+
+    The answers come from the code that evaluates, not from the graphs that are exported.
+    """
+    reranker = Reranker(graph)
+    inputs = {
+        "context": np.array(CONTEXTS, object),
+        "candidates": np.array(CANDIDATES, object),
+    }
+    who = np.arange(inputs["context"].size, dtype=np.int32).reshape(inputs["context"].shape) % 3 % 2
+    requests = _make_requests(SCORE, inputs, _answer(reranker, None))
+    if graph.settings.speakers:
+        inputs = {**inputs, "speakers": who}
+        requests += _make_requests(SCORE_SPEAKERS, inputs, _answer(reranker, who))
+    return requests
+
+
+def _make_requests(
+    signature: str, inputs: dict[str, np.ndarray], scores: np.ndarray
+) -> list[Request]:
+    real = scores[scores != NO_CANDIDATE]
+    tolerance = TOLERANCE * max(1.0, float(np.abs(real).max()))
+    return [
+        Request(
+            signature,
+            {name: array[rows] for name, array in inputs.items()},
+            "scores",
+            scores[rows],
+            tolerance,
+        )
+        for rows in (slice(0, 0), slice(0, 1), slice(None))
+    ]
+
+
+def _answer(reranker: Reranker, speakers: np.ndarray | None) -> np.ndarray:
+    """The scores of the sample requests, float32 `[n, candidates]`."""
+    turns = [[text for text in context if text] for context in CONTEXTS]
+    candidates = [[text for text in group if text] for group in CANDIDATES]
+    if speakers is None:
+        found = reranker.score(turns, candidates, show_progress=False)
+    else:
+        roles = [
+            [str(who) for who, text in zip(row, context, strict=True) if text]
+            for row, context in zip(speakers.tolist(), CONTEXTS, strict=True)
+        ]
+        responders = ["0"] * len(turns)
+        found = reranker.score(turns, candidates, roles, responders, show_progress=False)
+    answers = np.full(np.shape(CANDIDATES), NO_CANDIDATE, np.float32)
+    for row, texts, scores in zip(answers, CANDIDATES, found, strict=True):
+        row[np.array([bool(text) for text in texts])] = scores
+    return answers
+
+
+def write_reranker(
+    folder: pathlib.Path, graph: RerankerGraph, settings: dict[str, Any], warmup: bool
+) -> Verification:
+    """Writes a SavedModel with the signatures of `ServedReranker`, and verifies it.
+
+    Args:
+        folder: where to; it exists.
+        graph: the re-ranker, its weights variables.
+        settings: written beside the model.
+        warmup: whether TensorFlow Serving finds requests to warm up with.
+
+    Returns:
+        How far it is from the re-ranker.
+
+    Raises:
+        InputError, OutputError: see `write_saved_model`.
+    """
+    served = ServedReranker(graph)
+    return save_and_verify(folder, served, lambda: make_requests(graph), settings, warmup)

@@ -1,0 +1,184 @@
+"""Strings to scores in TensorFlow: what is evaluated, exported and served."""
+
+import pathlib
+from typing import Protocol
+
+import tensorflow as tf
+
+from dcse_tf.model.pairs import end_turns, strip_ends
+from dcse_tf.model.reranker_files import RerankerSettings
+from dcse_tf.model.tokenizer import END_OF_TURN, Tokenizer, Vocabulary
+
+# The score of no candidate. A number that JSON has, unlike the infinite one.
+NO_CANDIDATE = -1e9
+_NO_LIMIT = 2**31 - 1
+
+
+class PairModel(Protocol):
+    """What an architecture computes.
+
+    Its arguments are ragged, int32 `[pairs, (tokens)]`: `first`, the turns of the context, each
+    ended by [EOT]; `second`, the response; and `speakers`, for each token of the first 0 if whoever
+    speaks the response speaks it, else 1. They have no [CLS] or [SEP], and are not yet cut.
+    """
+
+    def count_tokens(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        """What a pair costs, int `[pairs]`, by the numbers of tokens of its segments."""
+
+    def score(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
+    ) -> tf.Tensor:
+        """Logits, float32 `[pairs]`."""
+
+
+class RerankerGraph(tf.Module):
+    """Tokenizer and model.
+
+    Args:
+        model: scores pairs.
+        settings: of the re-ranker.
+        vocabulary: with [EOT].
+        source: the checkpoint folder.
+    """
+
+    def __init__(
+        self,
+        model: PairModel,
+        settings: RerankerSettings,
+        vocabulary: Vocabulary,
+        source: pathlib.Path,
+    ):
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.source = source
+        self.tokenizer = Tokenizer(vocabulary)
+        self._end = vocabulary.index(END_OF_TURN)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Tokens of strings `[texts]`, all of them, without [CLS] and [SEP]; `[texts, (tokens)]`.
+
+        Not cut here: of a long context the end counts, wherever its turns end.
+        """
+        return strip_ends(self.tokenizer.tokenize(texts, _NO_LIMIT))
+
+    def join_turns(
+        self, texts: tf.RaggedTensor, turns: tf.RaggedTensor, speakers: tf.RaggedTensor
+    ) -> tf.RaggedTensor:
+        """First segments and their speakers.
+
+        Args:
+            texts: see `tokenize`.
+            turns: int `[contexts, (turns)]`, rows of the texts.
+            speakers: int32 of the same shape, see `PairModel`.
+
+        Returns:
+            int32 `[contexts, (tokens), 2]`: of each token its id and who speaks it.
+        """
+        tokens = tf.gather(texts, turns)
+        who = tf.gather(speakers.values, tokens.values.value_rowids())
+        ids = end_turns(tokens, self._end)
+        by_token = end_turns(tokens.with_flat_values(who), speakers.values)
+        return ids.with_values(tf.stack([ids.values, by_token.values], axis=1))
+
+    def score_rows(
+        self,
+        contexts: tf.RaggedTensor,
+        texts: tf.RaggedTensor,
+        context_rows: tf.Tensor,
+        text_rows: tf.Tensor,
+    ) -> tf.Tensor:
+        """Logits of pairs of a context and a text, float32 `[pairs]`.
+
+        Args:
+            contexts: see `join_turns`.
+            texts: see `tokenize`.
+            context_rows, text_rows: int `[pairs]`.
+        """
+        first = tf.gather(contexts, context_rows)
+        ids, speakers = (first.with_values(first.values[:, i]) for i in range(2))
+        return self.model.score(ids, tf.gather(texts, text_rows), speakers)
+
+    def count_tokens(
+        self,
+        contexts: tf.RaggedTensor,
+        texts: tf.RaggedTensor,
+        context_rows: tf.Tensor,
+        text_rows: tf.Tensor,
+    ) -> tf.Tensor:
+        """What the pairs of `score_rows` cost, int `[pairs]`."""
+        return self.model.count_tokens(
+            tf.gather(contexts.row_lengths(), context_rows),
+            tf.gather(texts.row_lengths(), text_rows),
+        )
+
+    def score_texts(
+        self,
+        context: tf.Tensor,
+        candidates: tf.Tensor,
+        speakers: tf.Tensor | None,
+        batch_tokens: int,
+    ) -> tf.Tensor:
+        """Scores strings, in batches that are formed in the graph.
+
+        Args:
+            context: `[n, turns]`, the oldest turn first; an empty string is no turn.
+            candidates: `[n, candidates]`; an empty string is no candidate.
+            speakers: int32 `[n, turns]`, see `PairModel`; None for turns that alternate, the last
+                of which is another speaker's than the response.
+            batch_tokens: most tokens of a batch, padding counted, unless one pair has more.
+
+        Returns:
+            float32 `[n, candidates]`, `NO_CANDIDATE` where there is none.
+        """
+        strings = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
+        strings, rows = tf.unique(strings)
+        texts = self.tokenize(strings)
+        is_turn = context != ""
+        if speakers is None:
+            later = tf.cumsum(tf.cast(is_turn, tf.int32), axis=1, exclusive=True, reverse=True)
+            speakers = 1 - later % 2
+        turn_rows = tf.reshape(rows[: tf.size(context)], tf.shape(context))
+        contexts = self.join_turns(
+            texts,
+            tf.ragged.boolean_mask(turn_rows, is_turn),
+            tf.ragged.boolean_mask(speakers, is_turn),
+        )
+        places = tf.where(candidates != "")  # int64 [pairs, 2]
+        text_rows = tf.reshape(rows[tf.size(context) :], tf.shape(candidates))
+        text_rows = tf.gather_nd(text_rows, places)
+        scores = self._score_in_batches(contexts, texts, places[:, 0], text_rows, batch_tokens)
+        nothing = tf.fill(tf.shape(candidates), NO_CANDIDATE)
+        return tf.tensor_scatter_nd_update(nothing, places, scores)
+
+    def _score_in_batches(
+        self,
+        contexts: tf.RaggedTensor,
+        texts: tf.RaggedTensor,
+        context_rows: tf.Tensor,
+        text_rows: tf.Tensor,
+        batch_tokens: int,
+    ) -> tf.Tensor:
+        """`score_rows`, the longest pairs first, as many at a time as the tokens allow."""
+        lengths = self.count_tokens(contexts, texts, context_rows, text_rows)
+        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+        count = tf.size(order)
+
+        def run(start: tf.Tensor, done: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            longest = tf.cast(lengths[order[start]], tf.int32)
+            stop = tf.minimum(start + tf.maximum(1, batch_tokens // longest), count)
+            part = order[start:stop]
+            found = self.score_rows(
+                contexts, texts, tf.gather(context_rows, part), tf.gather(text_rows, part)
+            )
+            return stop, tf.concat([done, found], 0)
+
+        _, scores = tf.while_loop(
+            lambda start, done: start < count,
+            run,
+            (tf.constant(0), tf.zeros([0])),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            parallel_iterations=1,
+        )
+        return tf.scatter_nd(order[:, tf.newaxis], scores, tf.shape(order))

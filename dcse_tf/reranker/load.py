@@ -1,0 +1,114 @@
+"""From what a user names to a re-ranker's graph: the only place that knows all architectures."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.errors import InputError
+from dcse_tf.model.checkpoints import resolve_checkpoint
+from dcse_tf.model.fused_bert import Hold
+from dcse_tf.model.pairs import make_rule
+from dcse_tf.model.reranker_files import (
+    RERANKER_FILE,
+    RerankerSettings,
+    is_reranker,
+    read_reranker_settings,
+)
+from dcse_tf.model.tokenizer import END_OF_TURN, read_vocabulary
+from dcse_tf.reranker import cross_encoder
+from dcse_tf.reranker.graph import PairModel, RerankerGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """How a kind of re-ranker is made from its folder.
+
+    Attributes:
+        read_tensors: of the folder and its settings, all weights that the score depends on.
+        read_facts: of the folder, what it depends on besides, as JSON can hold it.
+        build: of the folder, the tensors, the settings, the rule of pairs, the type to compute in
+            and what holds a weight, the model.
+    """
+
+    read_tensors: Callable[[pathlib.Path, RerankerSettings], dict[str, np.ndarray]]
+    read_facts: Callable[[pathlib.Path], Mapping[str, Any]]
+    build: Callable[..., PairModel]
+
+
+ARCHITECTURES = {
+    "bert": Architecture(cross_encoder.read_tensors, cross_encoder.read_facts, cross_encoder.build),
+}
+
+
+def find_reranker(name: str, option: str) -> pathlib.Path:
+    """The checkpoint folder of a re-ranker.
+
+    Args:
+        name: a run directory or whatever else `resolve_checkpoint` takes.
+        option: the option that names it, for messages.
+
+    Raises:
+        InputError: there is none, or it is a sentence encoder.
+    """
+    folder = resolve_checkpoint(name, option)
+    if not is_reranker(folder):
+        raise InputError(
+            f"`{option}`={name}: is a sentence encoder, not a re-ranker: it has no {RERANKER_FILE}"
+        )
+    return folder
+
+
+def load_graph(
+    name: str, option: str, compute_dtype: str = "float32", variables: bool = False
+) -> RerankerGraph:
+    """Loads a re-ranker.
+
+    Args:
+        name, option: see `find_reranker`.
+        compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
+        variables: whether the weights are variables, which a SavedModel keeps beside its graph.
+
+    Raises:
+        InputError: there is none, it is damaged, or of an architecture that is not known.
+    """
+    folder = find_reranker(name, option)
+    settings = read_reranker_settings(folder)
+    architecture = find_architecture(folder, settings)
+    vocabulary = read_vocabulary(folder)
+    if END_OF_TURN not in vocabulary.tokens:
+        raise InputError(f"{folder}: the vocabulary lacks {END_OF_TURN}, which ends every turn")
+    rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
+    tensors = architecture.read_tensors(folder, settings)
+    hold: Hold = _hold_variable if variables else tf.constant
+    model = architecture.build(folder, tensors, settings, rule, compute_dtype, hold)
+    return RerankerGraph(model, settings, vocabulary, folder)
+
+
+def find_architecture(folder: pathlib.Path, settings: RerankerSettings) -> Architecture:
+    """The entry of a folder's architecture; raises InputError if there is none."""
+    if settings.architecture not in ARCHITECTURES:
+        raise InputError(
+            f"{folder / RERANKER_FILE}: architecture {settings.architecture!r:.40}, expected "
+            f"{' or '.join(ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[settings.architecture]
+
+
+def fingerprint(graph: RerankerGraph) -> str:
+    """SHA-256 over everything that the scores depend on; the values count, not the files."""
+    architecture = find_architecture(graph.source, graph.settings)
+    settings = {
+        **dataclasses.asdict(graph.settings),
+        **architecture.read_facts(graph.source),
+        "vocabulary": graph.vocabulary.fingerprint(),
+    }
+    return hash_arrays(architecture.read_tensors(graph.source, graph.settings), settings)
+
+
+def _hold_variable(value: np.ndarray, dtype: tf.DType) -> tf.Variable:
+    return tf.Variable(value, trainable=False, dtype=dtype)

@@ -1,0 +1,251 @@
+"""Re-rankers as everything uses them: contexts and candidate responses to scores."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.encoder.batching import split_by_length
+from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
+from dcse_tf.options import OptionError
+from dcse_tf.progress import Progress
+from dcse_tf.reranker.graph import RerankerGraph
+from dcse_tf.reranker.load import fingerprint, load_graph
+
+BATCH_TOKENS = 4096
+_COMPUTE_DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """A candidate in the order of the scores.
+
+    Attributes:
+        place: its place in the list given, from 0.
+        text: the candidate.
+        score: higher is better; a logit, whose sigmoid is the probability.
+    """
+
+    place: int
+    text: str
+    score: float
+
+
+class Reranker:
+    """A cross-encoder, which reads a context and a response together and scores the response.
+
+        reranker = dcse_tf.Reranker.load("run")
+        ranked = reranker.rank(["where is my parcel", "it left today"], ["thanks", "i like tea"])
+        print(ranked[0].text, ranked[0].score)
+
+    Better than the similarity of embeddings, and far slower, for it reads every candidate anew in
+    every context: search by embeddings first and re-rank what was found.
+
+    A score is a logit: `1 / (1 + exp(-score))` is the probability that the response belongs to the
+    context. The probability itself would round to 1 for the best of many candidates, and tie them.
+
+    Args:
+        graph: the model.
+        name: what the user calls it, for messages.
+        batch_tokens: most tokens of a batch, padding counted.
+
+    Attributes:
+        graph, name, batch_tokens: as given.
+    """
+
+    def __init__(
+        self, graph: RerankerGraph, name: str = "the re-ranker", batch_tokens: int = BATCH_TOKENS
+    ):
+        self.graph = graph
+        self.name = name
+        self.batch_tokens = batch_tokens
+        rows = tf.TensorSpec([None], tf.int32)
+        self._score_rows = tf.function(
+            graph.score_rows,
+            input_signature=[
+                tf.RaggedTensorSpec([None, None, 2], tf.int32, ragged_rank=1),
+                tf.RaggedTensorSpec([None, None], tf.int32),
+                rows,
+                rows,
+            ],
+            autograph=False,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        compute_dtype: str = "float32",
+        option: str = "path",
+    ) -> Self:
+        """Loads a re-ranker.
+
+        Args:
+            path: the run directory of a trained one, a checkpoint folder, package:NAME or a hub
+                name.
+            batch_tokens: tokens scored at a time, padding counted.
+            compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
+            option: what messages call the path.
+
+        Raises:
+            OptionError: a setting is none of those allowed.
+            InputError: there is no such model, or it is a sentence encoder.
+        """
+        if batch_tokens < 1:
+            raise OptionError(f"`batch_tokens`={batch_tokens}: expected 1 or more")
+        if compute_dtype not in _COMPUTE_DTYPES:
+            raise OptionError(
+                f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
+            )
+        name = os.fspath(path)
+        return cls(load_graph(name, option, compute_dtype), name, batch_tokens)
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.graph)
+
+    def fingerprint(self) -> str:
+        """A hash of everything the scores depend on, but the type that is computed in."""
+        return self._fingerprint
+
+    def rank(
+        self,
+        context: str | Sequence[str],
+        candidates: Iterable[str],
+        roles: Sequence[str] | None = None,
+        responder: str | None = None,
+    ) -> list[Ranked]:
+        """Orders candidate responses, the best first; equal scores in the order given.
+
+        Args:
+            context: the turns before the response, the oldest first; a string is one turn.
+            candidates: the responses.
+            roles, responder: see `score`, of this context.
+        """
+        turns = [context] if isinstance(context, str) else context
+        texts = read_texts(candidates, "candidates")
+        (scores,) = self.score(
+            [turns],
+            [texts],
+            None if roles is None else [roles],
+            None if responder is None else [responder],
+            show_progress=False,
+        )
+        order = np.argsort(-scores, kind="stable").tolist()
+        return [Ranked(place, texts[place], float(scores[place])) for place in order]
+
+    def score(
+        self,
+        contexts: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
+        roles: Sequence[Sequence[str]] | None = None,
+        responders: Sequence[str] | None = None,
+        show_progress: bool = True,
+    ) -> list[np.ndarray]:
+        """Scores candidate responses; each distinct pair of a context and a response once.
+
+        Args:
+            contexts: of each, the turns before the response, the oldest first.
+            candidates: of each context any number of responses.
+            roles: who speaks each turn of each context. A model that knows who speaks reads them;
+                without them it takes the turns for two speakers' who take turns, the last turn
+                being another's than the response. Other models leave them unread.
+            responders: of each context, who speaks the response; with `roles`.
+            show_progress: whether a long job shows on stderr how far it is.
+
+        Returns:
+            For each context its candidates' logits, float32 `[candidates]`, higher is better. The
+            last bits depend on what is scored together.
+
+        Raises:
+            TypeError, ValueError: something is no text; a context has no turn; or the lists do not
+                fit each other.
+        """
+        turns = read_text_lists(contexts, "contexts")
+        texts = read_text_lists(candidates, "candidates")
+        speakers = _list_speakers(turns, len(texts), roles, responders)
+        if not self.graph.settings.speakers:
+            speakers = [[0] * len(context) for context in turns]
+        scores = self._score_pairs(turns, speakers, texts, show_progress)
+        ends = np.cumsum([len(group) for group in texts])[:-1]
+        return np.split(scores, ends) if texts else []
+
+    def _score_pairs(
+        self,
+        contexts: list[list[str]],
+        speakers: list[list[int]],
+        candidates: list[list[str]],
+        show_progress: bool,
+    ) -> np.ndarray:
+        """The scores of all candidates, one list after another, float32 `[all]`."""
+        strings = list(dict.fromkeys(text for g in (*contexts, *candidates) for text in g))
+        if not any(candidates):
+            return np.zeros([0], np.float32)
+        place = {text: row for row, text in enumerate(strings)}
+        keys = [(tuple(c), tuple(s)) for c, s in zip(contexts, speakers, strict=True)]
+        row = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        asked = np.array(
+            [(row[key], place[text]) for key, group in zip(keys, candidates) for text in group],
+            np.int32,
+        )
+        pairs, where = np.unique(asked, axis=0, return_inverse=True)
+
+        texts = self.graph.tokenize(tf.constant(strings))
+        joined = self.graph.join_turns(
+            texts,
+            tf.ragged.constant([[place[text] for text in turns] for turns, _ in row], tf.int32),
+            tf.ragged.constant([who for _, who in row], tf.int32),
+        )
+        scores = self._score_in_batches(joined, texts, pairs, show_progress)
+        return scores[where.reshape(-1)]
+
+    def _score_in_batches(
+        self,
+        contexts: tf.RaggedTensor,
+        texts: tf.RaggedTensor,
+        pairs: np.ndarray,
+        show_progress: bool,
+    ) -> np.ndarray:
+        lengths = self.graph.count_tokens(contexts, texts, pairs[:, 0], pairs[:, 1]).numpy()
+        order = np.argsort(lengths, kind="stable")
+        scores = np.empty([len(pairs)], np.float32)
+        progress = Progress("tokens", int(lengths.sum())) if show_progress else None
+        done = 0
+        for start, stop in split_by_length(lengths[order], self.batch_tokens):
+            part = order[start:stop]
+            scores[part] = self._score_rows(contexts, texts, pairs[part, 0], pairs[part, 1])
+            done += int(lengths[part].sum())
+            if progress:
+                progress.update(done)
+        return scores
+
+
+def _list_speakers(
+    contexts: list[list[str]],
+    groups: int,
+    roles: Sequence[Sequence[str]] | None,
+    responders: Sequence[str] | None,
+) -> list[list[int]]:
+    """0 for the turns of whoever speaks the response, 1 for others'; see `Reranker.score`."""
+    if groups != len(contexts):
+        raise ValueError(f"candidates: {groups} lists for {len(contexts)} contexts")
+    empty = [place for place, turns in enumerate(contexts) if not turns]
+    if empty:
+        raise ValueError(f"contexts[{empty[0]}]: expected at least one turn")
+    if roles is None and responders is None:
+        return [[(len(turns) - i) % 2 for i in range(len(turns))] for turns in contexts]
+    if roles is None or responders is None:
+        raise ValueError("expected roles and responders together, or neither")
+    lengths = [len(turns) for turns in contexts]
+    if [len(each) for each in roles] != lengths or len(responders) != len(contexts):
+        raise ValueError("roles, responders: expected a role for each turn, a responder a context")
+    return [
+        [int(role != responder) for role in each]
+        for each, responder in zip(roles, responders, strict=True)
+    ]
