@@ -274,8 +274,8 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _list_jobs() -> str:
-    lines = [f"  {job:16}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
-    lines.append(f"  {'presets':16}Lists settings for the jobs, by the names that --preset takes.")
+    lines = [f"  {job:18}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
+    lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
     return "\n".join(
         ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
     )
