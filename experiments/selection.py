@@ -128,11 +128,13 @@ def make_reports(
             yield Report(f"figure3-{by}-{settings.size}", title, axis, "", notes, sets, origin)
         return
     title, against, _ = TABLES[name]
-    sets = {
-        found.sets[key].title: make_lines(scored, against, KINDS[key.partition("/")[0]].paper)
-        for key, scored in scores.items()
-        if scored
-    }
+    sets = {}
+    for key, scored in scores.items():
+        corpus, _, name_of_set = key.partition("/")
+        # Drawn groups are not those that the paper's figures are of.
+        theirs = KINDS[corpus].paper if name_of_set == "test" else ""
+        if scored:
+            sets[found.sets[key].title] = make_lines(scored, against, theirs)
     sets = correct(sets)
     bases = {row.title for row in against.values()}
     label = " or ".join(sorted(bases)) + (", without the tasks" if len(bases) > 1 else "")

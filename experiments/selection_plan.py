@@ -12,6 +12,8 @@ from runner import WORK, Run
 from selection_rows import SelectionRow
 from selection_settings import DEV_SHARE, SelectionCorpus, SelectionSettings
 
+from dcse_tf.data.candidates import CANDIDATE_FORMATS
+
 _ENCODER = "model/encoder/config.json"  # what train leaves
 _CANDIDATES = 10
 _VOCABULARY, _LONGEST_CHINESE = 6000, 50
@@ -38,6 +40,13 @@ class GroupSet:
     format: str
     file: str
     needs: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> int:
+        """Lines of a group where a line is a candidate, since neighbouring groups may share a
+        context; else 0.
+        """
+        return _CANDIDATES if CANDIDATE_FORMATS[self.format].line_each else 0
 
     def locate(self, work_dir: pathlib.Path) -> pathlib.Path:
         """Where the file lies."""
@@ -104,8 +113,8 @@ class _Planner:
             f"--candidates_turns={self._settings.figures.context_turns}",
             f"--output={WORK}/{name}/results.json",
         ]
-        if each.format in ("ecd", "ubuntu"):  # neighbouring groups may share a context
-            flags.insert(3, f"--candidates_lines={_CANDIDATES}")
+        if each.lines:
+            flags.append(f"--candidates_lines={each.lines}")
         return self._add(name, "evaluate", flags, "results.json", [model, *each.needs])
 
     def add_sets(self, corpus: SelectionCorpus, dev: bool) -> list[GroupSet]:

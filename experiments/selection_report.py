@@ -21,7 +21,6 @@ from dcse_tf.input_files import BadLines, read_json_object
 # Every score that is compared counts in the correction: the paper's target, and the finest.
 COMPARED = ("r1", "mrr")
 _BINS = 4
-_GROUP_LINES = 10
 
 Table = list[list[str | float]]
 
@@ -174,8 +173,7 @@ def read_lengths(each: GroupSet, work_dir: pathlib.Path, by: str) -> list[tuple[
     Raises:
         InputError: the file cannot be used.
     """
-    lines = _GROUP_LINES if each.format in ("ecd", "ubuntu") else 0
-    groups = read_groups(each.locate(work_dir), each.format, BadLines(0), lines=lines)
+    groups = read_groups(each.locate(work_dir), each.format, BadLines(0), lines=each.lines)
     return [(measure(group, by), len(group.candidates)) for group in groups]
 
 

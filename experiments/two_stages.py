@@ -1,7 +1,7 @@
 """Embeddings find, a re-ranker orders: R@1 and milliseconds a query of each alone and of both.
 
     dcse build_candidates --format=jsonl --input=data/test.jsonl --nojoin_consecutive \\
-        --candidates=1000 --output=thousand.jsonl
+        --responses=all --max_sessions=60 --candidates=1000 --output=thousand.jsonl
     python experiments/two_stages.py --candidates_file=thousand.jsonl \\
         --encoder=embeddings --reranker=reranker --output=two_stages.json
 
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dcse_tf.data.candidates import CandidateGroup, read_groups
+from dcse_tf.data.candidates import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap, metrics
 from dcse_tf.evaluation.candidate_groups import make_sample
@@ -64,13 +64,14 @@ class Scored:
 
 
 def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
-    """The first groups of a file, the true response of each first.
+    """Groups of a file, evenly spread over it, the true response of each first.
 
     Raises:
         InputError: the file cannot be used, or groups differ in size.
     """
-    groups: list[CandidateGroup] = list(read_groups(path, "jsonl", BadLines(0)))
-    samples = [make_sample(group) for group in groups[:count]]
+    groups = list(read_groups(path, "jsonl", BadLines(0)))
+    places = np.linspace(0, len(groups) - 1, min(count, len(groups)), dtype=int)
+    samples = [make_sample(groups[place]) for place in places]
     sizes = {len(sample.candidates) for sample in samples}
     if len(sizes) != 1 or min(sizes) < _FEW:
         raise InputError(f"{path}: expected groups of one size, {_FEW} or more, found {sizes}")

@@ -100,6 +100,7 @@ def test_table_1_is_the_mean_over_seeds_compared_with_bert_vft(made):
     assert means == {"BERT": 25, "BERT-VFT": 25, "BERT-SL": 75}  # BERT-VFT: 50 and 0
     by_name = {line.label: line for line in lines}
     assert by_name["BERT-VFT"].differences == {}
+    assert by_name["BERT-VFT"].paper == {}  # drawn groups are not the paper's
     difference = by_name["BERT-SL"].differences["r1"]
     assert difference.value == 50
     assert set(by_name["BERT"].differences) == {"r1", "mrr"}
@@ -109,6 +110,13 @@ def test_table_1_is_the_mean_over_seeds_compared_with_bert_vft(made):
     assert "4 comparisons of this report" in text
     # 50 and 0: deviation 50 / sqrt(2); t of one degree 12.706 x 25.
     assert "| BERT-VFT | 2 | 25.0 ± 35.4 [-292.7, 342.7] |" in text
+
+
+def test_the_papers_figures_stand_beside_its_own_test_file():
+    report, variant = load("selection_report"), load("rows").Variant(load("selection_rows").BERT_SL)
+    scores = {variant: [{"candidates": report._strip(result([0, 100]), "reranker_")}]}
+    (line,) = report.make_lines(scores, {}, "ecd")
+    assert line.paper == {"r1": 77.6, "r2": 91.9, "r5": 99.1}
 
 
 def test_the_order_is_the_papers_where_a_gain_is_a_gain_here(made):
