@@ -184,7 +184,29 @@ def embed(settings: Settings) -> tuple[str, Variants]:
     return "sentences", {}
 
 
-MODES = {"plain": plain, "encode": encode, "embed": embed}
+def rerank(settings: Settings) -> tuple[str, Variants]:
+    """sentence-transformers' CrossEncoder on lists of pairs, whose scores it writes.
+
+    Settings: model, pairs (a JSON object, name -> pairs), output (.npz to write, name -> scores).
+    """
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(settings["model"], device="cpu")
+    lists = json.loads(pathlib.Path(settings["pairs"]).read_text(encoding="utf-8"))
+
+    def predict(name: str) -> np.ndarray:
+        pairs = [tuple(pair) for pair in lists[name]]
+        return model.predict(pairs, batch_size=32, show_progress_bar=False)
+
+    np.savez(settings["output"], **{name: predict(name) for name in lists})
+
+    def run(name: str) -> dict[str, float]:
+        return timed(lambda: predict(name), lists=1, pairs=len(lists[name]))
+
+    return "lists", {f"{name} CrossEncoder": functools.partial(run, name) for name in lists}
+
+
+MODES = {"plain": plain, "encode": encode, "embed": embed, "rerank": rerank}
 
 
 def main() -> None:
