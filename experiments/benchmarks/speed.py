@@ -9,7 +9,8 @@ Each form is the job's command line with further flags, in a process of its own,
 others on the same drawn dialogues; see jobs.py for what is timed. Beside train stands the paper's
 procedure in plain PyTorch, every use of an utterance encoded; beside select, which trains a
 re-ranker, transformers' BERT with a classifier on padded pairs; beside embed
-sentence-transformers' encode. They run in an environment of their own. About 15 minutes on 2 quiet cores.
+sentence-transformers' encode. They run in an environment of their own. About 15 minutes on 2 quiet
+cores.
 """
 
 import argparse
