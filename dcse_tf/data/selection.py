@@ -208,7 +208,7 @@ def _make_batch(
         hidden = _find_hidden(turn_ids, mine["restoration"], begins["restoration"])
     shown = token_ids if hidden is None else tf.where(hidden, form.mask_id, token_ids)
     table = lay_out(shown, layout, marks)
-    cells = _cells(table)
+    cells = find_cells(table)
 
     batch = dict(table)
     batch.pop("places", None)
@@ -226,7 +226,7 @@ def _make_batch(
     return batch
 
 
-def _cells(table: Tensors) -> tf.Tensor:
+def find_cells(table: Tensors) -> tf.Tensor:
     """Where the encoder's tokens, in one list, have those of a table, int32 `[rows, tokens]`."""
     if "places" in table:
         return table["places"]
