@@ -154,7 +154,11 @@ def make_selection_batches(
         tasks["incoherence"] = make_incoherence_rows(dialogues, seeds[2])
     if "consistency" in form.auxiliary:
         tasks["consistency"] = make_consistency_rows(dialogues, seeds[3])
-    built = {name: build_sequences(dialogues, rows, form.rule) for name, rows in tasks.items()}
+    rules = {"next_session": form.rule.divided_evenly()}
+    built = {
+        name: build_sequences(dialogues, rows, rules.get(name, form.rule))
+        for name, rows in tasks.items()
+    }
     facts = {name: dict(rows.facts) for name, rows in tasks.items()}
     _exclude_cut_turns(built, facts)
     total = tf.reduce_sum(facts["matching"]["weights"])
