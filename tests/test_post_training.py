@@ -110,6 +110,30 @@ def test_what_a_run_leaves_was_trained(run, data_dir):
         assert np.abs(value - tensors[name]).max() > 1e-4, name
 
 
+def test_what_is_written_is_what_was_trained(data_dir, tmp_path):
+    training = build_training(make_config(data_dir, speaker_embeddings=True))
+    model = training.model
+    hidden, table = model.get_layer("pairs").hidden, model.get_layer("speaker_embedding")
+    rng = np.random.default_rng(0)
+    for variable in (*hidden.weights, *model.get_layer("masked_lm_head").weights, *table.weights):
+        variable.assign(rng.normal(size=variable.shape))
+    training.spec.write_encoder(training.setup, model, tmp_path)
+    tensors = read_tensors(tmp_path)
+    vector = rng.normal(size=128).astype(np.float32)
+    # A pooler as BERT's: a file has a matrix by its outputs.
+    pooled = np.tanh(tensors["pooler.dense.weight"] @ vector + tensors["pooler.dense.bias"])
+    np.testing.assert_allclose(hidden(vector[None])[0], pooled, atol=1e-4)
+    speakers = tensors["embeddings.speaker_embeddings.weight"]
+    np.testing.assert_array_equal(speakers, table.embeddings)
+    head = model.get_layer("masked_lm_head")
+    expected = head(vector[None, None], mask_positions=tf.constant([[0]])).numpy()
+    for variable in masked_lm.own_variables(head):
+        variable.assign(tf.zeros_like(variable.value))
+    assert masked_lm.load_head(head, tensors, "folder")
+    found = head(vector[None, None], mask_positions=tf.constant([[0]])).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_the_end_of_a_turn_is_neither_predicted_nor_drawn(data_dir):
     setup = build_training(make_config(data_dir)).setup
     rule, last = make_masking_rule(setup), len(setup.vocabulary.tokens) - 1
