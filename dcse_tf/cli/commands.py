@@ -51,6 +51,9 @@ def prepare_data(options: PrepareOptions) -> None:
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
             f"tokens, {split.truncated_utterances} utterances cut"
         )
+        if split.given:
+            scored = f", {split.given.scored} sessions scored" if split.given.scored else ""
+            print(f"  with {split.given.negatives} negatives of their responses{scored}")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
     print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
 
