@@ -33,6 +33,7 @@ from dcse_tf.tools.options import (
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,
+    ScoreCandidatesOptions,
 )
 
 
@@ -184,6 +185,21 @@ def build_candidates(options: BuildCandidatesOptions) -> None:
     )
 
 
+def score_candidates(options: ScoreCandidatesOptions) -> None:
+    """Adds a re-ranker's scores to grouped candidates."""
+    from dcse_tf.tools import candidate_scores as job
+
+    scored = job.score_candidates(options)
+    print(
+        f"{scored.groups} groups with {scored.candidates} candidates, {scored.bad_lines} bad lines "
+        f"left out; the true response is first in {scored.first:.1%}"
+    )
+    print(
+        f"the groups are in {options.output}; then: dcse prepare_data --format=candidates "
+        f"--input={options.output}"
+    )
+
+
 def build_sts(options: BuildStsOptions) -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.tools import sts_set as job
@@ -229,6 +245,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "export": (ExportOptions, export),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
     "build_candidates": (BuildCandidatesOptions, build_candidates),
+    "score_candidates": (ScoreCandidatesOptions, score_candidates),
     "build_sts": (BuildStsOptions, build_sts),
     "merge_sts": (MergeStsOptions, merge_sts),
 }
@@ -277,8 +294,8 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _list_jobs() -> str:
-    lines = [f"  {job:16}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
-    lines.append(f"  {'presets':16}Lists settings for the jobs, by the names that --preset takes.")
+    lines = [f"  {job:18}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
+    lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
     return "\n".join(
         ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
     )

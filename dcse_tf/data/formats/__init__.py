@@ -51,17 +51,26 @@ class Format:
             the file has any. It reports lines that it cannot use to the `BadLines` and continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
+        has_candidates: whether sessions come with candidates for their last turn.
     """
 
     read: Reader
     help: str
     has_intents: bool = False
+    has_candidates: bool = False
 
 
 FORMATS: dict[str, Format] = {}
 
 
-def register_format(name: str, reader: Reader, *, help: str, has_intents: bool = False) -> None:
+def register_format(
+    name: str,
+    reader: Reader,
+    *,
+    help: str,
+    has_intents: bool = False,
+    has_candidates: bool = False,
+) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
 
     Args:
@@ -69,13 +78,14 @@ def register_format(name: str, reader: Reader, *, help: str, has_intents: bool =
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
         has_intents: whether utterances come with intents, as retrieval sets need them.
+        has_candidates: whether sessions come with candidates for their last turn.
 
     Raises:
         ValueError: another format has the name.
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
-    FORMATS[name] = Format(reader, help, has_intents)
+    FORMATS[name] = Format(reader, help, has_intents, has_candidates)
 
 
 register_format(
@@ -140,14 +150,17 @@ register_format(
     groups.read_sessions,
     help="groups as build_candidates and score_candidates write them, a context and its response "
     "with negatives a line",
+    has_candidates=True,
 )
 register_format(
     "ecd_candidates",
     ecd.read_given_sessions,
     help="train.txt of the E-commerce corpus with its negatives",
+    has_candidates=True,
 )
 register_format(
     "ubuntu_candidates",
     ubuntu.read_given_sessions,
     help="train.txt of the Ubuntu corpus, tab-separated, with its negatives",
+    has_candidates=True,
 )
