@@ -24,9 +24,16 @@ from dcse_tf.data.batch import (
 )
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.dialogue_tasks import draw_dialogue
+from dcse_tf.data.given import pad_given
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
-from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances, shard_paths
+from dcse_tf.data.records import (
+    parse_given,
+    parse_session,
+    parse_session_ids,
+    parse_utterances,
+    shard_paths,
+)
 from dcse_tf.data.selection import SelectionForm, make_selection_batches
 from dcse_tf.model.layout import Layout, lay_out
 
@@ -248,12 +255,15 @@ class BatchForm:
         session_turns: "dense": most turns of a run.
         context_tokens: if given, the turns of a context become one sequence of at most so many
             tokens, see `flatten_contexts`.
+        given: most negatives that a session of the corpus gives, for what a teacher says of them;
+            0 to leave them. Not with "dense". The response is then a session's last turn.
     """
 
     name: str
     negatives: int
     session_turns: int = 0
     context_tokens: int = 0
+    given: int = 0
 
 
 def make_contrastive_dataset(
@@ -275,6 +285,9 @@ def make_contrastive_dataset(
         session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
         if is_dense:
             return step, cut_session(session, draw, form.session_turns)
+        if form.given:
+            given = pad_given(parse_given(record), form.given, longest)
+            return step, make_sample(session, draw, context, longest, given)
         return step, make_sample(session, draw, context, longest)
 
     def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
@@ -309,16 +322,17 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
     candidates = 1 + (min(form.negatives, rows) or rows)
 
     # A table holds no more than what its rows use...
-    used = own * ((1 if form.context_tokens else context.slots) + candidates)
+    used = own * ((1 if form.context_tokens else context.slots) + candidates + form.given)
     # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
     # each row, with "unique" context and response. Contexts in one sequence are entries beside
-    # the responses.
+    # the responses, and so are given candidates.
     distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
     if form.context_tokens:
         distinct = dict.fromkeys(distinct, rows + own)
-    utterances = min(used, distinct.get(form.name, used))
+    utterances = min(used, distinct.get(form.name, used) + own * form.given)
 
-    return Shapes(own, candidates, utterances, max(longest, form.context_tokens))
+    tokens = max(longest, form.context_tokens)
+    return Shapes(own, candidates, utterances, tokens, 1 + form.given)
 
 
 def make_masked_lm_dataset(
@@ -380,7 +394,9 @@ def make_selection_dataset(
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
         drawn = fold_seed(stream.seed, epoch, index, SAMPLES)
-        return step, draw_dialogue(parse_session(record), drawn, form.context_turns)
+        given = parse_given(record) if form.given else None
+        session, turns = parse_session(record), form.context_turns
+        return step, draw_dialogue(session, drawn, turns, given, form.negatives)
 
     def assemble(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
         drawn = fold_seed(stream.seed, steps[0], BATCHES)

@@ -48,6 +48,14 @@ class ResponseSelectionOptions(TrainOptions):
     context_turns: int = redefault(ContextOptions, "context_turns", 20)
     negatives: int = redefault(BatchOptions, "negatives", 1)
 
+    negatives_from: str = option(
+        "batch",
+        "Where negatives are from. batch: responses of the other sessions of the batch; given: up "
+        "to `negatives` of those that the corpus gives for a response, drawn anew at every visit. "
+        "It must be prepared from a format with candidates, and the response of a session is then "
+        "its last turn, not a drawn one.",
+        choices=("batch", "given"),
+    )
     max_context_tokens: int = option(
         0,
         "Most tokens of a context with [CLS] and [SEP]; it is cut in front. 0: 448, or what the "
@@ -99,7 +107,7 @@ class ResponseSelectionOptions(TrainOptions):
         if self.jit_compile:
             self.refuse("jit_compile", "its shapes change at every step; not compiled")
         most = self.global_batch_size - 1
-        if max(1, self.negatives) > most:
+        if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
                 "negatives",
                 f"they come from the other sessions of the batch, so at most `global_batch_size` - "
@@ -118,6 +126,12 @@ class ResponseSelectionOptions(TrainOptions):
         return min(context, dialogue) + min(self.max_response_tokens, dialogue)
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        if self.negatives_from == "given" and not manifest.splits["train"].given:
+            self.refuse(
+                "negatives_from",
+                f"{self.data_dir} gives no candidates; expected a corpus that prepare_data made of "
+                "a `format` with candidates",
+            )
         left = positions - self.max_response_tokens
         if left < 8:
             self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
@@ -143,6 +157,7 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         options.speaker_embeddings,
         make_rule(setup.vocabulary, options.max_context_tokens, options.max_response_tokens),
         setup.vocabulary.index("[MASK]"),
+        options.negatives_from == "given",
     )
 
 
