@@ -239,12 +239,12 @@ def options(tmp_path, sessions, **settings):
     return BuildCandidatesOptions(**{**values, **settings})
 
 
-@pytest.mark.parametrize("negatives", ["random", "bm25"])
-def test_the_file_is_read_as_groups(tmp_path, negatives):
+@pytest.mark.parametrize("kind", ["random", "bm25"])
+def test_the_file_is_read_as_groups(tmp_path, kind):
     sessions = [*make_sessions(), Session("short", (Utterance("a", "hi"),))]
-    built = build_candidates(options(tmp_path, sessions, negatives=negatives, candidates=5))
+    built = build_candidates(options(tmp_path, sessions, rivals=kind, candidates=5))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
-    ranker = by_words if negatives == "bm25" else None
+    ranker = by_words if kind == "bm25" else None
     expected = build(make_sessions(), ranker=ranker, turns=10)
     assert read == [group for group, _ in expected]
     assert (built.sessions, built.groups) == (40, 40)
@@ -261,7 +261,7 @@ def test_an_encoder_finds_the_nearest(tmp_path, monkeypatch):
         "dcse_tf.encoder.sentence_encoder.SentenceEncoder.load",
         lambda model: loaded.append(model) or Encoder,
     )
-    settings = {"negatives": "model", "model": "run", "skip_top": 1, "candidates": 5}
+    settings = {"rivals": "model", "model": "run", "skip_top": 1, "candidates": 5}
     build_candidates(options(tmp_path, make_sessions(), **settings))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert loaded == ["run"]
@@ -275,14 +275,14 @@ def test_what_cannot_be_built_is_refused_and_leaves_nothing(tmp_path):
         build_candidates(options(tmp_path, make_sessions(), candidates=90))
     silent = [Session("s", (Utterance("a", "?"), Utterance("b", "!")))]
     with pytest.raises(InputError, match="no response has a word"):
-        build_candidates(options(tmp_path, silent, negatives="bm25"))
+        build_candidates(options(tmp_path, silent, rivals="bm25"))
     assert [path.name for path in tmp_path.iterdir()] == ["dialogues.jsonl"]
 
 
 def test_the_command_builds_once_and_starts_no_tensorflow(tmp_path, no_tensorflow):
     path = write(tmp_path / "dialogues.jsonl", make_sessions())
     flags = ["--format=jsonl", f"--input={path}", f"--output={tmp_path}/groups.jsonl"]
-    command = [sys.executable, "-m", "dcse_tf.cli.build_candidates", *flags, "--negatives=bm25"]
+    command = [sys.executable, "-m", "dcse_tf.cli.build_candidates", *flags, "--rivals=bm25"]
 
     def run(*more):
         return subprocess.run([*command, *more], env=no_tensorflow, capture_output=True, text=True)

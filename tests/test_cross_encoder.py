@@ -12,8 +12,10 @@ from tiny_bert import DIM, VOCABULARY_SIZE, build_backbone
 from dcse_tf.data import selection
 from dcse_tf.data.dialogue_tasks import AUXILIARY_TASKS
 from dcse_tf.model import cross_encoder, masked_lm
+from dcse_tf.model.cross_encoder import HeadShape
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.losses import JointLoss
+from dcse_tf.model.matchers import build_matcher
 from dcse_tf.model.pairs import PairRule
 
 TASKS = ("matching", *AUXILIARY_TASKS)
@@ -33,8 +35,10 @@ def make_batch(layout):
 def build(layout, speakers=True, seed=3):
     backbone = build_backbone(seed)
     table = cross_encoder.build_speaker_embedding(DIM, 1, {}) if speakers else None
+    if table is not None:
+        table.embeddings.assign(np.random.default_rng(6).normal(size=(2, DIM)))
     reading = cross_encoder.read_with_bert(backbone, layout, table)
-    heads = cross_encoder.build_heads(TASKS, (reading.dim, reading.pair_dim), TURNS, 4, {})
+    heads = cross_encoder.build_heads(TASKS, reading, HeadShape(TURNS, DIM), 4, {})
     restoration = masked_lm.build_head(backbone.token_embedding, 1e-12)
     loss = JointLoss(0.5, 0.6)
     model = cross_encoder.build_selection_model(reading, heads, restoration, loss)
@@ -42,6 +46,10 @@ def build(layout, speakers=True, seed=3):
     for variable in masked_lm.own_variables(restoration):
         variable.assign(rng.normal(scale=0.1, size=variable.shape))
     return model, backbone, heads, table
+
+
+def read():
+    return cross_encoder.read_with_bert(build_backbone(), Layout("padded"))
 
 
 def run(model, batch):
@@ -142,12 +150,12 @@ def test_speakers_count_and_a_table_of_zeros_is_none():
     layout = Layout("padded")
     (batch,) = make_batch(layout)
     model, _, _, table = build(layout)
-    with_speakers = float(run(model, batch)["matching_loss"])
+    with_speakers = float(run(model, batch)["restoration_loss"])
     table.embeddings.assign(tf.zeros_like(table.embeddings))
-    zeros = float(run(model, batch)["matching_loss"])
+    zeros = float(run(model, batch)["restoration_loss"])
     without, *_ = build(layout, speakers=False)
-    assert zeros == pytest.approx(float(run(without, batch)["matching_loss"]), rel=1e-6)
-    assert with_speakers != pytest.approx(zeros, rel=1e-4)
+    assert zeros == pytest.approx(float(run(without, batch)["restoration_loss"]), rel=1e-6)
+    assert with_speakers != pytest.approx(zeros, rel=1e-3)
 
 
 def test_a_checkpoints_pooler_and_classifier_are_the_start():
@@ -158,7 +166,7 @@ def test_a_checkpoints_pooler_and_classifier_are_the_start():
         "classifier.weight": rng.normal(size=(1, DIM)),
         "classifier.bias": rng.normal(size=1),
     }
-    heads = cross_encoder.build_heads(TASKS, (DIM, DIM), TURNS, 4, tensors)
+    heads = cross_encoder.build_heads(TASKS, read(), HeadShape(TURNS, DIM), 4, tensors)
     vector = rng.normal(size=DIM)
     hidden = np.tanh(tensors["pooler.dense.weight"] @ vector + tensors["pooler.dense.bias"])
     expected = tensors["classifier.weight"] @ hidden + tensors["classifier.bias"]
@@ -182,7 +190,8 @@ def test_what_is_written_has_the_names_of_a_sequence_classifier(tmp_path):
     }
     assert expected <= set(tensors)
     stripped = {name.removeprefix("bert."): value for name, value in tensors.items()}
-    again = cross_encoder.build_heads(["matching"], (DIM, DIM), TURNS, 99, stripped)["matching"]
+    shape = HeadShape(TURNS, DIM)
+    again = cross_encoder.build_heads(["matching"], read(), shape, 99, stripped)["matching"]
     for old, new in zip(heads["matching"].weights, again.weights, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
@@ -192,3 +201,38 @@ def test_the_layers_can_be_saved_with_their_settings():
         copy = type(layer).from_config(layer.get_config())
         assert copy.get_config() == layer.get_config()
         assert isinstance(copy, keras.layers.Layer)
+
+
+@pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])
+def test_models_without_bert_have_every_task_too(architecture):
+    layout = Layout("padded")
+    matcher = build_matcher(architecture, VOCABULARY_SIZE, 3, 10, 12, 0.0)
+    reading = cross_encoder.read_with_matcher(matcher, layout)
+    shape = HeadShape(TURNS, 12, linear=architecture == "dual_lstm")
+    heads = cross_encoder.build_heads(TASKS, reading, shape, 4, {})
+    restoration = masked_lm.build_head(reading.token_embedding, 1e-12)
+    model = cross_encoder.build_selection_model(reading, heads, restoration, JointLoss())
+    (batch,) = make_batch(layout)
+    sums = run(model, batch)
+    assert all(np.isfinite(float(value)) for value in sums.values())
+
+    # By hand from the matcher's own vectors, row by row.
+    names = ("token_ids", "segment_ids", "padding_mask")
+    pairs = matcher(*(batch[name] for name in names))["pair"].numpy()
+    rows = batch["matching_places"].numpy() // batch["token_ids"].shape[1]
+    logits = heads["matching"](tf.constant(pairs[rows])).numpy()
+    if architecture == "dual_lstm":
+        np.testing.assert_allclose(logits, pairs[rows].sum(axis=1), atol=1e-5)
+    labels = batch["matching_labels"].numpy()
+    expected = [reference.binary_cross_entropy(x, y) for x, y in zip(logits, labels, strict=True)]
+    assert float(sums["matching_loss"]) == pytest.approx(sum(expected), rel=1e-4)
+
+
+def test_a_head_is_read_as_it_was_written(tmp_path):
+    for dim in (0, 5):
+        head = cross_encoder.PairHead(dim, name="matching")
+        head.build((None, 7))
+        cross_encoder.write_head(tmp_path, head)
+        again = cross_encoder.build_head(cross_encoder.read_head_tensors(tmp_path))
+        vectors = tf.constant(np.random.default_rng(dim).normal(size=(3, 7)), tf.float32)
+        np.testing.assert_allclose(again(vectors), head(vectors), rtol=1e-6)

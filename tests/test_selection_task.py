@@ -9,6 +9,9 @@ from test_baseline_tasks import read_checkpoint
 from train_options import make_options, resolve
 
 from dcse_tf.data.dialogue import Context
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.response_selection import compute_selection_loss
@@ -57,6 +60,41 @@ def test_a_run_leaves_a_re_ranker_and_scores_every_task(data_dir, tmp_path):
     assert settings == {
         "architecture": "bert", "first_tokens": 96, "second_tokens": 32, "speakers": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["bert", "dual_lstm", "esim"])
+def test_the_re_ranker_that_a_run_leaves_scores_as_the_run_did(data_dir, tmp_path, architecture):
+    changes = {} if architecture == "bert" else {"encoder_size": "", "lstm_units": 8}
+    options = make_config(
+        data_dir,
+        tmp_path,
+        architecture=architecture,
+        steps=1,
+        best_metric="dev/reranker_mrr",
+        **changes,
+    )
+    kept = job.train(options).kept
+    results = evaluate(
+        EvaluateOptions(
+            model=str(tmp_path),
+            response_selection=(str(data_dir / "dev.jsonl"),),
+            context_turns=20,
+            context_side="before",
+            max_samples=12,
+        )
+    )
+    (found,) = results
+    assert found.task == "response_reranker"
+    assert kept.metric == "dev/reranker_mrr"
+    assert found.scores["reranker_mrr"] == pytest.approx(kept.score)
+
+
+def test_a_re_ranker_has_no_embeddings_to_compare(data_dir, tmp_path):
+    job.train(make_config(data_dir, tmp_path / "run", steps=1, dev_samples=0))
+    (tmp_path / "sts.txt").write_text("1\ta\tb\n5\tc\td\n")
+    options = EvaluateOptions(model=str(tmp_path / "run"), sts=(str(tmp_path / "sts.txt"),))
+    with pytest.raises(InputError, match=r"`sts`: .* is a re-ranker, which gives no embeddings"):
+        evaluate(options)
 
 
 def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, monkeypatch):
@@ -153,6 +191,17 @@ def _corpus():
         ({"jit_compile": True}, "`jit_compile`=True: its shapes change at every step"),
         ({"negatives": 8}, "`negatives`=8: they come from the other sessions of the batch"),
         ({"context_side": "both"}, "`context_side`=both: has no meaning"),
+        ({"dev_sts": "s"}, "`dev_sts`=s: a re-ranker gives no embeddings of sentences"),
+        ({"lstm_units": 8}, "`lstm_units`=8: has no meaning with `architecture`=bert"),
+        ({"architecture": "esim"}, "`encoder_size`=tiny: `architecture`=esim starts from random"),
+        (
+            {"architecture": "esim", "encoder_size": "", "layout": "packed"},
+            "`layout`=packed: `architecture`=esim reads padded sequences",
+        ),
+        (
+            {"architecture": "esim", "encoder_size": "", "speaker_embeddings": True},
+            "`speaker_embeddings`=True: has no meaning with `architecture`=esim",
+        ),
         ({"best_metric": "dev/cosine_r1"}, "`best_metric`=dev/cosine_r1: with these settings"),
     ],
 )

@@ -14,15 +14,28 @@ from absl import logging
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
-from dcse_tf.evaluation.candidate_groups import evaluate_groups, read_candidate_set
-from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.candidate_groups import (
+    CandidateSet,
+    evaluate_groups,
+    read_candidate_set,
+)
+from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.evaluation.names import RERANKER
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
-from dcse_tf.evaluation.response_selection import SampleScore, read_turns, score_texts
+from dcse_tf.evaluation.response_selection import (
+    SampleScore,
+    read_turns,
+    score_dialogues,
+    score_texts,
+)
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import resolve_inputs
+from dcse_tf.model.checkpoints import ENCODER_FOLDER
+from dcse_tf.model.reranker_files import is_reranker
+from dcse_tf.reranker.reranker import Reranker
 
 ALL = "all"
 CHOOSE = "choose"
@@ -118,32 +131,51 @@ def evaluate(
     }
     if config.output:
         report.refuse_unwritable(pathlib.Path(config.output))
-    encoder = SentenceEncoder.from_options(config)
+    model = load_scored(config)
+    results = []
+    if isinstance(model, SentenceEncoder):
+        results += _score_embeddings(model.encode, retrieval, sts, config.half)
+    if dialogues or candidates:
+        results += _score_responses(model, dialogues, candidates)
+    show(results)
+    if config.output:
+        settings = {**config.to_dict(), **model.settings}
+        report.write_json(pathlib.Path(config.output), config.model, settings, results)
+    return results
+
+
+def _score_embeddings(
+    encode: Encode, retrieval: dict[str, RetrievalSet], sts: dict[str, StsSet], half: str
+) -> list[Result]:
     results = []
     for source, retrieval_set in retrieval.items():
         logging.info("semantic retrieval on %s", source)
-        found = evaluate_retrieval(retrieval_set, encoder.encode)
-        results.append(make_result("retrieval", source, _fingerprint(source, config.half), found))
+        found = evaluate_retrieval(retrieval_set, encode)
+        results.append(make_result("retrieval", source, _fingerprint(source, half), found))
     for source, sts_set in sts.items():
         logging.info("sts on %s", source)
-        found = evaluate_sts(sts_set, encoder.encode)
-        results.append(make_result("sts", source, _fingerprint(source, config.half), found))
-    ways = list_similarities(encoder) if dialogues or candidates else {}
+        found = evaluate_sts(sts_set, encode)
+        results.append(make_result("sts", source, _fingerprint(source, half), found))
+    return results
+
+
+def _score_responses(
+    model: SentenceEncoder | Reranker,
+    dialogues: dict[str, list[response_selection.Sample]],
+    candidates: dict[str, CandidateSet],
+) -> list[Result]:
+    results, ways = [], list_similarities(model)
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         drawn = hash_bytes(repr(samples).encode())
         for way, score in ways.items():
-            found = _select_responses(samples, way, score, encoder)
+            found = _select_responses(samples, way, score, model)
             results.append(make_result(f"response_{way}", source, drawn, found))
     for source, groups in candidates.items():
         logging.info("grouped candidates of %s", source)
         for way, score in ways.items():
             found = evaluate_groups(groups.samples, score, way)
             results.append(make_result(f"candidates_{way}", source, groups.fingerprint, found))
-    show(results)
-    if config.output:
-        settings = {**config.to_dict(), **encoder.settings}
-        report.write_json(pathlib.Path(config.output), config.model, settings, results)
     return results
 
 
@@ -169,22 +201,47 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     return samples
 
 
-def list_similarities(encoder: SentenceEncoder) -> dict[str, SampleScore]:
+def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
+    """The model: a sentence encoder, or a re-ranker, which has no embeddings to be compared.
+
+    Raises:
+        InputError: there is none; or a re-ranker is asked for what only embeddings have.
+    """
+    folders = (pathlib.Path(config.model) / ENCODER_FOLDER, pathlib.Path(config.model))
+    if not any(map(is_reranker, folders)):
+        return SentenceEncoder.from_options(config)
+    for name in ("retrieval", "sts", "pooling", "max_sequence_length", "jit_compile"):
+        if config.is_given(name):
+            raise InputError(
+                f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
+                "`response_selection` and `candidates_file`"
+            )
+    return Reranker.load(
+        config.model,
+        batch_tokens=config.batch_tokens,
+        compute_dtype=config.compute_dtype,
+        option="model",
+    )
+
+
+def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScore]:
     """The ways in which a model scores responses, by the names with which their scores begin.
 
-    "matching" is the model's own similarity, where it has one; "cosine" that of a candidate and the
-    mean of the context.
+    "reranker" is a re-ranker's own. Of an encoder, "matching" is its own similarity, where it has
+    one; "cosine" that of a candidate and the mean of the context.
     """
+    if isinstance(model, Reranker):
+        return {RERANKER: score_dialogues(model.score)}
     ways: dict[str, SampleScore] = {}
-    if encoder.match:
-        ways["matching"] = score_texts(encoder.match)
+    if model.match:
+        ways["matching"] = score_texts(model.match)
     else:
         logging.warning(
             "%s gives sentence embeddings alone, no token embeddings: response selection by "
             "cosine only",
-            encoder.name,
+            model.name,
         )
-    ways["cosine"] = score_texts(response_selection.cosine_score(encoder.encode))
+    ways["cosine"] = score_texts(response_selection.cosine_score(model.encode))
     return ways
 
 
@@ -192,10 +249,10 @@ def _select_responses(
     samples: list[response_selection.Sample],
     way: str,
     score: SampleScore,
-    encoder: SentenceEncoder,
+    model: SentenceEncoder | Reranker,
 ) -> Evaluation:
-    if way == "cosine":  # with the geometry of the embeddings
-        return response_selection.evaluate_by_cosine(samples, encoder.encode)
+    if way == "cosine" and isinstance(model, SentenceEncoder):  # with the geometry of embeddings
+        return response_selection.evaluate_by_cosine(samples, model.encode)
     return response_selection.evaluate_samples(samples, score, way)
 
 

@@ -3,13 +3,15 @@
 A score on dev data while training has "dev/" before its name, such as dev/matching_r1.
 """
 
+# The similarity of a re-ranker, which reads context and response together.
+RERANKER = "reranker"
 RECALLS = (1, 2, 5)
 RETRIEVAL = ("map", "mrr")
 STS = ("spearman",)
 
 
 def rank_scores(similarity: str) -> tuple[str, ...]:
-    """The scores of response selection by a similarity, "matching" or "cosine": matching_r1, ..."""
+    """The scores of response selection by a similarity: matching_r1, ..."""
     return (*(f"{similarity}_r{k}" for k in RECALLS), f"{similarity}_mrr")
 
 

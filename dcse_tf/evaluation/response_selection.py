@@ -65,6 +65,21 @@ def score_texts(score: Score) -> SampleScore:
     return score_samples
 
 
+def score_dialogues(score: Callable[..., Sequence[np.ndarray]]) -> SampleScore:
+    """Scores samples by a re-ranker's `score`, which is told who speaks where all samples know."""
+
+    def score_samples(samples: Sequence[Sample]) -> Sequence[np.ndarray]:
+        told = all(sample.roles and sample.responder is not None for sample in samples)
+        return score(
+            [sample.context for sample in samples],
+            [sample.candidates for sample in samples],
+            [sample.roles for sample in samples] if told else None,
+            [sample.responder for sample in samples] if told else None,
+        )
+
+    return score_samples
+
+
 def read_turns(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[Utterance]]]:
     """Sessions of a jsonl file as (id, turns), those of two turns or more.
 

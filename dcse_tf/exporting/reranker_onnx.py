@@ -165,7 +165,7 @@ def _compare(
         }
         given = {name: inputs[ours].numpy().astype(np.int64) for name, ours in names.items()}
         found.append(session.run(None, given)[0].reshape(-1, count))
-        expected.append(model.bert.score(inputs).numpy().reshape(-1, count))
+        expected.append(model.scorer.score(inputs).numpy().reshape(-1, count))
     a, b = np.concatenate(found), np.concatenate(expected)
     before, after = (np.sign(x[:, :, None] - x[:, None]) for x in (b, a))
     different = before != 0

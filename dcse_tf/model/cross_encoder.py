@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,8 +18,10 @@ from keras import ops
 
 from dcse_tf.model import weights
 from dcse_tf.model.bert import initialize_weights
+from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
 from dcse_tf.model.layout import Layout, run_layers, share_segment, table_inputs
 from dcse_tf.model.losses import JointLoss
+from dcse_tf.model.matchers import ESIM, DualLSTM
 from dcse_tf.model.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class PairHead(keras.layers.Layer):
     be its start.
 
     Args:
-        dim: width of the vectors.
+        dim: width of the hidden layer; 0 for a single layer.
         classes: how many figures it gives.
     """
 
@@ -42,16 +44,19 @@ class PairHead(keras.layers.Layer):
         super().__init__(**kwargs)
         self.dim = dim
         self.classes = classes
-        self.hidden = keras.layers.Dense(dim, activation="tanh", dtype=self.dtype_policy)
+        self.hidden: Any = None
+        if dim:
+            self.hidden = keras.layers.Dense(dim, activation="tanh", dtype=self.dtype_policy)
         self.output_layer = keras.layers.Dense(classes, dtype=self.dtype_policy)
 
     def build(self, vectors_shape):
-        self.hidden.build(vectors_shape)
-        self.output_layer.build((None, self.dim))
+        if self.hidden:
+            self.hidden.build(vectors_shape)
+        self.output_layer.build((None, self.dim or vectors_shape[-1]))
 
     def call(self, vectors):
-        """Gives float `[rows, classes]`, or `[rows]` of one class, for float `[rows, dim]`."""
-        figures = self.output_layer(self.hidden(vectors))
+        """Gives float `[rows, classes]`, or `[rows]` of one class, for float `[rows, width]`."""
+        figures = self.output_layer(self.hidden(vectors) if self.hidden else vectors)
         return ops.squeeze(figures, -1) if self.classes == 1 else figures
 
     def get_config(self):
@@ -109,6 +114,27 @@ class TurnScores(keras.layers.Layer):
         return {**super().get_config(), "turns": self.turns}
 
 
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class TakeRows(keras.layers.Layer):
+    """Finds the rows of a padded table that some of its tokens are in."""
+
+    def call(self, vectors, token_ids, places):
+        """Takes a row's vector for each place.
+
+        Args:
+            vectors: float `[rows, dim]`.
+            token_ids: int32 `[rows, tokens]`; only its shape counts.
+            places: int32 `[places]`, of tokens in the table, taken row by row.
+
+        Returns:
+            float `[places, dim]`.
+        """
+        return ops.take(vectors, places // ops.shape(token_ids)[1], axis=0)
+
+    def compute_output_shape(self, vectors_shape, token_ids_shape, places_shape):
+        return (*places_shape, vectors_shape[-1])
+
+
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """What a reader makes of a table of sequences, symbolically.
@@ -120,6 +146,7 @@ class Reading:
         pair_dim: width of a sequence's vector.
         pairs: from places int32 `[rows]` of [CLS] tokens to the sequences' vectors
             `[rows, pair_dim]`.
+        token_embedding: the reader's, to which a prediction of tokens is tied.
     """
 
     inputs: dict[str, keras.KerasTensor]
@@ -127,6 +154,7 @@ class Reading:
     dim: int
     pair_dim: int
     pairs: Callable[[keras.KerasTensor], keras.KerasTensor]
+    token_embedding: keras.layers.Layer
 
 
 def build_speaker_embedding(
@@ -180,37 +208,79 @@ def read_with_bert(
     )
     dim = backbone.hidden_dim
     tokens = ops.cast(ops.reshape(tokens, (-1, dim)), "float32")
-    return Reading(inputs, tokens, dim, dim, lambda places: ops.take(tokens, places, axis=0))
+
+    def pairs(places: keras.KerasTensor) -> keras.KerasTensor:
+        return ops.take(tokens, places, axis=0)
+
+    return Reading(inputs, tokens, dim, dim, pairs, backbone.token_embedding)
+
+
+def read_with_matcher(matcher: DualLSTM | ESIM, layout: Layout) -> Reading:
+    """DualLSTM or ESIM as the reader of a padded table."""
+    inputs = table_inputs(layout)
+    inputs["segment_ids"] = keras.Input((None,), dtype="int32", name="segment_ids")
+    read = matcher(inputs["token_ids"], inputs["segment_ids"], inputs["padding_mask"])
+    tokens = ops.reshape(read["tokens"], (-1, matcher.tokens_dim))
+
+    take = TakeRows(dtype="float32")
+
+    def pairs(places: keras.KerasTensor) -> keras.KerasTensor:
+        return take(read["pair"], inputs["token_ids"], places)
+
+    dims = matcher.tokens_dim, matcher.pair_dim
+    return Reading(inputs, tokens, *dims, pairs, matcher.token_embedding)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadShape:
+    """The sizes of the tasks' heads.
+
+    Attributes:
+        turns: most turns of a dialogue.
+        hidden: width of the hidden layer of the heads of sequences.
+        linear: whether the matching's head is one layer, that begins as a sum (DualLSTM).
+    """
+
+    turns: int
+    hidden: int
+    linear: bool = False
 
 
 def build_heads(
-    tasks: Sequence[str], dims: tuple[int, int], turns: int, seed: int, tensors: dict[str, Any]
+    tasks: Sequence[str], reading: Reading, shape: HeadShape, seed: int, tensors: dict[str, Any]
 ) -> dict[str, keras.layers.Layer]:
     """The heads of the tasks but restoration's, by their names, with weights by the seed.
 
     Args:
         tasks: "matching" and auxiliary tasks.
-        dims: width of a token's vector, and of a sequence's.
-        turns: most turns of a dialogue.
+        reading: what they are for.
+        shape: their sizes.
         seed: of the initial weights.
         tensors: of the checkpoint; its pooler is the start of the heads of sequences.
     """
-    dim, pair_dim = dims
     heads: dict[str, keras.layers.Layer] = {}
     for number, name in enumerate(("matching", "next_session", "consistency", "incoherence")):
         if name not in tasks:
             continue
         if name == "incoherence":
-            head: keras.layers.Layer = TurnScores(turns, dtype="float32", name=name)
-            head.build((None, dim), (None,), (None,))
+            head: keras.layers.Layer = TurnScores(shape.turns, dtype="float32", name=name)
+            head.build((None, reading.dim), (None,), (None,))
         else:
-            head = PairHead(pair_dim, dtype="float32", name=name)
-            head.build((None, pair_dim))
+            linear = shape.linear and name == "matching"
+            head = PairHead(0 if linear else shape.hidden, dtype="float32", name=name)
+            head.build((None, reading.pair_dim))
         initialize_weights(head.trainable_variables, seed + number)
         if isinstance(head, PairHead):
-            _start_from_pooler(head, tensors)
+            _start(head, tensors)
         heads[name] = head
     return heads
+
+
+def _start(head: PairHead, tensors: dict[str, Any]) -> None:
+    if head.hidden:
+        _start_from_pooler(head, tensors)
+    else:
+        head.output_layer.kernel.assign(ops.ones_like(head.output_layer.kernel))
 
 
 def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
@@ -268,11 +338,26 @@ def build_selection_model(
     return keras.Model(inputs, loss(figures, facts), name="response_selection")
 
 
-def build_scorer(reading: Reading, head: PairHead) -> keras.Model:
-    """From a table, and matching_places int32 `[rows]` in it, to logits float32 `[rows]`."""
-    places = keras.Input((), dtype="int32", name="matching_places")
-    inputs = {**reading.inputs, places.name: places}
-    return keras.Model(inputs, head(reading.pairs(places)), name="scorer")
+class LiveScorer:
+    """Scores sequences while the weights are trained.
+
+    Args:
+        reading: of padded tables.
+        head: of the matching.
+    """
+
+    def __init__(self, reading: Reading, head: PairHead):
+        places = keras.Input((), dtype="int32", name="matching_places")
+        inputs = {**reading.inputs, places.name: places}
+        self._model = keras.Model(inputs, head(reading.pairs(places)), name="scorer")
+
+    def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Logits float32 `[rows]` of token_ids, segment_ids, padding_mask and, if it has speakers,
+        speaker_ids `[rows, tokens]`.
+        """
+        rows, tokens = tf.unstack(tf.shape(inputs["token_ids"]))
+        given = {**inputs, "matching_places": tf.range(rows) * tokens}
+        return self._model({name: given[name] for name in self._model.input}, training=False)
 
 
 def write_cross_encoder(
@@ -300,3 +385,29 @@ def write_cross_encoder(
     named[f"{CLASSIFIER}.weight"] = np.ascontiguousarray(head.output_layer.kernel.numpy().T)
     named[f"{CLASSIFIER}.bias"] = head.output_layer.bias.numpy()
     weights.write_tensors(folder, named)
+
+
+_HEAD_FILE = "model_head.safetensors"
+
+
+def write_head(folder: pathlib.Path, head: PairHead) -> None:
+    """Writes the head of the matching beside a matcher's own weights."""
+    tensors = {str(place): variable.numpy() for place, variable in enumerate(head.weights)}
+    write_tensor_file(folder / _HEAD_FILE, tensors)
+
+
+def read_head_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """What `write_head` wrote, by names that begin with "head."."""
+    return {f"head.{name}": value for name, value in read_tensor_file(folder / _HEAD_FILE).items()}
+
+
+def build_head(tensors: Mapping[str, np.ndarray]) -> PairHead:
+    """The head of tensors as `read_head_tensors` gives them."""
+    weights = [
+        tensors[f"head.{place}"] for place in range(len(tensors)) if f"head.{place}" in tensors
+    ]
+    linear = len(weights) == 2
+    head = PairHead(0 if linear else weights[0].shape[1], dtype="float32", name="matching")
+    head.build((None, weights[0].shape[0]))
+    head.set_weights(weights)
+    return head

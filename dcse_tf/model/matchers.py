@@ -342,7 +342,9 @@ def build_matcher(
     if not 0.0 <= rate < 1.0:
         raise InputError(f"`dropout`={rate}: expected 0 or more, and less than 1")
     kind = _ARCHITECTURES[architecture]
-    matcher = kind(vocabulary_size, embedding_dim, hidden_dim, rate, seed, dtype="float32")
+    matcher = kind(
+        vocabulary_size, embedding_dim, hidden_dim, rate, seed, dtype="float32", name=architecture
+    )
     matcher.build()
     _initialize(matcher, seed)
     return matcher

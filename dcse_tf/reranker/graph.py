@@ -5,7 +5,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from dcse_tf.model.pairs import end_turns, strip_ends
+from dcse_tf.model.pairs import PairRule, end_turns, join_pairs, join_segments, strip_ends
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.tokenizer import END_OF_TURN, Tokenizer, Vocabulary
 
@@ -29,6 +29,58 @@ class PairModel(Protocol):
         self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
     ) -> tf.Tensor:
         """Logits, float32 `[pairs]`."""
+
+
+class SequenceScorer(Protocol):
+    """Scores sequences; its weights belong to it."""
+
+    def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Logits, float32 `[pairs]`, of what `SequenceModel.make_inputs` gives."""
+
+
+class SequenceModel(tf.Module):
+    """Scores [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP].
+
+    Args:
+        scorer: of the sequences.
+        rule: how a pair becomes a sequence.
+        speakers: whether the scorer is told who speaks.
+    """
+
+    def __init__(self, scorer: SequenceScorer, rule: PairRule, speakers: bool):
+        super().__init__()
+        self.scorer = scorer
+        self.rule = rule
+        self.speakers = speakers
+
+    def count_tokens(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        """Tokens of the sequences of pairs of segments with these numbers of tokens, int `[n]`."""
+        most = self.rule.first_tokens - 2, self.rule.second_tokens - 1
+        return tf.minimum(first, most[0]) + tf.minimum(second, most[1]) + 3
+
+    def make_inputs(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """token_ids, segment_ids, padding_mask and, if it is told, speaker_ids `[pairs, tokens]`;
+        the arguments are those of `PairModel.score`.
+        """
+        token_ids, segment_ids = join_pairs(first, second, self.rule)
+        inputs = {
+            "token_ids": token_ids.to_tensor(),
+            "segment_ids": segment_ids.to_tensor(),
+            "padding_mask": tf.sequence_mask(token_ids.row_lengths()),
+        }
+        if self.speakers:
+            # [CLS], [SEP] and the response have 0, whoever speaks it.
+            who = join_segments(speakers, tf.zeros_like(second), self.rule, 0, 0)
+            inputs["speaker_ids"] = who.to_tensor()
+        return inputs
+
+    def score(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
+    ) -> tf.Tensor:
+        """Logits of pairs, float32 `[pairs]`; see `PairModel`."""
+        return self.scorer.score(self.make_inputs(first, second, speakers))
 
 
 class RerankerGraph(tf.Module):

@@ -20,7 +20,7 @@ from dcse_tf.model.reranker_files import (
     read_reranker_settings,
 )
 from dcse_tf.model.tokenizer import END_OF_TURN, read_vocabulary
-from dcse_tf.reranker import cross_encoder
+from dcse_tf.reranker import cross_encoder, lstm
 from dcse_tf.reranker.graph import PairModel, RerankerGraph
 
 
@@ -42,6 +42,8 @@ class Architecture:
 
 ARCHITECTURES = {
     "bert": Architecture(cross_encoder.read_tensors, cross_encoder.read_facts, cross_encoder.build),
+    "dual_lstm": Architecture(lstm.read_tensors, lstm.read_facts, lstm.build),
+    "esim": Architecture(lstm.read_tensors, lstm.read_facts, lstm.build),
 }
 
 

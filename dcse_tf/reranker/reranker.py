@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -105,6 +105,11 @@ class Reranker:
             )
         name = os.fspath(path)
         return cls(load_graph(name, option, compute_dtype), name, batch_tokens)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it computes, for the file of an evaluation's results."""
+        return dataclasses.asdict(self.graph.settings)
 
     @functools.cached_property
     def _fingerprint(self) -> str:

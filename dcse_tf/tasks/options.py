@@ -222,7 +222,7 @@ class TrainOptions(RunOptions):
         spec = registry.TASKS[self.task]
         if not isinstance(self, spec.options):
             self.refuse("task", f"its options are of the class {spec.options.__name__}")
-        self._check_start()
+        self.check_start()
         if self.jit_compile and self.layout == "bucketed":
             self.refuse("layout", "its shapes change at every step; not compiled")
         if self.global_batch_size % self.logical_cpus:
@@ -247,7 +247,13 @@ class TrainOptions(RunOptions):
             names = of_files
         return [f"dev/{name}" for name in names]
 
-    def _check_start(self) -> None:
+    @property
+    def has_bert(self) -> bool:
+        """Whether what is trained is a BERT."""
+        return True
+
+    def check_start(self) -> None:
+        """Refuses what the weights cannot start from, or not together."""
         if bool(self.encoder) == bool(self.encoder_size):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
         if self.token_vectors and not self.encoder_size:

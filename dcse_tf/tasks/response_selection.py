@@ -14,19 +14,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
+from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
+from dcse_tf.tasks.spec import Scorer, Scores, Setup, TaskSpec, Tensors
 
 if TYPE_CHECKING:
     import keras
+    import keras_hub
     import tensorflow as tf
 
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.selection import SelectionForm
-    from dcse_tf.evaluation.response_selection import Score
-    from dcse_tf.model.cross_encoder import Reading
+    from dcse_tf.model.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
 _AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
@@ -48,6 +49,16 @@ class ResponseSelectionOptions(TrainOptions):
     context_turns: int = redefault(ContextOptions, "context_turns", 20)
     negatives: int = redefault(BatchOptions, "negatives", 1)
 
+    architecture: str = option(
+        "bert",
+        "What reads context and response. bert: a cross-encoder; dual_lstm and esim: the models "
+        "without a pre-trained encoder, from random weights with the vocabulary of `data_dir`.",
+        choices=("bert", "dual_lstm", "esim"),
+    )
+    lstm_units: int = option(300, "dual_lstm and esim: width of each LSTM.", minimum=1)
+    lstm_embedding_size: int = option(
+        300, "dual_lstm and esim: width of the token embeddings.", minimum=1
+    )
     negatives_from: str = option(
         "batch",
         "Where negatives are from. batch: responses of the other sessions of the batch; given: up "
@@ -95,8 +106,37 @@ class ResponseSelectionOptions(TrainOptions):
         """The auxiliary tasks in their order."""
         return tuple(name for name in _AUXILIARY if name in self.auxiliary)
 
+    @property
+    def has_bert(self) -> bool:
+        return self.architecture == "bert"
+
+    def default_layout(self) -> str:
+        return "packed" if self.has_bert else "padded"
+
+    def check_start(self) -> None:
+        if self.has_bert:
+            super().check_start()
+        for name in ("encoder", "encoder_size") if not self.has_bert else ():
+            if self.is_given(name):
+                self.refuse(name, f"`architecture`={self.architecture} starts from random weights")
+
     def check(self) -> None:
         super().check()
+        for name in ("lstm_units", "lstm_embedding_size") if self.has_bert else ():
+            if self.is_given(name):
+                self.refuse(name, "has no meaning with `architecture`=bert")
+        for name in (
+            ()
+            if self.has_bert
+            else ("speaker_embeddings", "freeze_layers", "freeze_embeddings", "compute_dtype")
+        ):
+            if self.is_given(name):
+                self.refuse(name, f"has no meaning with `architecture`={self.architecture}")
+        if not self.has_bert and self.layout == "packed":
+            self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
+        for name in ("dev_retrieval", "dev_sts"):
+            if self.is_given(name):
+                self.refuse(name, "a re-ranker gives no embeddings of sentences")
         known = (*_AUXILIARY, _NO_TASK)
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
@@ -161,38 +201,67 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
     )
 
 
-def _read(setup: Setup[ResponseSelectionOptions]) -> "Reading":
-    from dcse_tf.model.cross_encoder import build_speaker_embedding, read_with_bert
-    from dcse_tf.tasks.shared import make_layout
+def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape"]:
+    from dcse_tf.model.cross_encoder import (
+        HeadShape,
+        build_speaker_embedding,
+        read_with_bert,
+        read_with_matcher,
+    )
+    from dcse_tf.model.matchers import build_matcher
+    from dcse_tf.tasks.shared import make_layout, start_from_vectors
 
-    options, speakers = setup.options, None
+    options, layout = setup.options, make_layout(setup.options)
+    turns = options.context_turns + 1
+    if not options.has_bert:
+        matcher = build_matcher(
+            options.architecture,
+            len(setup.vocabulary.tokens),
+            options.seed,
+            options.lstm_embedding_size,
+            options.lstm_units,
+            options.dropout,
+        )
+        if options.token_vectors:
+            start_from_vectors(matcher.token_embedding.embeddings, setup.vocabulary, options)
+        linear = options.architecture == "dual_lstm"
+        return read_with_matcher(matcher, layout), HeadShape(turns, options.lstm_units, linear)
+
+    assert setup.backbone
+    dim, speakers = setup.backbone.hidden_dim, None
     if options.speaker_embeddings:
-        seed = options.seed + 10
-        speakers = build_speaker_embedding(setup.backbone.hidden_dim, seed, setup.tensors)
-    return read_with_bert(setup.backbone, make_layout(options), speakers)
+        speakers = build_speaker_embedding(dim, options.seed + 10, setup.tensors)
+    return read_with_bert(setup.backbone, layout, speakers), HeadShape(turns, dim)
 
 
 def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
-    from dcse_tf.model import masked_lm
-    from dcse_tf.model.bert import epsilon_of, initialize_weights
     from dcse_tf.model.cross_encoder import build_heads, build_selection_model
     from dcse_tf.model.losses import JointLoss
 
-    options, reading = setup.options, _read(setup)
-    tasks, turns = ("matching", *options.tasks), options.context_turns + 1
-    dims = reading.dim, reading.pair_dim
-    heads = build_heads(tasks, dims, turns, options.seed + 11, setup.tensors)
-    restoration = None
-    if "restoration" in tasks:
-        embedding = setup.backbone.token_embedding
-        restoration = masked_lm.build_head(embedding, epsilon_of(setup.backbone))
+    options = setup.options
+    reading, shape = _read(setup)
+    tasks = ("matching", *options.tasks)
+    heads = build_heads(tasks, reading, shape, options.seed + 11, setup.tensors)
+    restoration = _build_restoration(setup, reading) if "restoration" in tasks else None
     loss = JointLoss(options.auxiliary_weight, options.consistency_margin, name="joint_loss")
-    model = build_selection_model(reading, heads, restoration, loss)
-    if restoration is not None:
-        source = options.encoder or options.encoder_size
-        if not masked_lm.load_head(restoration, setup.tensors, source):
-            initialize_weights(masked_lm.own_variables(restoration), options.seed + 1)
-    return model
+    return build_selection_model(reading, heads, restoration, loss)
+
+
+def _build_restoration(
+    setup: Setup[ResponseSelectionOptions], reading: "Reading"
+) -> "keras_hub.layers.MaskedLMHead":
+    """BERT's prediction head, from the checkpoint if it has one."""
+    from dcse_tf.model import masked_lm
+    from dcse_tf.model.bert import epsilon_of, initialize_weights
+
+    backbone, options = setup.backbone, setup.options
+    epsilon = epsilon_of(backbone) if backbone else 1e-12
+    head = masked_lm.build_head(reading.token_embedding, epsilon)
+    head.build((None, None, reading.dim))
+    source = options.encoder or options.encoder_size
+    if not (backbone and masked_lm.load_head(head, setup.tensors, source)):
+        initialize_weights(masked_lm.own_variables(head), options.seed + 1)
+    return head
 
 
 def _make_dataset(
@@ -250,64 +319,40 @@ def _make_evaluation(
     return evaluate
 
 
-_BATCH_TOKENS = 4096
+def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
+    lengths = options.max_context_tokens, options.max_response_tokens
+    return RerankerSettings(options.architecture, *lengths, options.speaker_embeddings)
 
 
-def _make_score(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -> "Score":
-    import numpy as np
-    import tensorflow as tf
-
-    from dcse_tf.model.cross_encoder import build_scorer, read_with_bert
+def _make_scorer(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -> Scorer:
+    from dcse_tf.model.cross_encoder import LiveScorer, read_with_bert, read_with_matcher
     from dcse_tf.model.layout import Layout
-    from dcse_tf.model.pairs import end_turns, join_pairs, strip_ends
-    from dcse_tf.model.tokenizer import Tokenizer
 
-    speakers = model.get_layer("speaker_embedding") if setup.options.speaker_embeddings else None
-    scorer = build_scorer(
-        read_with_bert(setup.backbone, Layout("padded"), speakers), model.get_layer("matching")
-    )
-    tokenizer, rule = Tokenizer(setup.vocabulary), _make_form(setup).rule
-    longest = setup.manifest.max_sequence_length
-
-    @tf.function(reduce_retracing=True)
-    def score_rows(contexts: tf.RaggedTensor, responses: tf.RaggedTensor) -> tf.Tensor:
-        turns = strip_ends(tokenizer.tokenize(contexts.values, longest))
-        first = end_turns(contexts.with_values(turns), rule.end_of_turn_id)
-        second = strip_ends(tokenizer.tokenize(responses, longest))
-        token_ids, segment_ids = join_pairs(first, second, rule)
-        ids = token_ids.to_tensor()
-        rows, tokens = tf.unstack(tf.shape(ids))
-        inputs = {
-            "token_ids": ids,
-            "padding_mask": ids != 0,
-            "segment_ids": segment_ids.to_tensor(),
-            "matching_places": tf.range(rows) * tokens,
-        }
-        return scorer({name: inputs[name] for name in scorer.input})
-
-    def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        found = []
-        for context, group in zip(contexts, candidates, strict=True):
-            rows = tf.ragged.constant([context] * len(group), tf.string, ragged_rank=1)
-            found.append(score_rows(rows, tf.constant(group)).numpy())
-        return np.stack(found)
-
-    return score
+    layout, options = Layout("padded"), setup.options
+    if setup.backbone:
+        speakers = model.get_layer("speaker_embedding") if options.speaker_embeddings else None
+        reading = read_with_bert(setup.backbone, layout, speakers)
+    else:
+        reading = read_with_matcher(model.get_layer(options.architecture), layout)
+    return LiveScorer(reading, model.get_layer("matching")), _make_settings(options)
 
 
 def _write_encoder(
     setup: Setup[ResponseSelectionOptions], model: "keras.Model", folder: pathlib.Path
 ) -> None:
-    from dcse_tf.model.cross_encoder import write_cross_encoder
-    from dcse_tf.model.reranker_files import RerankerSettings
-    from dcse_tf.tasks.shared import write_reranker_files
+    from dcse_tf.model.cross_encoder import write_cross_encoder, write_head
+    from dcse_tf.model.matchers import write_matcher
+    from dcse_tf.tasks.shared import write_matcher_files, write_reranker_files
 
-    options = setup.options
-    speakers = options.speaker_embeddings
-    embedding = model.get_layer("speaker_embedding") if speakers else None
-    write_cross_encoder(folder, setup.backbone, model.get_layer("matching"), embedding)
-    lengths = options.max_context_tokens, options.max_response_tokens
-    write_reranker_files(setup, folder, RerankerSettings("bert", *lengths, speakers))
+    options, head = setup.options, model.get_layer("matching")
+    if setup.backbone:
+        speakers = model.get_layer("speaker_embedding") if options.speaker_embeddings else None
+        write_cross_encoder(folder, setup.backbone, head, speakers)
+        write_reranker_files(setup, folder, _make_settings(options))
+    else:
+        write_matcher(folder, model.get_layer(options.architecture))
+        write_head(folder, head)
+        write_matcher_files(setup, folder, _make_settings(options))
 
 
 register_task(
@@ -323,6 +368,6 @@ register_task(
         make_evaluation=_make_evaluation,
         end_of_turn=True,
         write_encoder=_write_encoder,
-        make_score=_make_score,
+        make_scorer=_make_scorer,
     )
 )

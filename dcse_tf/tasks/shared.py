@@ -7,15 +7,20 @@ import json
 import pathlib
 from typing import Any
 
+import keras
 import tensorflow as tf
+from absl import logging
 
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
+from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.dialogue_cse import write_turn_attention
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
-from dcse_tf.model.tokenizer import write_vocabulary
+from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
+from dcse_tf.model.vectors import fold_case, read_word_vectors
+from dcse_tf.model.weights import compute_token_embeddings
 from dcse_tf.tasks.options import BatchOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.spec import EncoderParts, Setup, Tensors
 
@@ -113,6 +118,18 @@ def write_reranker_files(
     write_reranker_settings(folder, settings)
 
 
+def write_matcher_files(
+    setup: Setup[TrainOptions], folder: pathlib.Path, settings: RerankerSettings
+) -> None:
+    """`write_reranker_files` for a re-ranker without a BERT."""
+    # What looks for a checkpoint looks for this file, and finds out that it is no BERT.
+    config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_vocabulary(folder, setup.vocabulary)
+    write_reranker_settings(folder, settings)
+
+
 def count_batch(
     batch: Tensors, samples: tf.Tensor, without_negatives: tf.Tensor | float
 ) -> Tensors:
@@ -165,3 +182,30 @@ def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
         f"negative_{name}": tf.reduce_sum(mean_negative * rows),
         **count_batch(batch, samples, without_negatives=samples - weight),
     }
+
+
+def start_from_vectors(
+    weights: keras.Variable, vocabulary: Vocabulary, options: TrainOptions
+) -> None:
+    """Sets token embeddings from a file of word or character vectors."""
+    path = pathlib.Path(options.token_vectors)
+    index = pathlib.Path(options.token_index) if options.token_index else None
+    vectors = read_word_vectors(path, index)
+    if vocabulary.lowercase:
+        vectors = fold_case(vectors)
+    try:
+        embeddings, count = compute_token_embeddings(vectors, vocabulary, weights.numpy())
+    except InputError as error:
+        raise InputError(f"`token_vectors`={path}: {error}") from error
+    weights.assign(embeddings)
+    total = len(vocabulary.tokens)
+    logging.info(
+        "%d of %d entries of the vocabulary (%.1f%%) start from a vector of %s (%d wide, the "
+        "encoder %d)",
+        count,
+        total,
+        100.0 * count / total,
+        path,
+        vectors.matrix.shape[1],
+        embeddings.shape[1],
+    )

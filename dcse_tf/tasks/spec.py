@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
+from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import Options
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from dcse_tf.data.manifest import Manifest, Split
-    from dcse_tf.evaluation.response_selection import Score
     from dcse_tf.model.bert import TokenCentering
     from dcse_tf.model.matching import TurnAttention
     from dcse_tf.model.tokenizer import Vocabulary
@@ -32,6 +32,8 @@ Tensors = dict[str, "tf.Tensor"]
 # that count, by which every sum but the counts is divided; the counts of `count_batch`; and the
 # task's metrics.
 ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
+# A `dcse_tf.reranker.graph.SequenceScorer`, and the settings of the re-ranker that it is.
+Scorer = tuple[Any, RerankerSettings]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +112,10 @@ class TaskSpec(Generic[O]):
         metrics: the sums besides loss, weight and counts.
         samples: what a batch and an epoch are counted in: "sessions" or "utterances".
         similarities: those by which response selection on dev sessions means something for it:
-            "matching", "cosine", both or none; or the name of the task's own, see `make_score`.
-        make_score: makes the function that scores contexts' candidates, for a task with a
-            similarity of its own.
+            "matching", "cosine", both or none; "reranker" with `make_scorer`.
+        make_scorer: for a task that trains a re-ranker: makes a
+            `dcse_tf.reranker.graph.SequenceScorer` with the weights as they are, and its settings.
+            What the run leaves is then no sentence encoder.
         build_parts: (options, width of the token embeddings) to what the encoder has besides its
             BERT, under the strategy's scope.
         make_evaluation: makes the function that gives the task's own dev scores.
@@ -138,7 +141,7 @@ class TaskSpec(Generic[O]):
     more_metrics: Callable[[O], tuple[str, ...]] = no_metrics
     end_of_turn: bool = False
     write_encoder: Callable[[Setup[O], "keras.Model", pathlib.Path], None] = write_sentence_encoder
-    make_score: Callable[[Setup[O], "keras.Model"], "Score"] | None = None
+    make_scorer: Callable[[Setup[O], "keras.Model"], Scorer] | None = None
 
     @property
     def name(self) -> str:

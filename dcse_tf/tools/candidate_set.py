@@ -313,9 +313,9 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
 
 
 def _make_ranker(config: BuildCandidatesOptions, pool: Pool) -> Ranker | None:
-    if config.negatives == "bm25":
+    if config.rivals == "bm25":
         return Bm25Ranker(pool.texts, config.words)
-    if config.negatives == "random":
+    if config.rivals == "random":
         return None
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder  # starts TensorFlow
 

@@ -133,7 +133,7 @@ class BuildCandidatesOptions(CorpusOptions):
     candidates: int = option(
         10, "Candidates of a context, the true response included.", minimum=2, maximum=10_000
     )
-    negatives: str = option(
+    rivals: str = option(
         "random",
         "Which responses of other sessions are the rivals: random, those that BM25 finds nearest "
         "to the words of the context (bm25), or those whose embeddings are nearest to the mean of "
@@ -142,7 +142,7 @@ class BuildCandidatesOptions(CorpusOptions):
     )
     model: str = option(
         "",
-        "With `negatives`=model: the encoder, as evaluate takes it.",
+        "With `rivals`=model: the encoder, as evaluate takes it.",
         reads=True,
     )
     skip_top: int = option(
@@ -163,12 +163,12 @@ class BuildCandidatesOptions(CorpusOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.negatives == "model") != bool(self.model):
-            raise OptionError("`model` goes with `negatives`=model, and only with it")
-        if self.negatives == "random" and self.skip_top:
-            self.refuse("skip_top", "has no meaning with `negatives`=random")
-        if self.negatives != "bm25" and self.is_given("words"):
-            self.refuse("words", f"has no meaning with `negatives`={self.negatives}")
+        if (self.rivals == "model") != bool(self.model):
+            raise OptionError("`model` goes with `rivals`=model, and only with it")
+        if self.rivals == "random" and self.skip_top:
+            self.refuse("skip_top", "has no meaning with `rivals`=random")
+        if self.rivals != "bm25" and self.is_given("words"):
+            self.refuse("words", f"has no meaning with `rivals`={self.rivals}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import keras_hub
 import tensorflow as tf
-from absl import logging
 
 from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
@@ -17,11 +16,11 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary
-from dcse_tf.model.vectors import fold_case, read_word_vectors
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
-from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.tasks.shared import start_from_vectors
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 
 
@@ -153,6 +152,8 @@ def _make_setup(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
 ) -> Setup:
     folder = inputs.folder
+    if not options.has_bert:
+        return _setup_without_bert(options, inputs)
     tensors = _read_tensors(folder, inputs.vocabulary) if folder else {}
     backbone = backbone or _build_backbone(options, inputs)
     _check_lengths(options, inputs, backbone)
@@ -171,6 +172,20 @@ def _make_setup(
     )
 
 
+def _setup_without_bert(options: TrainOptions, inputs: Inputs) -> Setup:
+    return Setup(
+        options=options,
+        data_dir=pathlib.Path(options.data_dir),
+        manifest=inputs.manifest,
+        vocabulary=inputs.vocabulary,
+        source=None,
+        tensors={},
+        backbone=None,
+        encoder=None,
+        parts=EncoderParts(),
+    )
+
+
 def _read_tensors(folder: pathlib.Path, vocabulary: Vocabulary) -> dict[str, Any]:
     tensors = bert_weights.read_tensors(folder)
     size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
@@ -186,7 +201,8 @@ def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.B
     backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
     bert.initialize_weights(backbone.trainable_variables, options.seed)
     if options.token_vectors:
-        _start_from_vectors(backbone, inputs.vocabulary, options)
+        weights = backbone.get_layer("token_embedding").embeddings
+        start_from_vectors(weights, inputs.vocabulary, options)
     return backbone
 
 
@@ -223,33 +239,3 @@ def _check_devices(setup: Setup, replicas: int) -> None:
             f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "
             "them, which a compiled step cannot ask; leave one of the two out"
         )
-
-
-def _start_from_vectors(
-    backbone: keras_hub.models.BertBackbone, vocabulary: Vocabulary, options: TrainOptions
-) -> None:
-    """Sets the token embeddings from a file of word or character vectors."""
-    path = pathlib.Path(options.token_vectors)
-    index = pathlib.Path(options.token_index) if options.token_index else None
-    weights = backbone.get_layer("token_embedding").embeddings
-    vectors = read_word_vectors(path, index)
-    if vocabulary.lowercase:
-        vectors = fold_case(vectors)
-    try:
-        embeddings, count = bert_weights.compute_token_embeddings(
-            vectors, vocabulary, weights.numpy()
-        )
-    except InputError as error:
-        raise InputError(f"`token_vectors`={path}: {error}") from error
-    weights.assign(embeddings)
-    total = len(vocabulary.tokens)
-    logging.info(
-        "%d of %d entries of the vocabulary (%.1f%%) start from a vector of %s (%d wide, the "
-        "encoder %d)",
-        count,
-        total,
-        100.0 * count / total,
-        path,
-        vectors.matrix.shape[1],
-        embeddings.shape[1],
-    )

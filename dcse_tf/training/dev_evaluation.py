@@ -11,9 +11,13 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
+from dcse_tf.evaluation.names import RERANKER, RETRIEVAL, STS, rank_scores
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.model.pairs import make_rule
+from dcse_tf.model.reranker_files import RerankerSettings
+from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
+from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Scores, Setup
 
@@ -77,6 +81,17 @@ class DevEvaluation:
     def __init__(self, setup: Setup, model: keras.Model):
         options = setup.options
         task = TASKS[options.task]
+        self.scorer: GraphBackend | None = None
+        self.retrieval: RetrievalSet | None = None
+        self.geometry: Scores = {}
+        self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
+        samples = _dev_samples(setup) if task.similarities else []
+        if task.make_scorer:
+            if samples:
+                reranker = _make_reranker(setup, *task.make_scorer(setup, model))
+                self._parts.append(functools.partial(_rank, samples, reranker))
+            return
+
         graph = EncoderGraph(
             setup.encoder,
             setup.vocabulary,
@@ -86,20 +101,11 @@ class DevEvaluation:
         )
         backend = GraphBackend(graph)
         self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)
-        self.scorer: GraphBackend | None = None
-        self.retrieval: RetrievalSet | None = None
-        self.geometry: Scores = {}
-        self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
-        samples = _dev_samples(setup) if task.similarities else []
         if samples and "matching" in task.similarities:
             self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
         if samples and "cosine" in task.similarities:
             self._parts.append(functools.partial(self._compare, samples))
-        if samples and task.make_score:
-            score = task.make_score(setup, model)
-            for similarity in task.similarities:
-                self._parts.append(functools.partial(_rank, samples, score, similarity))
         if options.dev_retrieval:
             self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
             self._parts.append(functools.partial(self._retrieve, self.retrieval))
@@ -133,11 +139,20 @@ class DevEvaluation:
         return _select(found, STS)
 
 
-def _rank(
-    samples: list[response_selection.Sample], score: response_selection.Score, similarity: str
-) -> Scores:
-    found = response_selection.evaluate_response_selection(samples, score, similarity)
-    return _select(found, rank_scores(similarity))
+def _make_reranker(setup: Setup, scorer: SequenceScorer, settings: RerankerSettings) -> Reranker:
+    """The re-ranker as its weights are."""
+    rule = make_rule(setup.vocabulary, settings.first_tokens, settings.second_tokens)
+    model = SequenceModel(scorer, rule, settings.speakers)
+    run_dir = pathlib.Path(setup.options.run_dir)
+    return Reranker(RerankerGraph(model, settings, setup.vocabulary, run_dir))
+
+
+def _rank(samples: list[response_selection.Sample], reranker: Reranker) -> Scores:
+    score = functools.partial(reranker.score, show_progress=False)
+    found = response_selection.evaluate_samples(
+        samples, response_selection.score_dialogues(score), RERANKER
+    )
+    return _select(found, rank_scores(RERANKER))
 
 
 def _select(evaluation: Evaluation, names: Sequence[str], prefix: str = "") -> Scores:
@@ -150,7 +165,7 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     if not options.dev_samples:
         return []
     samples = response_selection.make_samples(
-        response_selection.read_dialogues(setup.data_dir / "dev.jsonl"),
+        response_selection.read_turns(setup.data_dir / "dev.jsonl"),
         candidates=_CANDIDATES,
         context=options.context,
         max_samples=options.dev_samples,

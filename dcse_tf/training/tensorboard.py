@@ -22,6 +22,7 @@ from dcse_tf.evaluation.retrieval import RetrievalSet
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import show
+from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import RunOptions, TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup
 from dcse_tf.training.controller import Hook
@@ -171,7 +172,7 @@ class TensorBoardShowcase(Hook):
 
     def _choose_points(self) -> Points:
         count, retrieval = self._setup.options.projector_sentences, self._evaluation.retrieval
-        if not count:
+        if not count or TASKS[self._setup.options.task].make_scorer:  # or no embeddings
             return Points([], [])
         points = choose_sentences(count, retrieval, self._setup.data_dir / "dev.jsonl")
         if not points.sentences:

@@ -19,6 +19,7 @@ from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.options import (
+    BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
     EmbedOptions,
@@ -42,6 +43,7 @@ JOBS = {
     InspectOptions: ["--input=a.tsv", "--output_dir=out"],
     BuildRetrievalOptions: ["--input=a.csv", "--output=select.txt"],
     BuildStsOptions: ["--input=a.csv", "--output_dir=out"],
+    BuildCandidatesOptions: ["--input=a.jsonl", "--output=out.jsonl"],
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
@@ -160,7 +162,7 @@ def _check(job, arguments, opened):
         assert any(name in said for name in names), said
     else:
         watch.clear()
-        assert job.from_dict(made.to_dict()) == made
+        assert type(made).from_dict(made.to_dict()) == made
         for field in dataclasses.fields(made):
             value = getattr(made, field.name)
             assert not isinstance(value, float) or abs(value) < 3.4e38, field.name
