@@ -231,14 +231,14 @@ class Shapes:
         candidates: number of candidates of a sample.
         utterances: number of entries of the table; an added one has no token.
         tokens: number of tokens of an utterance.
-        given: number of given candidates of a sample, the true response among them.
+        given: number of given candidates of a sample, the true response among them; 0 for none.
     """
 
     rows: int
     candidates: int
     utterances: int
     tokens: int
-    given: int = 1
+    given: int = 0
 
 
 def make_batches(

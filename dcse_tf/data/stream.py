@@ -322,7 +322,8 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
     candidates = 1 + (min(form.negatives, rows) or rows)
 
     # A table holds no more than what its rows use...
-    used = own * ((1 if form.context_tokens else context.slots) + candidates + form.given)
+    given = 1 + form.given if form.given else 0
+    used = own * ((1 if form.context_tokens else context.slots) + candidates + given)
     # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
     # each row, with "unique" context and response. Contexts in one sequence are entries beside
     # the responses, and so are given candidates.
@@ -332,7 +333,7 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
     utterances = min(used, distinct.get(form.name, used) + own * form.given)
 
     tokens = max(longest, form.context_tokens)
-    return Shapes(own, candidates, utterances, tokens, 1 + form.given)
+    return Shapes(own, candidates, utterances, tokens, given)
 
 
 def make_masked_lm_dataset(
