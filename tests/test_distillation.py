@@ -137,6 +137,7 @@ def test_unique_batches_have_every_text_once_and_replicas_only_their_own(corpus)
     for batch in (whole, *parts):
         table = [tuple(row) for row in batch["token_ids"].tolist()]
         assert len(set(table)) == len(table)
+        assert all(any(row) for row in table)
         names = ("context_index", "candidate_index", "given_index")
         used = np.concatenate([batch[name].reshape(-1) for name in names])
         assert set(used.tolist()) == set(range(len(table)))
