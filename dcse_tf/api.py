@@ -120,7 +120,7 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
 
 
 def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
-    """Exports an encoder as a SavedModel, for sentence-transformers or as ONNX.
+    """Exports an encoder or a re-ranker: SavedModel, sentence-transformers or ONNX.
 
         folder = dcse_tf.export(run_dir="run", output_dir="exported", format="saved_model")
 
@@ -135,7 +135,7 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
         InputError: there is nothing to export, or a file for the card cannot be used.
         FileExistsError: the output exists, without `overwrite`.
-        OutputError: it cannot be written, or does not compute what the encoder does.
+        OutputError: it cannot be written, or does not compute what the model does.
     """
     read = make_options(ExportOptions, "export", preset, options)
     from dcse_tf.exporting import job

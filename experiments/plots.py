@@ -9,7 +9,8 @@ from report import TITLES, Line, Report
 
 from dcse_tf.files import atomic_file
 
-_SHOWN = ("spearman", "map")  # the paper's figures have these two
+# Those of the papers' figures; of candidates MRR too.
+_SHOWN = (("spearman", "r1"), ("map", "mrr"))
 _DRAWING = {"text.parse_math": False}
 
 
@@ -22,8 +23,9 @@ def write_plot(path: pathlib.Path, report: Report) -> None:
         figure = matplotlib.figure.Figure(figsize=(10, height * count), layout="constrained")
         grid = figure.subplots(count, len(_SHOWN), squeeze=False)
         for axes_row, (title, lines) in zip(grid, report.sets.items(), strict=True):
-            for axes, name in zip(axes_row, _SHOWN, strict=True):
-                if name not in lines[0].scores:
+            for axes, names in zip(axes_row, _SHOWN, strict=True):
+                name = next((name for name in names if name in lines[0].scores), "")
+                if not name:
                     axes.set_axis_off()
                     continue
                 axes.set_title(f"{title}: {TITLES[name]}")

@@ -21,9 +21,16 @@ from dcse_tf.evaluation.bootstrap import (
 from dcse_tf.evaluation.report import Result, read_json
 from dcse_tf.files import atomic_file
 
-# Score -> the evaluation that has it, in the order of the paper's columns.
-SCORES = {"spearman": "sts", "map": "retrieval", "mrr": "retrieval"}
-TITLES = {"spearman": "Corr.", "map": "MAP", "mrr": "MRR"}
+# In the order of the papers' columns.
+TITLES = {
+    "spearman": "Corr.",
+    "r1": "R@1",
+    "r2": "R@2",
+    "r5": "R@5",
+    "r1_of_2": "R@1 of 2",
+    "map": "MAP",
+    "mrr": "MRR",
+}
 
 Seeds = Sequence[dict[str, Result]]  # of each seed, evaluation -> its result
 
@@ -83,6 +90,7 @@ class Report:
         notes: what a reader must know, one sentence or more each.
         sets: title of what the models are measured on -> lines.
         origin: half of the sets, command line, commit, commits of the runs.
+        tables: further tables, heading -> rows, the first of them the head.
     """
 
     name: str
@@ -92,6 +100,7 @@ class Report:
     notes: list[str]
     sets: dict[str, list[Line]]
     origin: dict[str, Any]
+    tables: dict[str, list[list[str | float]]] = dataclasses.field(default_factory=dict)
 
 
 def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
@@ -115,7 +124,12 @@ def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
 
 def get_names(seeds: Seeds) -> list[str]:
     """The scores that results have."""
-    return [name for name, task in SCORES.items() if task in seeds[0]]
+    return [n for n in TITLES if any(n in result.scores for result in seeds[0].values())]
+
+
+def _find(seed: dict[str, Result], name: str) -> Result:
+    """The evaluation that has a score."""
+    return next(result for result in seed.values() if name in result.scores)
 
 
 def describe_size(seeds: Seeds) -> str:
@@ -123,7 +137,7 @@ def describe_size(seeds: Seeds) -> str:
     counts = [
         f"{result.scores[unit]:.0f} {unit}"
         for result in seeds[0].values()
-        for unit in ("queries", "pairs")
+        for unit in ("queries", "pairs", "groups")
         if unit in result.scores
     ]
     return " and ".join(counts)
@@ -131,7 +145,7 @@ def describe_size(seeds: Seeds) -> str:
 
 def summarise(seeds: Seeds, name: str) -> Score:
     """A score over seeds."""
-    results = [seed[SCORES[name]] for seed in seeds]
+    results = [_find(seed, name) for seed in seeds]
     values = np.array([result.scores[name] for result in results])
     mean = float(values.mean())
     if len(values) == 1:
@@ -162,7 +176,7 @@ def compare(first: Seeds, second: Seeds, name: str) -> Difference:
     Raises:
         InputError: the two are of different sets, or of one item.
     """
-    ours, theirs = ([seed[SCORES[name]] for seed in seeds] for seeds in (first, second))
+    ours, theirs = ([_find(seed, name) for seed in seeds] for seeds in (first, second))
     if ours[0].fingerprint != theirs[0].fingerprint:
         raise InputError(f"{ours[0].source} and {theirs[0].source}: different sets")
     try:
@@ -264,7 +278,12 @@ def make_notes(
     notes = [f"{_HALVES[half]} {'; '.join(counts)}."]
     if picked:
         notes.append(_PICKED[half].format(rows=" and ".join(dict.fromkeys(picked))))
-    notes += [*_SIZES[size], _INTERVALS]
+    return [*notes, *_SIZES[size], *make_closing_notes(sets, origin)]
+
+
+def make_closing_notes(sets: dict[str, list[Line]], origin: dict[str, Any]) -> list[str]:
+    """What the intervals and corrected p-values are, and the commits; arguments as above."""
+    notes = [_INTERVALS]
     if count := len(list_differences(sets)):
         least = 2 / (RESAMPLES + 1)
         notes.append(
@@ -290,6 +309,9 @@ def format_markdown(report: Report) -> str:
             parts += [f"Difference from {report.against}:", _format_table(_difference_rows(lines))]
         if any(line.geometry for line in lines):
             parts += ["Geometry of the embeddings:", _format_table(_geometry_rows(lines))]
+    for heading, rows in report.tables.items():
+        cells = [[c if isinstance(c, str) else f"{c:.1f}" for c in row] for row in rows]
+        parts += [f"## {heading}", _format_table(cells)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -310,7 +332,7 @@ def _score_rows(lines: list[Line]) -> Iterable[list[str]]:
 
 
 def _difference_rows(lines: list[Line]) -> Iterable[list[str]]:
-    names = list(lines[0].scores)
+    names = next(list(line.differences) for line in lines if line.differences)
     yield ["", *(cell for name in names for cell in (TITLES[name], "p", "p (Holm)"))]
     for line in lines:
         if line.differences:

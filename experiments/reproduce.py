@@ -18,18 +18,15 @@ give each a work folder of its own.
 """
 
 import argparse
-import collections
 import dataclasses
 import pathlib
-import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import paper
 from plan import Plan, make_plan
-from plots import write_plot
+from publish import describe_origin, write
 from report import (
     Line,
     Report,
@@ -37,15 +34,13 @@ from report import (
     correct,
     describe_geometry,
     describe_size,
-    format_markdown,
     get_names,
     make_notes,
     read_results,
     summarise,
-    write_json,
 )
 from rows import DIALOGUE_CSE, RECOMMENDED, ROWS, SIAMESE_MULTI, Row, Variant, vary
-from runner import UNKNOWN, RunError, Runner, read_commit, read_record
+from runner import RunError, Runner, read_commit
 from settings import Settings, SettingsError, add_flags, read_settings
 
 from dcse_tf.errors import InputError, LockedError
@@ -235,8 +230,8 @@ def make_report(
         base = next((v for v in paths if v.name == experiment.against), None)
         against = base.label if base else ""
         for measured in corpus.sets:
-            found = {v: read_results(files, measured.files) for v, files in paths.items()}
-            counts.append(f"{measured.title}: {describe_size(next(iter(found.values())))}")
+            scored = {v: read_results(files, measured.files) for v, files in paths.items()}
+            counts.append(f"{measured.title}: {describe_size(next(iter(scored.values())))}")
             sets[measured.title] = [
                 Line(
                     variant.label,
@@ -244,21 +239,15 @@ def make_report(
                     variant.x,
                     {name: summarise(seeds, name) for name in get_names(seeds)},
                     experiment.paper(variant).get(corpus.name, {}),
-                    {name: compare(found[base], seeds, name) for name in get_names(seeds)}
+                    {name: compare(scored[base], seeds, name) for name in get_names(seeds)}
                     if base and variant is not base
                     else {},
                     describe_geometry(seeds),
                 )
-                for variant, seeds in found.items()
+                for variant, seeds in scored.items()
             ]
-    records = [read_record(settings.work_dir / run) for run in plan.runs]
-    commits = [", ".join(record["commits"]) if record else UNKNOWN for record in records]
-    origin = {
-        "half": experiment.half,
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": commit,
-        "commits_of_runs": dict(collections.Counter(commits)),
-    }
+    found = describe_origin(settings.work_dir, plan.runs, commit)
+    origin = {"half": experiment.half, **found}
     picked = [variant.row.title for variant in experiment.variants if variant.row.recipe]
     further = [*filter(None, [experiment.note]), *(f"Left out: {why}." for why in plan.skipped)]
     notes = [*make_notes(settings.size, counts, picked, sets, origin), *further]
@@ -289,23 +278,6 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def write(report: Report, settings: Settings, results_dir: pathlib.Path | None) -> None:
-    """Writes the report as Markdown, JSON and picture, and prints it."""
-    folder = settings.work_dir / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{report.name}.{suffix}" for suffix in ("md", "json", "png")]
-    text = format_markdown(report)
-    paths[0].write_text(text, encoding="utf-8")
-    write_json(paths[1], report, describe_settings(settings))
-    write_plot(paths[2], report)
-    print(f"\n{text}\nreport: {', '.join(map(str, paths))}")
-    if results_dir:
-        results_dir.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            shutil.copyfile(path, results_dir / path.name)
-        print(f"copied to {results_dir}")
-
-
 def main() -> None:
     options = parse_arguments(sys.argv[1:])
     commit = read_commit()  # of the code that is loaded
@@ -323,7 +295,7 @@ def main() -> None:
             return
         runner.run_all()
         report = make_report(options.name, experiment, settings, plan, commit)
-        write(report, settings, options.results_dir)
+        write(report, describe_settings(settings), settings.work_dir, options.results_dir)
     except (RunError, SettingsError, InputError, LockedError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

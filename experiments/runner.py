@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import graphlib
 import hashlib
+import heapq
 import json
 import os
 import pathlib
@@ -63,10 +64,11 @@ class Runner:
 
     Args:
         work_dir: where all is written.
-        runs: the runs, by name.
+        runs: the runs, by name. Of those that can be begun, the first in this order is.
         jobs: how many at once. They share the processors: TensorFlow's threads are divided among
             them, unless the environment says how many each shall have.
         say: takes a line on how far it is.
+        minutes: after so many none is begun; None for no such limit.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class Runner:
         runs: dict[str, Run],
         jobs: int = 1,
         say: Callable[[str], None] = _print,
+        minutes: float | None = None,
     ):
         self._work_dir = work_dir.resolve()
         self._runs, self._jobs, self._say = runs, jobs, say
-        self._order = list(self._sort().static_order())
+        self._seconds = None if minutes is None else 60.0 * minutes
+        self._order = self._list_in_order()
         self._digests: dict[str, str] = {}
         for name in self._order:
             run = runs[name]
@@ -99,8 +103,11 @@ class Runner:
                 lines.append(f"python {' '.join(self._fill_in(self._runs[name].command))}")
         return lines
 
-    def run_all(self) -> None:
+    def run_all(self) -> bool:
         """Does what is not done.
+
+        Returns:
+            Whether all is done; not where the time was up before.
 
         Raises:
             RunError: a run failed, or a folder is not of this runner.
@@ -109,19 +116,28 @@ class Runner:
         with lock_folder(self._work_dir, "wait for it, or give another --work_dir"):
             before = signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
-                self._run_in_order()
+                return self._run_in_order()
             finally:
                 signal.signal(signal.SIGTERM, before)
 
-    def _run_in_order(self) -> None:
-        sorter = self._sort()
+    def _run_in_order(self) -> bool:
+        started, sorter = time.monotonic(), self._sort()
         sorter.prepare()
+        ready: list[tuple[int, str]] = []
         with concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
             try:
                 begun: dict[concurrent.futures.Future, str] = {}
                 while sorter.is_active():
-                    for name in sorter.get_ready():
-                        begun[pool.submit(self._do, self._runs[name])] = name
+                    self._add_ready(sorter, ready)
+                    late = self._seconds is not None and (
+                        time.monotonic() - started >= self._seconds
+                    )
+                    while ready and len(begun) < self._jobs:
+                        _, name = heapq.heappop(ready)
+                        if not late or self._state(self._runs[name]) == "done":
+                            begun[pool.submit(self._do, self._runs[name])] = name
+                    if not begun:
+                        return False
                     ended, _ = concurrent.futures.wait(
                         begun, return_when=concurrent.futures.FIRST_COMPLETED
                     )
@@ -134,6 +150,26 @@ class Runner:
                     self._stopped = True
                     for process in self._processes:
                         process.terminate()
+        return True
+
+    def _add_ready(self, sorter: graphlib.TopologicalSorter, ready: list[tuple[int, str]]) -> None:
+        """Adds to a heap, by their place in the plan, the runs that can be begun now."""
+        places = {name: place for place, name in enumerate(self._runs)}
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (places[name], name))
+
+    def _list_in_order(self) -> list[str]:
+        """The runs in the order in which they are done one at a time."""
+        order: list[str] = []
+        ready: list[tuple[int, str]] = []
+        sorter = self._sort()
+        sorter.prepare()
+        while sorter.is_active():
+            self._add_ready(sorter, ready)
+            _, name = heapq.heappop(ready)
+            order.append(name)
+            sorter.done(name)
+        return order
 
     def _sort(self) -> graphlib.TopologicalSorter:
         return graphlib.TopologicalSorter({run.name: run.needs for run in self._runs.values()})

@@ -27,7 +27,7 @@ FLAG_FILES = {
     "dialogue_cse": "train",
     "mlm": "train",
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
-    **dict.fromkeys(("siamese_single", "siamese_multi"), "train"),
+    **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained"), "train"),
     "debug": "any",
     "evaluate": "evaluate",
     "retrieval": "build_retrieval",
@@ -147,7 +147,7 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
     fields = dataclasses.fields(config)
     names = [field.name for field in fields if field.metadata["files"]]
     read = {field.name for field in fields if field.metadata["reads"]}
-    assert read - {"model", "encoder", "vocab", "data_dir", "run_dir"} <= set(names)
+    assert read - {"model", "reranker", "encoder", "vocab", "data_dir", "run_dir"} <= set(names)
     for name in names:
         for missing in (f"{tmp_path}/none.txt", f"{tmp_path}/*.txt", f"{tmp_path}"):
             settings = object.__new__(config)  # whose other settings nobody checks

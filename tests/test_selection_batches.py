@@ -143,3 +143,12 @@ def test_tasks_that_are_left_out_leave_nothing():
     (batch,) = make(auxiliary=("consistency",), speakers=False)
     assert "speaker_ids" not in batch
     assert len(batch["consistency_places"]) == 16
+
+
+def test_pieces_have_half_of_the_tokens_each():
+    (batch,) = make(first=24)  # 24 and 16: 20 each
+    whole = make()[0]
+    cut, full = sequences(batch, "next_session"), sequences(whole, "next_session")
+    for short, long in zip(cut, full, strict=True):
+        left, right = long[1 : long.index(SEP)], long[long.index(SEP) + 1 : -1]
+        assert short == [CLS, *left[-18:], SEP, *right[:19], SEP]

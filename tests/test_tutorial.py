@@ -18,7 +18,10 @@ from dcse_tf.input_files import BadLines
 
 ROOT = pathlib.Path(__file__).parent.parent
 # What is typed today. Decisions and measurements also have commands of earlier commits.
-PAGES = ("README.md", "docs/tutorial.md", "docs/jobs.md", "docs/operating.md")
+PAGES = (
+    *("README.md", "docs/tutorial.md", "docs/response_selection.md", "docs/jobs.md"),
+    "docs/operating.md",
+)
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 )
@@ -74,6 +77,10 @@ def test_the_commands_are_found():
     assert jobs["docs/tutorial.md"] >= {
         *("inspect_data", "prepare_data", "train", "evaluate", "compare", "explain", "search"),
         "export",
+    }
+    assert jobs["docs/response_selection.md"] == {
+        *("prepare_data", "train", "build_candidates", "evaluate", "export", "search"),
+        "score_candidates",
     }
     for page in PAGES:
         named = len(re.findall(r"^dcse ", read_page(page), re.MULTILINE))

@@ -149,7 +149,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def export(options: ExportOptions) -> None:
-    """Exports a trained encoder for serving."""
+    """Exports a trained encoder or re-ranker for serving."""
     from dcse_tf.exporting import job
 
     folder = job.export(options)

@@ -156,7 +156,11 @@ def make_selection_batches(
         tasks["incoherence"] = make_incoherence_rows(dialogues, seeds[2])
     if "consistency" in form.auxiliary:
         tasks["consistency"] = make_consistency_rows(dialogues, seeds[3])
-    built = {name: build_sequences(dialogues, rows, form.rule) for name, rows in tasks.items()}
+    rules = {"next_session": form.rule.divided_evenly()}
+    built = {
+        name: build_sequences(dialogues, rows, rules.get(name, form.rule))
+        for name, rows in tasks.items()
+    }
     facts = {name: dict(rows.facts) for name, rows in tasks.items()}
     _exclude_cut_turns(built, facts)
     total = tf.reduce_sum(facts["matching"]["weights"])
@@ -210,7 +214,7 @@ def _make_batch(
         hidden = _find_hidden(turn_ids, mine["restoration"], begins["restoration"])
     shown = token_ids if hidden is None else tf.where(hidden, form.mask_id, token_ids)
     table = lay_out(shown, layout, marks)
-    cells = _cells(table)
+    cells = find_cells(table)
 
     batch = dict(table)
     batch.pop("places", None)
@@ -228,7 +232,7 @@ def _make_batch(
     return batch
 
 
-def _cells(table: Tensors) -> tf.Tensor:
+def find_cells(table: Tensors) -> tf.Tensor:
     """Where the encoder's tokens, in one list, have those of a table, int32 `[rows, tokens]`."""
     if "places" in table:
         return table["places"]

@@ -8,11 +8,12 @@ from dcse_tf.options import OptionError, option
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions(EncoderOptions):
-    """Writes a trained encoder in a form that can be served."""
+    """Writes a trained encoder or re-ranker in a form that can be served."""
 
     run_dir: str = option(
         "",
-        "What to export: a run directory, or any checkpoint (a folder, a hub name, package:NAME).",
+        "What to export: a run directory, of an encoder or a re-ranker, or any checkpoint (a "
+        "folder, a hub name, package:NAME).",
         required=True,
         reads=True,
     )
@@ -26,7 +27,8 @@ class ExportOptions(EncoderOptions):
         "saved_model",
         "saved_model: a TensorFlow SavedModel whose serving signature takes strings. "
         "sentence_transformers: a folder for that library and for transformers. onnx: a model from "
-        "token ids to embeddings, with the tokenizer's files (needs pip install dcse_tf[onnx]).",
+        "token ids to embeddings or scores, with the tokenizer's files (needs pip install "
+        "dcse_tf[onnx]).",
         choices=("saved_model", "sentence_transformers", "onnx"),
     )
     unit_norm: bool = option(

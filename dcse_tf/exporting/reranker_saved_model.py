@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.encoder.batching import BATCH_TOKENS
 from dcse_tf.encoder.saved_model import SCORE, SCORE_SPEAKERS
 from dcse_tf.exporting.saved_model import (
     CANDIDATES,
@@ -17,7 +18,6 @@ from dcse_tf.exporting.saved_model import (
 from dcse_tf.reranker.graph import NO_CANDIDATE, RerankerGraph
 from dcse_tf.reranker.reranker import Reranker
 
-BATCH_TOKENS = 4096
 # Largest difference of a score; of scores beyond 1 in proportion.
 TOLERANCE = 1e-4
 

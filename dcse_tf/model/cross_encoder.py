@@ -294,6 +294,33 @@ def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
         head.output_layer.bias.assign(bias)
 
 
+def build_pair_head(
+    name: str, dim: int, classes: int, seed: int, tensors: dict[str, Any]
+) -> PairHead:
+    """A head of sequences, its hidden layer from a checkpoint's pooler where there is one.
+
+    Args:
+        name: of the head.
+        dim: width of a sequence's vector.
+        classes: how many figures it gives.
+        seed: of the initial weights.
+        tensors: of the checkpoint.
+    """
+    head = PairHead(dim, classes, dtype="float32", name=name)
+    head.build((None, dim))
+    initialize_weights(head.trainable_variables, seed)
+    _start_from_pooler(head, tensors)
+    return head
+
+
+def predict_tokens(
+    head: keras.layers.Layer, reading: Reading, places: keras.KerasTensor
+) -> keras.KerasTensor:
+    """BERT's predictions at places int32 `[tokens]`: logits float32 `[tokens, vocabulary]`."""
+    tokens, places = ops.expand_dims(reading.tokens, 0), ops.expand_dims(places, 0)
+    return ops.squeeze(head(tokens, mask_positions=places), 0)
+
+
 _FACTS = {
     "matching": {"labels": "float32", "weights": "float32"},
     "next_session": {"labels": "float32", "weights": "float32"},
@@ -327,8 +354,7 @@ def build_selection_model(
             facts[f"{name}_{fact}"] = inputs[f"{name}_{fact}"]
 
         if name == "restoration":
-            tokens, places = ops.expand_dims(reading.tokens, 0), ops.expand_dims(places, 0)
-            figures[name] = ops.squeeze(head(tokens, mask_positions=places), 0)
+            figures[name] = predict_tokens(head, reading, places)
         elif name == "incoherence":
             tokens = ops.take(reading.tokens, places, axis=0)
             turns, labels = facts["incoherence_turns"], facts["incoherence_labels"]
@@ -360,6 +386,28 @@ class LiveScorer:
         return self._model({name: given[name] for name in self._model.input}, training=False)
 
 
+def name_tensors(
+    backbone: keras_hub.models.BertBackbone,
+    head: PairHead,
+    speakers: keras.layers.Embedding | None,
+) -> dict[str, np.ndarray]:
+    """The tensors of a BERT, with a head's hidden layer as its pooler, by HuggingFace's names.
+
+    Args:
+        backbone: the BERT.
+        head: on the vectors of its sequences.
+        speakers: a tensor more, `bert.embeddings.speaker_embeddings.weight`.
+    """
+    tensors = weights.to_tensors(weights.backbone_weights(backbone))
+    if speakers:
+        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
+    tensors |= {
+        f"{POOLER}.weight": head.hidden.kernel.numpy().T,
+        f"{POOLER}.bias": head.hidden.bias.numpy(),
+    }
+    return {f"bert.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
+
+
 def write_cross_encoder(
     folder: pathlib.Path,
     backbone: keras_hub.models.BertBackbone,
@@ -374,14 +422,7 @@ def write_cross_encoder(
         head: of the matching.
         speakers: as `bert.embeddings.speaker_embeddings.weight`, which that class has not.
     """
-    tensors = weights.to_tensors(weights.backbone_weights(backbone))
-    if speakers:
-        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
-    tensors |= {
-        f"{POOLER}.weight": head.hidden.kernel.numpy().T,
-        f"{POOLER}.bias": head.hidden.bias.numpy(),
-    }
-    named = {f"bert.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
+    named = name_tensors(backbone, head, speakers)
     named[f"{CLASSIFIER}.weight"] = np.ascontiguousarray(head.output_layer.kernel.numpy().T)
     named[f"{CLASSIFIER}.bias"] = head.output_layer.bias.numpy()
     weights.write_tensors(folder, named)

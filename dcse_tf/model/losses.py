@@ -1,5 +1,5 @@
 """The losses: NT-Xent over one positive and its negatives, and a teacher's distribution over given
-candidates; response selection's joint loss.
+candidates; of response selection with its tasks; of BERT's pre-training.
 """
 
 import keras
@@ -147,6 +147,32 @@ class JointLoss(keras.layers.Layer):
     def get_config(self):
         settings = {"auxiliary_weight": self.auxiliary_weight, "margin": self.margin}
         return {**super().get_config(), **settings}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class PreTrainingLoss(keras.layers.Layer):
+    """The loss of BERT's pre-training: of the masked tokens and of the class of two segments.
+
+    Each is a cross entropy, and they count alike (Devlin et al. 2019, appendix A.2).
+    """
+
+    def call(self, figures, facts):
+        """Adds up losses and hits over a batch.
+
+        Args:
+            figures: logits float: pairs `[rows, classes]`, masked_lm `[predictions, vocabulary]`.
+            facts: pairs_labels, masked_lm_ids and both weights, see `make_post_training_batches`.
+
+        Returns:
+            float32 scalars: loss; TASK_loss and TASK_accuracy, weighted sums; weight, the rows.
+        """
+        sums = {"weight": ops.cast(ops.shape(facts["pairs_labels"])[0], "float32")}
+        for name, answer in (("pairs", "pairs_labels"), ("masked_lm", "masked_lm_ids")):
+            losses, hits = _choose(figures[name], facts[answer])
+            weights = facts[f"{name}_weights"]
+            sums[f"{name}_loss"] = ops.sum(losses * weights)
+            sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
+        return {**sums, "loss": sums["pairs_loss"] + sums["masked_lm_loss"]}
 
 
 def _choose(logits, answer):

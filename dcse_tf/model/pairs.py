@@ -27,6 +27,12 @@ class PairRule:
     first_tokens: int
     second_tokens: int
 
+    def divided_evenly(self) -> "PairRule":
+        """For two segments of one kind, such as two pieces of a dialogue: as many tokens each."""
+        half = (self.first_tokens + self.second_tokens) // 2
+        rest = self.first_tokens + self.second_tokens - half
+        return dataclasses.replace(self, first_tokens=rest, second_tokens=half)
+
 
 def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> PairRule:
     """The rule for a vocabulary that has [EOT], see `Vocabulary.with_end_of_turn`."""

@@ -9,14 +9,13 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.batching import split_by_length
+from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
 
-BATCH_TOKENS = 4096
 _COMPUTE_DTYPES = ("float32", "bfloat16")
 
 

@@ -9,6 +9,13 @@ from dcse_tf.tasks.registry import TASKS, register_task
 
 # isort: split
 # Each registers itself; the first is the default.
-from dcse_tf.tasks import dialogue_cse, masked_lm, response_selection, siamese, simcse  # noqa: F401
+from dcse_tf.tasks import (  # noqa: F401
+    dialogue_cse,
+    masked_lm,
+    post_training,
+    response_selection,
+    siamese,
+    simcse,
+)
 
 __all__ = ["TASKS", "register_task"]

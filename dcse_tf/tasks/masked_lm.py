@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.options import redefault
+from dcse_tf.tasks.options import MaskingOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from dcse_tf.data.masking import MaskingRule
-
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLmOptions(TrainOptions):
+class MaskedLmOptions(MaskingOptions):
     """The paper's figures (section 5.3); it says nothing of the passes."""
 
     task: str = redefault(TrainOptions, "task", "mlm")
@@ -30,19 +28,13 @@ class MaskedLmOptions(TrainOptions):
     learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)
     best_metric: str = redefault(TrainOptions, "best_metric", "dev/accuracy")
 
-    mask_rate: float = option(0.15, "Share of the tokens to predict.", minimum=0.0, maximum=1.0)
-    max_predictions: int = option(10, "Most predictions an utterance.", minimum=1, maximum=10_000)
-
 
 def _build_model(setup: Setup[MaskedLmOptions]) -> "keras.Model":
-    from dcse_tf.model.bert import initialize_weights
-    from dcse_tf.model.masked_lm import build_masked_lm, load_head, own_variables
-    from dcse_tf.tasks.shared import make_layout
+    from dcse_tf.model.masked_lm import build_masked_lm
+    from dcse_tf.tasks.shared import make_layout, start_masked_lm_head
 
     model, head = build_masked_lm(setup.backbone, make_layout(setup.options))
-    source = setup.options.encoder or setup.options.encoder_size
-    if not load_head(head, setup.tensors, source):
-        initialize_weights(own_variables(head), setup.options.seed + 1)
+    start_masked_lm_head(setup, head)
     return model
 
 
@@ -50,24 +42,10 @@ def _make_dataset(
     setup: Setup[MaskedLmOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
     from dcse_tf.data.stream import make_masked_lm_dataset
-    from dcse_tf.tasks.shared import make_stream
+    from dcse_tf.tasks.shared import make_masking_rule, make_stream
 
     stream = make_stream(setup, first_step, replicas)
-    return make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream)
-
-
-def _masking_rule(setup: Setup[MaskedLmOptions]) -> "MaskingRule":
-    from dcse_tf.data.masking import MaskingRule
-    from dcse_tf.model.tokenizer import SPECIAL_TOKENS
-
-    index = setup.vocabulary.index
-    return MaskingRule(
-        mask_rate=setup.options.mask_rate,
-        max_predictions=setup.options.max_predictions,
-        mask_id=index("[MASK]"),
-        special_ids=tuple(index(token) for token in SPECIAL_TOKENS),
-        vocabulary_size=len(setup.vocabulary.tokens),
-    )
+    return make_masked_lm_dataset(setup.corpus, make_masking_rule(setup), stream)
 
 
 def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
@@ -98,7 +76,7 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     import tensorflow as tf
 
     from dcse_tf.data.stream import Stream, make_masked_lm_dataset
-    from dcse_tf.tasks.shared import make_layout
+    from dcse_tf.tasks.shared import make_layout, make_masking_rule
 
     split = setup.manifest.splits["dev"]
     utterances = min(20 * setup.options.dev_samples, split.utterances)
@@ -106,7 +84,7 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
         return lambda: {}
     batch_size = min(64, utterances)
     stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
-    dataset = make_masked_lm_dataset(setup.corpus, _masking_rule(setup), stream, "dev").take(
+    dataset = make_masked_lm_dataset(setup.corpus, make_masking_rule(setup), stream, "dev").take(
         utterances // batch_size
     )
     compute = tf.function(

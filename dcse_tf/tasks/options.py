@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
-from dcse_tf.options import OptionError, Options, option
+from dcse_tf.options import OptionError, Options, option, redefault
 from dcse_tf.tasks import registry
 
 if TYPE_CHECKING:
@@ -383,3 +383,70 @@ class BatchOptions(TrainOptions):
                 "they come from the other sessions of the batch, so at most "
                 f"{each} x (`global_batch_size` - 1) = {most}",
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingOptions(TrainOptions):
+    """For tasks that predict masked tokens."""
+
+    mask_rate: float = option(0.15, "Share of the tokens to predict.", minimum=0.0, maximum=1.0)
+    max_predictions: int = option(
+        10, "Most predictions a sequence: of mlm, an utterance.", minimum=1, maximum=10_000
+    )
+
+
+_MOST_CONTEXT_TOKENS = 448
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceOptions(TrainOptions):
+    """For tasks that read a context and a response as one sequence.
+
+    Turns and lengths are those of Xu et al. 2020 (section 3.3).
+    """
+
+    context_turns: int = redefault(ContextOptions, "context_turns", 20)
+    max_context_tokens: int = option(
+        0,
+        "Most tokens of a context with [CLS] and [SEP]; it is cut in front. 0: 448, or what the "
+        "response leaves of the encoder's positions.",
+        minimum=8,
+        or_zero=True,
+    )
+    max_response_tokens: int = option(
+        64, "Most tokens of a response with [SEP]; it is cut at its end.", minimum=4
+    )
+    speaker_embeddings: bool = option(
+        False, "Mark every token by whether it is the responder's (SA-BERT)."
+    )
+
+    @property
+    def context(self) -> Context:
+        """Responses are chosen by what was said before them."""
+        return Context(self.context_turns, "before")
+
+    @property
+    def segment_tokens(self) -> tuple[int, int]:
+        """Most tokens of the first segment of a sequence and of the second."""
+        return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
+
+    def check(self) -> None:
+        super().check()
+        if self.layout == "bucketed":
+            self.refuse("layout", "sequences of dialogues are packed or padded")
+        if self.jit_compile:
+            self.refuse("jit_compile", "its shapes change at every step; not compiled")
+
+    def longest_sequence(self, longest_utterance: int) -> int:
+        """The tokens of the longest context and response."""
+        # A turn has [EOT] in the place of its [CLS] and [SEP].
+        dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
+        return sum(min(tokens, dialogue) for tokens in self.segment_tokens)
+
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        left = positions - self.max_response_tokens
+        if left < 8:
+            self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
+        tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
+        worked_out = self.replace(max_context_tokens=tokens)
+        return super(SequenceOptions, worked_out).resolve(manifest, positions)

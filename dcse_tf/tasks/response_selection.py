@@ -13,10 +13,9 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from dcse_tf.data.dialogue import Context
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import BatchOptions, ContextOptions, TrainOptions
+from dcse_tf.tasks.options import BatchOptions, SequenceOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import Scorer, Scores, Setup, TaskSpec, Tensors
 
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
 
 _NO_TASK = "none"
 _AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
-_MOST_CONTEXT_TOKENS = 448
 
 
 @dataclasses.dataclass(frozen=True)
-class ResponseSelectionOptions(TrainOptions):
+class ResponseSelectionOptions(SequenceOptions):
     """The paper's figures (section 3.3), but for those that its text has lost.
 
     Its batch is 32 pairs: here 16 sessions, each with a true response and another one.
@@ -46,7 +44,6 @@ class ResponseSelectionOptions(TrainOptions):
     global_batch_size: int = redefault(TrainOptions, "global_batch_size", 16)
     learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
     best_metric: str = redefault(TrainOptions, "best_metric", "dev/reranker_r1")
-    context_turns: int = redefault(ContextOptions, "context_turns", 20)
     negatives: int = redefault(BatchOptions, "negatives", 1)
 
     architecture: str = option(
@@ -67,16 +64,6 @@ class ResponseSelectionOptions(TrainOptions):
         "its last turn, not a drawn one.",
         choices=("batch", "given"),
     )
-    max_context_tokens: int = option(
-        0,
-        "Most tokens of a context with [CLS] and [SEP]; it is cut in front. 0: 448, or what the "
-        "response leaves of the encoder's positions.",
-        minimum=8,
-        or_zero=True,
-    )
-    max_response_tokens: int = option(
-        64, "Most tokens of a response with [SEP]; it is cut at its end.", minimum=4
-    )
     auxiliary: tuple[str, ...] = option(
         _AUXILIARY,
         "Tasks that are trained together with the matching, comma-separated: next_session (are two "
@@ -92,14 +79,6 @@ class ResponseSelectionOptions(TrainOptions):
         minimum=0.0,
         maximum=1.0,
     )
-    speaker_embeddings: bool = option(
-        False, "Mark every token by whether it is the responder's (SA-BERT)."
-    )
-
-    @property
-    def context(self) -> Context:
-        """Responses are chosen by what was said before them."""
-        return Context(self.context_turns, "before")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -142,10 +121,6 @@ class ResponseSelectionOptions(TrainOptions):
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
             self.refuse("auxiliary", f"{_NO_TASK} stands alone")
-        if self.layout == "bucketed":
-            self.refuse("layout", "sequences of dialogues are packed or padded")
-        if self.jit_compile:
-            self.refuse("jit_compile", "its shapes change at every step; not compiled")
         most = self.global_batch_size - 1
         if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
@@ -158,13 +133,6 @@ class ResponseSelectionOptions(TrainOptions):
         names = [f"dev/{name}" for name in _list_accuracies(self)] if self.dev_samples else []
         return [*super().dev_scores(), *names]
 
-    def longest_sequence(self, longest_utterance: int) -> int:
-        """The tokens of the longest context and response."""
-        # A turn has [EOT] in the place of its [CLS] and [SEP].
-        dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
-        context = self.max_context_tokens or _MOST_CONTEXT_TOKENS
-        return min(context, dialogue) + min(self.max_response_tokens, dialogue)
-
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.negatives_from == "given" and not manifest.splits["train"].given:
             self.refuse(
@@ -172,12 +140,7 @@ class ResponseSelectionOptions(TrainOptions):
                 f"{self.data_dir} gives no candidates; expected a corpus that prepare_data made of "
                 "a `format` with candidates",
             )
-        left = positions - self.max_response_tokens
-        if left < 8:
-            self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
-        tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
-        worked_out = self.replace(max_context_tokens=tokens)
-        return super(ResponseSelectionOptions, worked_out).resolve(manifest, positions)
+        return super().resolve(manifest, positions)
 
 
 def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
@@ -195,43 +158,33 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         options.negatives,
         options.tasks,
         options.speaker_embeddings,
-        make_rule(setup.vocabulary, options.max_context_tokens, options.max_response_tokens),
+        make_rule(setup.vocabulary, *options.segment_tokens),
         setup.vocabulary.index("[MASK]"),
         options.negatives_from == "given",
     )
 
 
 def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape"]:
-    from dcse_tf.model.cross_encoder import (
-        HeadShape,
-        build_speaker_embedding,
-        read_with_bert,
-        read_with_matcher,
-    )
+    from dcse_tf.model.cross_encoder import HeadShape, read_with_matcher
     from dcse_tf.model.matchers import build_matcher
-    from dcse_tf.tasks.shared import make_layout, start_from_vectors
+    from dcse_tf.tasks.shared import make_layout, read_sequences, start_from_vectors
 
-    options, layout = setup.options, make_layout(setup.options)
-    turns = options.context_turns + 1
-    if not options.has_bert:
-        matcher = build_matcher(
-            options.architecture,
-            len(setup.vocabulary.tokens),
-            options.seed,
-            options.lstm_embedding_size,
-            options.lstm_units,
-            options.dropout,
-        )
-        if options.token_vectors:
-            start_from_vectors(matcher.token_embedding.embeddings, setup.vocabulary, options)
-        linear = options.architecture == "dual_lstm"
-        return read_with_matcher(matcher, layout), HeadShape(turns, options.lstm_units, linear)
+    options, turns = setup.options, setup.options.context_turns + 1
+    if setup.backbone:
+        return read_sequences(setup), HeadShape(turns, setup.backbone.hidden_dim)
 
-    assert setup.backbone
-    dim, speakers = setup.backbone.hidden_dim, None
-    if options.speaker_embeddings:
-        speakers = build_speaker_embedding(dim, options.seed + 10, setup.tensors)
-    return read_with_bert(setup.backbone, layout, speakers), HeadShape(turns, dim)
+    matcher = build_matcher(
+        options.architecture,
+        len(setup.vocabulary.tokens),
+        options.seed,
+        options.lstm_embedding_size,
+        options.lstm_units,
+        options.dropout,
+    )
+    if options.token_vectors:
+        start_from_vectors(matcher.token_embedding.embeddings, setup.vocabulary, options)
+    reading = read_with_matcher(matcher, make_layout(options))
+    return reading, HeadShape(turns, options.lstm_units, options.architecture == "dual_lstm")
 
 
 def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
@@ -252,15 +205,13 @@ def _build_restoration(
 ) -> "keras_hub.layers.MaskedLMHead":
     """BERT's prediction head, from the checkpoint if it has one."""
     from dcse_tf.model import masked_lm
-    from dcse_tf.model.bert import epsilon_of, initialize_weights
+    from dcse_tf.model.bert import epsilon_of
+    from dcse_tf.tasks.shared import start_masked_lm_head
 
-    backbone, options = setup.backbone, setup.options
-    epsilon = epsilon_of(backbone) if backbone else 1e-12
+    epsilon = epsilon_of(setup.backbone) if setup.backbone else 1e-12
     head = masked_lm.build_head(reading.token_embedding, epsilon)
     head.build((None, None, reading.dim))
-    source = options.encoder or options.encoder_size
-    if not (backbone and masked_lm.load_head(head, setup.tensors, source)):
-        initialize_weights(masked_lm.own_variables(head), options.seed + 1)
+    start_masked_lm_head(setup, head)
     return head
 
 
@@ -292,36 +243,24 @@ def _make_evaluation(
     """How often each task is right on dev sessions, by the same draws every time, in percent."""
     import tensorflow as tf
 
-    from dcse_tf.data.stream import Stream, make_selection_dataset
-    from dcse_tf.tasks.shared import make_layout
+    from dcse_tf.data.stream import make_selection_dataset
+    from dcse_tf.tasks.shared import average_sums, take_dev_sessions
 
-    options = setup.options
-    sessions = min(options.dev_samples, setup.manifest.splits["dev"].sessions)
-    if sessions < 2:
+    form = _make_form(setup)
+    dataset = take_dev_sessions(
+        setup, lambda stream: make_selection_dataset(setup.corpus, form, stream, "dev")
+    )
+    if dataset is None:
         return dict
-    batch_size = min(options.global_batch_size, sessions)
-    stream = Stream(batch_size, options.seed, layout=make_layout(options))
-    dataset = make_selection_dataset(setup.corpus, _make_form(setup), stream, "dev")
-    dataset = dataset.take(sessions // batch_size)
     compute = tf.function(
         functools.partial(compute_selection_loss, model, training=False), reduce_retracing=True
     )
-    names = _list_accuracies(options)
-
-    def evaluate() -> Scores:
-        totals = dict.fromkeys((*names, "weight"), 0.0)
-        for batch in dataset:
-            sums = compute(batch)
-            totals = {name: total + float(sums[name]) for name, total in totals.items()}
-        weight = totals.pop("weight")
-        return {name: 100.0 * total / max(weight, 1.0) for name, total in totals.items()}
-
-    return evaluate
+    return functools.partial(average_sums, dataset, compute, _list_accuracies(setup.options))
 
 
 def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
-    lengths = options.max_context_tokens, options.max_response_tokens
-    return RerankerSettings(options.architecture, *lengths, options.speaker_embeddings)
+    architecture, speakers = options.architecture, options.speaker_embeddings
+    return RerankerSettings(architecture, *options.segment_tokens, speakers)
 
 
 def _make_scorer(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -> Scorer:

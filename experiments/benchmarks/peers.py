@@ -114,7 +114,7 @@ class Peer:
 
 def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: Inputs) -> list[Case]:
     """The peers of a subject as cases on the same dialogues."""
-    mode = {"train": "plain", "embed": "encode"}.get(args.subject)
+    mode = {"train": "plain", "select": "select", "embed": "encode"}.get(args.subject)
     if not mode:
         return []
     settings = {

@@ -1,13 +1,16 @@
-"""The speed of training steps, embedding or preparation by their settings, beside PyTorch.
+"""The speed of training, of embedding or of preparation by their settings, beside PyTorch.
 
     python experiments/benchmarks/speed.py train
+    python experiments/benchmarks/speed.py select
     python experiments/benchmarks/speed.py embed --no_peers
     python experiments/benchmarks/speed.py prepare --turns=5000000
 
 Each form is the job's command line with further flags, in a process of its own, by turns with the
 others on the same drawn dialogues; see jobs.py for what is timed. Beside train stands the paper's
-procedure in plain PyTorch, every use of an utterance encoded; beside embed sentence-transformers'
-encode. They run in an environment of their own. About 15 minutes on 2 quiet cores.
+procedure in plain PyTorch, every use of an utterance encoded; beside select, which trains a
+re-ranker, transformers' BERT with a classifier on padded pairs; beside embed
+sentence-transformers' encode. They run in an environment of their own. About 15 minutes on 2 quiet
+cores.
 """
 
 import argparse
@@ -30,6 +33,12 @@ FORMS = {
         "dense, bfloat16": "--compute_dtype=bfloat16",
         "dense, XLA": "--jit_compile",
     },
+    "select": {
+        "packed": "",
+        "padded": "--layout=padded",
+        "packed, bfloat16": "--compute_dtype=bfloat16",
+        "four auxiliary tasks": "--auxiliary=next_session,restoration,incoherence,consistency",
+    },
     "embed": {
         "float32": "",
         "bfloat16": "--compute_dtype=bfloat16",
@@ -41,6 +50,7 @@ FORMS = {
 # Compiling takes minutes, and is slower on the processors tried.
 DEFAULT = {
     "train": ["plain", "unique", "dense", "dense, bfloat16"],
+    "select": ["packed", "padded", "four auxiliary tasks"],
     "embed": ["float32", "bfloat16"],
     "prepare": ["one process", "all processors"],
 }

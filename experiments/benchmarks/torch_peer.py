@@ -138,6 +138,41 @@ def plain(settings: Settings) -> tuple[str, Variants]:
     return "samples", {"PyTorch plain": lambda: timed(steps, samples=SAMPLES * BATCHES)}
 
 
+def select(settings: Settings) -> tuple[str, Variants]:
+    """Training steps of a cross-encoder on a context's true response and another.
+
+    Settings: model, dialogues.
+    """
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        settings["model"], num_labels=1
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    optimizer = make_optimizer(model.train())
+    sessions = [s for s in read_sessions(settings["dialogues"]) if len(s) > 1]
+    labels = torch.tensor([1.0, 0.0]).repeat(SAMPLES)
+    loss_of = torch.nn.BCEWithLogitsLoss()
+
+    def draw() -> Any:
+        contexts, responses = [], []
+        for _ in range(SAMPLES):
+            session = sessions[np.random.randint(len(sessions))]
+            place = np.random.randint(1, len(session))
+            other = sessions[np.random.randint(len(sessions))]
+            contexts += [" [SEP] ".join(session[:place])] * 2
+            responses += [session[place], other[np.random.randint(1, len(other))]]
+        return tokenizer(
+            contexts, responses, padding=True, truncation=True, max_length=160, return_tensors="pt"
+        )
+
+    batches = [draw() for _ in range(BATCHES)]
+
+    def steps() -> None:
+        for batch in batches:
+            take_step(model, optimizer, loss_of(model(**batch).logits[:, 0], labels))
+
+    return "samples", {"PyTorch padded": lambda: timed(steps, samples=SAMPLES * BATCHES)}
+
+
 def encode(settings: Settings) -> tuple[str, Variants]:
     """sentence-transformers' `encode` of a file of sentences. Settings: model, sentences."""
     from sentence_transformers import SentenceTransformer
@@ -184,7 +219,29 @@ def embed(settings: Settings) -> tuple[str, Variants]:
     return "sentences", {}
 
 
-MODES = {"plain": plain, "encode": encode, "embed": embed}
+def rerank(settings: Settings) -> tuple[str, Variants]:
+    """sentence-transformers' CrossEncoder on lists of pairs, whose scores it writes.
+
+    Settings: model, pairs (a JSON object, name -> pairs), output (.npz to write, name -> scores).
+    """
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(settings["model"], device="cpu")
+    lists = json.loads(pathlib.Path(settings["pairs"]).read_text(encoding="utf-8"))
+
+    def predict(name: str) -> np.ndarray:
+        pairs = [tuple(pair) for pair in lists[name]]
+        return model.predict(pairs, batch_size=32, show_progress_bar=False)
+
+    np.savez(settings["output"], **{name: predict(name) for name in lists})
+
+    def run(name: str) -> dict[str, float]:
+        return timed(lambda: predict(name), lists=1, pairs=len(lists[name]))
+
+    return "lists", {f"{name} CrossEncoder": functools.partial(run, name) for name in lists}
+
+
+MODES = {"plain": plain, "select": select, "encode": encode, "embed": embed, "rerank": rerank}
 
 
 def main() -> None:

@@ -55,8 +55,11 @@ def prepare(folder: pathlib.Path) -> pathlib.Path:
     return folder / "data"
 
 
-def train_flags(data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int) -> list[str]:
+def train_flags(
+    data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int, task: str = "dialogue_cse"
+) -> list[str]:
     return [
+        f"--task={task}",
         f"--data_dir={data_dir}",
         f"--run_dir={run_dir}",
         f"--steps={steps}",
@@ -73,17 +76,24 @@ def train_flags(data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int) -> li
     ]
 
 
-def run_alone(data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int) -> None:
-    _check(_start("train", *train_flags(data_dir, run_dir, steps)))
+def run_alone(
+    data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int, task: str = "dialogue_cse"
+) -> None:
+    _check(_start("train", *train_flags(data_dir, run_dir, steps, task)))
 
 
 def run_killed(
-    data_dir: pathlib.Path, alone: pathlib.Path, run_dir: pathlib.Path, kills: int, seed: int
+    data_dir: pathlib.Path,
+    alone: pathlib.Path,
+    run_dir: pathlib.Path,
+    kills: int,
+    seed: int,
+    task: str = "dialogue_cse",
 ) -> Report:
     """Kills a run `kills` times, its steps being as many as that takes, and compares it."""
     steps = _last_step(alone)
     report, rng, saved = Report(), random.Random(seed), 0
-    flags = train_flags(data_dir, run_dir, steps)
+    flags = train_flags(data_dir, run_dir, steps, task)
     while True:
         process = _start("train", *flags)
         delay = rng.uniform(0.0, _LONGEST_WAIT) if report.kills < kills else None
@@ -164,17 +174,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs that share the kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--task", default="dialogue_cse", help="of the training")
     parser.add_argument("--work_dir", type=pathlib.Path, required=True)
     options = parser.parse_args()
     options.work_dir.mkdir(parents=True, exist_ok=False)
     data_dir = prepare(options.work_dir)
     alone = options.work_dir / "alone"
-    run_alone(data_dir, alone, options.steps)
+    run_alone(data_dir, alone, options.steps, options.task)
     for number in range(options.runs):
         started = time.monotonic()
         kills = options.kills // options.runs
         seed = options.seed + number
-        report = run_killed(data_dir, alone, options.work_dir / f"run{number}", kills, seed)
+        run_dir = options.work_dir / f"run{number}"
+        report = run_killed(data_dir, alone, run_dir, kills, seed, options.task)
         print(f"run {number}: {report} in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -21,21 +21,30 @@ def session(number, turns, speakers=None, same_as=None):
 
 def collect(sessions, context_turns=20, seed=5):
     """The dialogues of a step of some sessions."""
+    return tasks.Dialogues.of(
+        batch_samples(sessions, lambda *drawn: tasks.draw_dialogue(*drawn, context_turns), seed)
+    )
+
+
+_LISTS = ("utterances", "speakers", "other_utterance")
+
+
+def batch_samples(sessions, draw, seed=5):
+    """What sessions draw from themselves, by their features and a seed, as a step has it."""
     drawn = [
-        tasks.draw_dialogue(features, tf.constant([seed, place], tf.int64), context_turns)
+        draw(features, tf.constant([seed, place], tf.int64))
         for place, features in enumerate(sessions)
     ]
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(drawn),
         output_signature={
             name: tf.RaggedTensorSpec([None, None], tf.int32)
-            if name == "token_ids"
-            else tf.TensorSpec([None] if name in ("utterances", "speakers") else value.shape,
-                               value.dtype)
+            if name.endswith(("token_ids", "tokens"))
+            else tf.TensorSpec([None] if name in _LISTS else value.shape, value.dtype)
             for name, value in drawn[0].items()
         },
     )  # fmt: skip
-    return tasks.Dialogues.of(next(iter(dataset.ragged_batch(len(sessions)))))
+    return next(iter(dataset.ragged_batch(len(sessions))))
 
 
 def read(dialogues, places):

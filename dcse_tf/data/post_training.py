@@ -1,0 +1,207 @@
+"""Examples and batches of post-training: two segments, how they belong together, masked tokens.
+
+An example is drawn like those of response selection, see `dcse_tf.data.dialogue_tasks`. Its class
+is 0 where the second segment is another session's, and the highest where it follows the first.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from dcse_tf.data.dialogue_tasks import Dialogues, Rows, draw_dialogue, make_next_session_rows
+from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
+from dcse_tf.data.selection import build_sequences, find_cells
+from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.model.pairs import PairRule, strip_ends
+
+Tensors = dict[str, tf.Tensor]
+
+# The kinds of second segments, and how many classes each tells apart.
+PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}
+_RANDOM, _SAME_SESSION, _NEXT = range(3)  # classes of relevance
+
+
+@dataclasses.dataclass(frozen=True)
+class PostTrainingForm:
+    """What becomes of a session.
+
+    Attributes:
+        pairs: one of `PAIRS`.
+        context_turns: most turns before the response.
+        speakers: whether tokens are marked by who speaks.
+        rule: ids and lengths of the sequences.
+        masking: how their tokens are masked.
+    """
+
+    pairs: str
+    context_turns: int
+    speakers: bool
+    rule: PairRule
+    masking: MaskingRule
+
+    @property
+    def classes(self) -> int:
+        return PAIRS[self.pairs]
+
+
+def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict:
+    """Draws a response of a session, and of which class its example is to be.
+
+    Args:
+        session: the features of a record, of at least two turns.
+        seed: int64 `[2]`; it alone decides the draws.
+        form: what becomes of the session.
+
+    Returns:
+        What `draw_dialogue` gives, `replaced` as it is or 2, so that only the right one of two
+        pieces is another session's. For relevance also
+        relevance: int32, the class, all with equal probability;
+        other_tokens: int32 `[0 or 1, (tokens)]`, another turn of the session with another text than
+            the response's, from anywhere in it, where there is one;
+        other_utterance: int64 `[0 or 1]`, its fingerprint.
+    """
+    drawn = draw_dialogue(session, seed, form.context_turns)
+    drawn["replaced"] = tf.where(drawn["replaced"] > 0, 2, 0)
+    if form.pairs != "relevance":
+        return drawn
+    # draw_dialogue splits the seed; folded, it gives numbers that are not among those.
+    seeds = tf.unstack(tf.random.split(tf.random.fold_in(seed, 1), 2))
+    others = tf.where(session["utterances"] != drawn["utterances"][-1])[:, 0]
+    count = tf.maximum(tf.size(others), 1)
+    place = tf.random.stateless_uniform([], seeds[0], 0, count, tf.int32)
+    chosen = others[place : place + 1]
+    return {
+        **drawn,
+        "relevance": tf.random.stateless_uniform([], seeds[1], 0, form.classes, tf.int32),
+        "other_tokens": strip_ends(tf.gather(session["token_ids"], chosen)),
+        "other_utterance": tf.gather(session["utterances"], chosen),
+    }
+
+
+def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogues, Rows]:
+    """The two segments of every example, a row a dialogue.
+
+    Args:
+        samples: batched outputs of `draw_example`.
+        pairs: one of `PAIRS`.
+        seed: int `[2]`, of the step.
+
+    Returns:
+        The dialogues; and the rows, whose facts are labels int32 `[batch]`, the class, and weights
+        float32 `[batch]`, 0 where the text of another session does not differ from what it
+        replaces. What would come from another session or turn, and there is none, stays the true
+        one.
+    """
+    dialogues = Dialogues.of(samples)
+    if pairs == "pieces":
+        rows = make_next_session_rows(dialogues, seed)
+        labels = tf.cast(rows.facts["labels"], tf.int32)
+        return dialogues, dataclasses.replace(rows, facts={**rows.facts, "labels": labels})
+
+    highest = PAIRS[pairs] - 1
+    wanted = tf.where(samples["replaced"] > 0, _RANDOM, highest)
+    true = other = dialogues.ends - 1
+    if pairs == "relevance":
+        dialogues, other = _add_others(dialogues)
+        wanted = tf.where((samples["relevance"] == _SAME_SESSION) & (other < 0), _NEXT,
+                          samples["relevance"])  # fmt: skip
+    seeds = tf.unstack(tf.random.split(seed, 2))
+    donor = dialogues.draw_donors(seeds[0])
+    stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
+    labels = tf.where((wanted == _RANDOM) & (donor < 0), highest, wanted)
+    second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
+    # "ok" of another session is no stranger to a dialogue in which it is said.
+    known = _says(dialogues, tf.gather(dialogues.utterances, stranger))
+    facts = {
+        "labels": labels,
+        "weights": tf.cast((labels != _RANDOM) | ~known, tf.float32),
+    }
+    contexts = tf.ragged.range(dialogues.starts, true)
+    return dialogues, Rows(contexts, tf.RaggedTensor.from_tensor(second[:, None]), False, facts)
+
+
+def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
+    """Adds the other turns to the end of the list; their places int32 `[batch]`, -1 for none."""
+    tokens, texts = (dialogues.samples[f"other_{name}"] for name in ("tokens", "utterance"))
+    begin = tf.shape(dialogues.utterances)[0]
+    places = begin + tf.cast(texts.row_starts(), tf.int32)
+    added = dataclasses.replace(
+        dialogues,
+        token_ids=tf.concat([dialogues.token_ids, tokens.values], axis=0),
+        utterances=tf.concat([dialogues.utterances, texts.values], axis=0),
+        # As a candidate it is what the responder might say, see `build_sequences`.
+        speakers=tf.concat([dialogues.speakers, tf.zeros_like(texts.values, tf.int32)], axis=0),
+    )
+    return added, tf.where(texts.row_lengths() > 0, places, -1)
+
+
+def _says(dialogues: Dialogues, texts: tf.Tensor) -> tf.Tensor:
+    """Whether each dialogue has a text, int64 `[batch]`, by fingerprints; bool `[batch]`."""
+    turns = dialogues.samples["utterances"]
+    same = turns.values == tf.repeat(texts, turns.row_lengths())
+    return tf.reduce_any(turns.with_values(same), axis=1)
+
+
+def make_post_training_batches(
+    samples: dict, form: PostTrainingForm, seed: tf.Tensor, replicas: int, layout: Layout
+) -> list[Tensors]:
+    """The batches of all replicas for one step.
+
+    What comes from other sessions, and the masks, are drawn from the global batch before it is
+    divided, and the weights are those of the global batch, so that the loss does not depend on the
+    devices.
+
+    Args:
+        samples: batched outputs of `draw_example`.
+        form: what becomes of them.
+        seed: int `[2]`, of the step.
+        replicas: into how many batches of consecutive dialogues the step is divided, evenly.
+        layout: padded or packed.
+
+    Returns:
+        For every replica a dict of
+            the table, see `lay_out`, with tokens hidden, with segment_ids and, if the form has
+            speakers, speaker_ids;
+            pairs_places, pairs_labels int32 and pairs_weights float32 `[rows]`;
+            masked_lm_places, masked_lm_ids int32 and masked_lm_weights float32 `[predictions]`.
+        Places are those of the encoder's tokens, all in one list; of a row, that of its [CLS]. The
+        weights of either task add up, over all replicas, to the rows.
+    """
+    seeds = tf.unstack(tf.random.split(seed, 2))
+    dialogues, rows = make_pair_rows(samples, form.pairs, seeds[0])
+    built = build_sequences(dialogues, rows, form.rule)
+    hidden = mask_tokens(built.token_ids.to_tensor(), form.masking, seeds[1])
+    count = tf.cast(dialogues.count, tf.float32)
+
+    def share(weights: tf.Tensor) -> tf.Tensor:
+        return tf.math.divide_no_nan(weights * count, tf.reduce_sum(weights))
+
+    table = {"token_ids": hidden.pop("token_ids"), "segment_ids": built.segment_ids.to_tensor()}
+    if form.speakers:
+        table["speaker_ids"] = built.speaker_ids.to_tensor()
+    facts = {"labels": rows.facts["labels"], "weights": share(rows.facts["weights"])}
+    # A weight of 0 says that there is no prediction; others become the share of one.
+    hidden["mask_weights"] = share(hidden["mask_weights"])
+    columns = {**table, **{f"pairs_{name}": value for name, value in facts.items()}, **hidden}
+    parts = {name: tf.split(value, replicas) for name, value in columns.items()}
+    return [
+        _make_batch({name: own[i] for name, own in parts.items()}, layout) for i in range(replicas)
+    ]
+
+
+def _make_batch(own: Tensors, layout: Layout) -> Tensors:
+    """The rows of one replica in one table."""
+    marks = {name: value for name, value in own.items() if name in ("segment_ids", "speaker_ids")}
+    table = lay_out(own["token_ids"], layout, marks)
+    cells = find_cells(table)
+    table.pop("places", None)
+    found = list_predictions(own)
+    return {
+        **table,
+        "pairs_places": cells[:, 0],
+        "pairs_labels": own["pairs_labels"],
+        "pairs_weights": own["pairs_weights"],
+        "masked_lm_places": tf.gather(tf.reshape(cells, [-1]), found["mask_positions"]),
+        "masked_lm_ids": found["mask_ids"],
+        "masked_lm_weights": found["mask_weights"],
+    }

@@ -1,0 +1,69 @@
+"""The model of post-training: BERT's two pre-training tasks on two segments of dialogue."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+import keras
+
+from dcse_tf.model import weights
+from dcse_tf.model.cross_encoder import PairHead, Reading, name_tensors, predict_tokens
+from dcse_tf.model.losses import PreTrainingLoss
+
+if TYPE_CHECKING:
+    import keras_hub
+
+_FACTS = {
+    "pairs_labels": "int32",
+    "pairs_weights": "float32",
+    "masked_lm_ids": "int32",
+    "masked_lm_weights": "float32",
+}
+
+
+def build_post_training_model(
+    reading: Reading, pairs: PairHead, masked_lm: keras_hub.layers.MaskedLMHead
+) -> keras.Model:
+    """The training model: a batch of `make_post_training_batches` to the sums of its loss.
+
+    Args:
+        reading: of the table.
+        pairs: head of the two segments.
+        masked_lm: BERT's prediction head, see `masked_lm.build_head`.
+    """
+    places = {
+        name: keras.Input((), dtype="int32", name=f"{name}_places")
+        for name in ("pairs", "masked_lm")
+    }
+    facts = {name: keras.Input((), dtype=kind, name=name) for name, kind in _FACTS.items()}
+    figures = {
+        "pairs": pairs(reading.pairs(places["pairs"])),
+        "masked_lm": predict_tokens(masked_lm, reading, places["masked_lm"]),
+    }
+    sums = PreTrainingLoss(name="pre_training_loss")(figures, facts)
+    inputs = {**reading.inputs, **facts, **{value.name: value for value in places.values()}}
+    return keras.Model(inputs, sums, name="post_training")
+
+
+def write_post_trained(
+    folder: pathlib.Path,
+    backbone: keras_hub.models.BertBackbone,
+    pairs: PairHead,
+    masked_lm: keras_hub.layers.MaskedLMHead,
+    speakers: keras.layers.Embedding | None,
+) -> None:
+    """Writes `model.safetensors` with the names of HuggingFace's BertForMaskedLM, and a pooler.
+
+    What decides the class of two segments is left out: the classes are this task's alone.
+
+    Args:
+        folder: where to; it exists.
+        backbone: the BERT.
+        pairs: its hidden layer becomes BERT's pooler.
+        masked_lm: becomes `cls.predictions`.
+        speakers: as `bert.embeddings.speaker_embeddings.weight`, which that class has not.
+    """
+    tensors = name_tensors(backbone, pairs, speakers)
+    tensors |= weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
+    weights.write_tensors(folder, tensors)

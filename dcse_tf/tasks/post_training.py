@@ -1,0 +1,217 @@
+"""Post-training: a BERT goes on with its pre-training on dialogues, before response selection.
+
+Masked language modelling together with a decision on two segments of dialogue, as in BERT's
+pre-training. What the run leaves is a BERT with its pooler and its prediction head, from which
+`response_selection` starts.
+
+Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
+imported inside the functions.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from dcse_tf.options import option, redefault
+from dcse_tf.tasks.options import MaskingOptions, SequenceOptions, TrainOptions
+from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from dcse_tf.data.post_training import PostTrainingForm
+
+_SHORT_CONTEXT = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class PostTrainingOptions(SequenceOptions, MaskingOptions):
+    """Settings of BERT-VFT (Whang et al. 2020) where its released code has them.
+
+    Theirs are 3e-5, sequences of 448 + 64 tokens, the mask rate, and 512 sequences a step, which
+    few devices hold: 32 here, as in its fine-tuning. It takes 70 predictions a sequence; 77 are the
+    mask rate of 512 tokens. It goes 30 times over its text, in masks drawn 10 times; how that
+    compares with passes in which a session gives one example is not known, so the epochs are
+    BERT-FP's 25 (Han et al. 2021). The weights and the warm-up are this project's.
+    """
+
+    task: str = redefault(TrainOptions, "task", "post_training")
+    epochs: float = redefault(TrainOptions, "epochs", 25.0)
+    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 32)
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
+    # Of the two accuracies the one that goes on rising: whether segments belong together is soon
+    # learnt, and a dev session asks it once, but for dozens of masked tokens.
+    best_metric: str = redefault(TrainOptions, "best_metric", "dev/masked_lm_accuracy")
+    max_predictions: int = redefault(MaskingOptions, "max_predictions", 77)
+
+    pairs: str = option(
+        "utterance",
+        "What the two segments are, and what is decided of them. utterance: a context, and its "
+        "next turn or one of another session (BERT-VFT); pieces: the two sides of a dialogue "
+        "split at random, the right one another session's half of the time (next-sentence "
+        "prediction), each up to half of `max_context_tokens` + `max_response_tokens`; relevance: "
+        "a short context, of `context_turns`=3 unless given, and its next turn, another turn of "
+        "the session, or one of another session, in three classes of equal probability (BERT-FP).",
+        choices=("utterance", "pieces", "relevance"),
+    )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Builds the options; short contexts have three turns unless the values say otherwise."""
+        short = {"context_turns": _SHORT_CONTEXT} if values.get("pairs") == "relevance" else {}
+        return super().from_dict({**short, **values})
+
+    @property
+    def segment_tokens(self) -> tuple[int, int]:
+        first, second = super().segment_tokens
+        # Either piece of a dialogue may be the longer one.
+        half = (first + second) // 2
+        return (first + second - half, half) if self.pairs == "pieces" else (first, second)
+
+    def check(self) -> None:
+        super().check()
+        if self.global_batch_size < 2:
+            self.refuse(
+                "global_batch_size", "turns of other sessions come from the batch; 2 or more"
+            )
+
+
+def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
+    from dcse_tf.data.post_training import PostTrainingForm
+    from dcse_tf.model.pairs import make_rule
+    from dcse_tf.tasks.shared import make_masking_rule
+
+    options = setup.options
+    return PostTrainingForm(
+        options.pairs,
+        options.context_turns,
+        options.speaker_embeddings,
+        make_rule(setup.vocabulary, *options.segment_tokens),
+        make_masking_rule(setup),
+    )
+
+
+def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
+    from dcse_tf.data.post_training import PAIRS
+    from dcse_tf.model.bert import epsilon_of
+    from dcse_tf.model.cross_encoder import build_pair_head
+    from dcse_tf.model.masked_lm import build_head
+    from dcse_tf.model.post_training import build_post_training_model
+    from dcse_tf.tasks.shared import read_sequences, start_masked_lm_head
+
+    options, reading = setup.options, read_sequences(setup)
+    classes, seed = PAIRS[options.pairs], options.seed + 11
+    pairs = build_pair_head("pairs", reading.pair_dim, classes, seed, setup.tensors)
+    head = build_head(setup.backbone.token_embedding, epsilon_of(setup.backbone))
+    model = build_post_training_model(reading, pairs, head)
+    start_masked_lm_head(setup, head)
+    return model
+
+
+def _make_dataset(
+    setup: Setup[PostTrainingOptions], first_step: int, replicas: int
+) -> "tf.data.Dataset":
+    from dcse_tf.data.stream import make_post_training_dataset
+    from dcse_tf.tasks.shared import make_stream
+
+    stream = make_stream(setup, first_step, replicas)
+    return make_post_training_dataset(setup.corpus, _make_form(setup), stream)
+
+
+def compute_post_training_loss(
+    model: "keras.Model", batch: Tensors, training: bool = True
+) -> Tensors:
+    """Sums over a batch: the loss, that of each task, and how often each is right."""
+    from dcse_tf.tasks.shared import count_batch
+
+    sums = model({name: batch[name] for name in model.input}, training=training)
+    return {**sums, **count_batch(batch, sums["weight"], without_negatives=0.0)}
+
+
+_ANSWERS = {"masked_lm": "ids", "pairs": "labels"}  # of each task
+_ACCURACIES = tuple(f"{task}_accuracy" for task in _ANSWERS)
+_CHANCES = tuple(f"{task}_chance" for task in _ANSWERS)
+
+
+def _make_evaluation(
+    setup: Setup[PostTrainingOptions], model: "keras.Model"
+) -> Callable[[], Scores]:
+    """How often each task is right on dev sessions, by the same draws every time, and how often
+    its commonest answer would be, in percent.
+    """
+    import tensorflow as tf
+
+    from dcse_tf.data.stream import make_post_training_dataset
+    from dcse_tf.tasks.shared import average_sums, take_dev_sessions
+
+    form = _make_form(setup)
+    dataset = take_dev_sessions(
+        setup, lambda stream: make_post_training_dataset(setup.corpus, form, stream, "dev")
+    )
+    if dataset is None:
+        return dict
+    compute = tf.function(
+        functools.partial(compute_post_training_loss, model, training=False), reduce_retracing=True
+    )
+    find_chances = functools.cache(lambda: _find_chances(dataset))  # the same every time
+
+    def evaluate() -> Scores:
+        return {**average_sums(dataset, compute, _ACCURACIES), **find_chances()}
+
+    return evaluate
+
+
+def _find_chances(dataset: "tf.data.Dataset") -> Scores:
+    """The share of each task's commonest answer, by the weights that its accuracy has."""
+    import numpy as np
+
+    batches = list(dataset.as_numpy_iterator())
+    chances = {}
+    for task, answer in _ANSWERS.items():
+        answers, weights = (
+            np.concatenate([batch[f"{task}_{fact}"] for batch in batches])
+            for fact in (answer, "weights")
+        )
+        shares = np.bincount(answers, weights)
+        chances[f"{task}_chance"] = 100.0 * float(shares.max() / max(shares.sum(), 1e-9))
+    return chances
+
+
+def _write_encoder(
+    setup: Setup[PostTrainingOptions], model: "keras.Model", folder: pathlib.Path
+) -> None:
+    from dcse_tf.model.post_training import write_post_trained
+    from dcse_tf.tasks.shared import write_bert_files
+
+    speakers = setup.options.speaker_embeddings
+    write_post_trained(
+        folder,
+        setup.backbone,
+        model.get_layer("pairs"),
+        model.get_layer("masked_lm_head"),
+        model.get_layer("speaker_embedding") if speakers else None,
+    )
+    # The class that misses nothing here; it has no pooler, which is there besides.
+    write_bert_files(setup, folder, "BertForMaskedLM")
+
+
+register_task(
+    TaskSpec(
+        PostTrainingOptions,
+        "continued pre-training on dialogues for response_selection: masked tokens and two "
+        "segments",
+        build_model=_build_model,
+        make_dataset=_make_dataset,
+        compute_loss=compute_post_training_loss,
+        metrics=("pairs_loss", "masked_lm_loss", *_ACCURACIES),
+        similarities=(),
+        make_evaluation=_make_evaluation,
+        scores=(*_ACCURACIES, *_CHANCES),
+        end_of_turn=True,
+        write_encoder=_write_encoder,
+    )
+)

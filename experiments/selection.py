@@ -1,0 +1,287 @@
+"""The tables and Figure 3 of the paper on response selection (Xu et al. 2020) on your data.
+
+    python experiments/selection.py table1 --work_dir=FOLDER --corpora ecd \\
+        --ecd_train dialoguecse:train_data.txt --ecd_test ecd:test.txt \\
+        --chinese_text jsonl:other_dialogues.jsonl
+
+table1: the models against BERT-VFT. ablation: BERT-SL against itself without each of its tasks.
+table2: DualLSTM and ESIM, alone and with the tasks. figure3: R@1 by the length of the context.
+choose: learning rate, weight of the auxiliary tasks and margin of the consistency, compared on
+groups drawn from the dev split of the first corpus; what it finds best is written as a file of
+flags, reports/chosen-SIZE.flags, which the other tables take as @FILE.
+
+With one work folder all tables share their models. A corpus is done before the next is begun, and
+of it a seed, so what is done answers something at any time: --minutes ends after so many, the
+report is of what is there, and the same command goes on. --minutes=0 only reports.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from publish import describe_origin, write
+from report import Line, Report, correct, describe_size, make_closing_notes
+from rows import Variant, vary
+from runner import RunError, Runner, read_commit
+from selection_plan import SelectionPlan, make_plan
+from selection_report import (
+    MEASURES,
+    compare_order,
+    describe_tasks,
+    make_length_lines,
+    make_lines,
+    read_lengths,
+    read_scores,
+)
+from selection_rows import BERT_SL, BERT_VFT, TABLES, SelectionRow
+from selection_settings import KINDS, SelectionSettings, add_flags, read_settings
+from settings import SettingsError
+
+from dcse_tf.errors import InputError, LockedError
+from dcse_tf.evaluation.report import short_path
+
+# Tried by choose: setting -> the row that it is tried on, and values. The learning rate is tried on
+# BERT-VFT, with which the others are compared, so that it is not one that suits BERT-SL alone.
+CHOICES: dict[str, tuple[SelectionRow, tuple[float, ...]]] = {
+    "learning_rate": (BERT_VFT, (3e-5, 1e-4, 3e-4)),
+    "auxiliary_weight": (BERT_SL, (0.1, 0.3, 1.0)),
+    "consistency_margin": (BERT_SL, (0.2, 0.4, 0.6, 0.8)),
+}
+_SIZES = {
+    "small": "Size small: short contexts, a few hundred steps, small encoders, as the settings "
+    "say; every model takes equally many steps of its own training, and every row of a BERT starts "
+    "from one encoder or one post-training of it, whatever the seed. The paper's figures are of "
+    "BERT-base on the full corpora, for the order of the rows. DualLSTM and ESIM start from random "
+    "weights and have no other text, so that so few steps tell little of them against a BERT.",
+    "paper": "Size paper: the paper's lengths, batch and number of epochs at most; its text has "
+    "lost learning rate, weight and margin.",
+}
+_KEPT = (
+    "Of every training the model is scored that was best by R@1 on dev dialogues. R@k and MRR are "
+    "of 10 candidates; with one true response MAP is MRR."
+)
+
+
+def list_variants(name: str, settings: SelectionSettings, rows: list[str]) -> list[Variant]:
+    """The lines of a table."""
+    if name == "choose":
+        return list(dict.fromkeys(v for each in list_choices(settings).values() for v in each))
+    return [Variant(row) for row in TABLES[name][2] if row.name in rows]
+
+
+def list_choices(settings: SelectionSettings) -> dict[str, list[Variant]]:
+    """Of each setting the variants that are compared, what it is now among them."""
+    found = {}
+    for flag, (row, values) in CHOICES.items():
+        now = getattr(settings.figures, flag)
+        tried = sorted({*values, now})
+        # Without an x: what it is now is one model, whichever setting is compared.
+        found[flag] = [dataclasses.replace(vary(row, flag, v, now), x=None) for v in tried]
+    return found
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        fromfile_prefix_chars="@",
+    )
+    parser.add_argument("name", choices=(*TABLES, "choose"))
+    add_flags(parser)
+    add = parser.add_argument
+    add("--results_dir", type=pathlib.Path, help="copy the reports here too")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs at once, on a machine without a GPU; each gets its share of the cores",
+    )
+    add("--minutes", type=float, help="begin no run after so many; default: no limit")
+    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+    return parser.parse_args(arguments)
+
+
+def make_reports(
+    name: str, settings: SelectionSettings, found: SelectionPlan, commit: str
+) -> Iterator[Report]:
+    """The reports of a table from the results that are there, at most two.
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    origin = describe_origin(settings.work_dir, found.plan.runs, commit)
+    scores = {key: read_scores(found, key) for key in found.sets}
+    if name == "figure3":
+        for by, axis in MEASURES.items():
+            sets = {
+                found.sets[key].title: make_length_lines(
+                    scored, read_lengths(found.sets[key], settings.work_dir, by)
+                )
+                for key, scored in scores.items()
+                if scored
+            }
+            notes = make_notes(settings, found, scores, sets, origin)
+            title = f"{TABLES[name][0]}: {axis}"
+            yield Report(f"figure3-{by}-{settings.size}", title, axis, "", notes, sets, origin)
+        return
+    title, against, _ = TABLES[name]
+    sets = {}
+    for key, scored in scores.items():
+        corpus, _, name_of_set = key.partition("/")
+        # Drawn groups are not those that the paper's figures are of.
+        theirs = KINDS[corpus].paper if name_of_set == "test" else ""
+        if scored:
+            sets[found.sets[key].title] = make_lines(scored, against, theirs)
+    sets = correct(sets)
+    bases = {row.title for row in against.values()}
+    label = " or ".join(sorted(bases)) + (", without the tasks" if len(bases) > 1 else "")
+    notes = make_notes(settings, found, scores, sets, origin)
+    tables = make_tables(found, scores)
+    yield Report(f"{name}-{settings.size}", title, "", label, notes, sets, origin, tables)
+
+
+def make_tables(
+    found: SelectionPlan, scores: Mapping[str, Mapping[Variant, Any]]
+) -> dict[str, list[list[str | float]]]:
+    """The order of the rows on each set, and the tasks' accuracies on each corpus."""
+    tables = {}
+    for key, scored in scores.items():
+        corpus = KINDS[key.partition("/")[0]]
+        if len(scored) > 1:
+            heading = (
+                f"{found.sets[key].title}: R@1 against the order on {KINDS[corpus.order].title}"
+            )
+            tables[heading] = compare_order(scored, corpus.order)
+    for name in dict.fromkeys(key.partition("/")[0] for key in scores):
+        if table := describe_tasks(found, name):
+            tables[f"{KINDS[name].title}: held-out accuracy of the auxiliary tasks"] = table
+    return tables
+
+
+def make_notes(
+    settings: SelectionSettings,
+    found: SelectionPlan,
+    scores: Mapping[str, Mapping[Variant, Any]],
+    sets: dict[str, list[Line]],
+    origin: dict[str, Any],
+) -> list[str]:
+    """What stands at the head of a report."""
+    sizes = [
+        f"{found.sets[key].title}: {describe_size(next(iter(scored.values())))}"
+        for key, scored in scores.items()
+        if scored
+    ]
+    wanted = len(found.plan.results) * len(settings.seeds)
+    there = sum(path.is_file() for paths in found.plan.results.values() for path in paths)
+    lacking = [f"Not done yet: {wanted - there} of {wanted} scores."] if there < wanted else []
+    counts = [f"{'; '.join(sizes)}."] if sizes else []
+    return [*lacking, *counts, _SIZES[settings.size], _KEPT, *make_closing_notes(sets, origin)]
+
+
+def choose(
+    settings: SelectionSettings, found: SelectionPlan, commit: str
+) -> tuple[Report, dict[str, float]]:
+    """The report on the dev groups, and of each setting the value with the highest MRR.
+
+    MRR, because it is finer than R@1 on a few hundred groups.
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    (key,) = found.sets
+    scores, sets, best = read_scores(found, key), {}, {}
+    for flag, variants in list_choices(settings).items():
+        there = {variant: scores[variant] for variant in variants if variant in scores}
+        lines = make_lines(there, {}, "")
+        if not lines:
+            continue
+        values = [read_value(variant, flag, settings) for variant in there]
+        sets[flag] = [
+            dataclasses.replace(line, label=f"{line.series}, {value:g}")
+            for line, value in zip(lines, values, strict=True)
+        ]
+        means = [line.scores["mrr"].mean for line in lines]
+        best[flag] = values[means.index(max(means))]
+    origin = describe_origin(settings.work_dir, found.plan.runs, commit)
+    notes = make_notes(settings, found, {key: scores}, sets, origin)
+    picked = ", ".join(f"{flag} {value:g}" for flag, value in best.items())
+    notes = [f"Highest MRR on dev: {picked or 'nothing yet'}.", *notes]
+    title = f"Settings, on {found.sets[key].title}"
+    return Report(f"choose-{settings.size}", title, "", "", notes, sets, origin), best
+
+
+def read_value(variant: Variant, flag: str, settings: SelectionSettings) -> float:
+    """What a variant gives a setting."""
+    given = dict(word.removeprefix("--").split("=") for word in variant.flags)
+    return float(given.get(flag, getattr(settings.figures, flag)))
+
+
+def write_choice(path: pathlib.Path, best: Mapping[str, float]) -> None:
+    """A file of flags for the other tables."""
+    path.write_text("".join(f"--{flag}={value:g}\n" for flag, value in best.items()))
+    print(f"chosen: @{path}")
+
+
+def describe_settings(settings: SelectionSettings) -> dict[str, Any]:
+    """The settings without the places where files lie on this machine."""
+    return {
+        "size": settings.size,
+        **dataclasses.asdict(settings.figures),
+        "seeds": settings.seeds,
+        "mlm_steps": settings.mlm_steps,
+        "train_flags": settings.train_flags,
+        "corpora": {
+            corpus.kind.title: {
+                "train": [short_path(source) for source in corpus.train],
+                "test": short_path(corpus.test),
+                "encoder": short_path(corpus.encoder),
+            }
+            for corpus in settings.corpora
+        },
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Does what a command line asks for."""
+    commit = read_commit()  # of the code that is loaded
+    settings, choosing = read_settings(options), options.name == "choose"
+    if options.jobs < 1:
+        raise SettingsError(f"--jobs={options.jobs}: expected at least 1")
+    if choosing:
+        settings = dataclasses.replace(settings, corpora=settings.corpora[:1])
+    variants = list_variants(options.name, settings, options.rows)
+    if not variants:
+        raise SettingsError(f"--rows: none of them is in {options.name}")
+    found = make_plan(settings, variants, dev=choosing)
+    runner = Runner(settings.work_dir, found.plan.runs, options.jobs, minutes=options.minutes)
+    if options.dry_run:
+        print("\n".join(runner.list_work()))
+        return
+    if not runner.run_all():
+        print(f"{options.minutes:g} minutes are over; the same command goes on")
+    if choosing:
+        report, best = choose(settings, found, commit)
+        reports = [report]
+    else:
+        reports = list(make_reports(options.name, settings, found, commit))
+    for report in reports:
+        if report.sets:
+            write(report, describe_settings(settings), settings.work_dir, options.results_dir)
+    if choosing and best:
+        write_choice(settings.work_dir / f"reports/chosen-{settings.size}.flags", best)
+
+
+def main() -> None:
+    try:
+        run(parse_arguments(sys.argv[1:]))
+    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes it")
+
+
+if __name__ == "__main__":
+    main()

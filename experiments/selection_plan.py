@@ -1,0 +1,288 @@
+"""From settings and rows to runs: preparation, post-training, a model for each row and seed, and
+its scores on each set of a corpus. A corpus is done before the next is begun, and of it a seed.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from plan import Plan
+from rows import Variant
+from runner import WORK, Run
+from selection_rows import SelectionRow
+from selection_settings import DEV_SHARE, SelectionCorpus, SelectionSettings
+
+from dcse_tf.data.candidates import CANDIDATE_FORMATS
+
+_ENCODER = "model/encoder/config.json"  # what train leaves
+_CANDIDATES = 10
+_VOCABULARY, _LONGEST_CHINESE = 6000, 50
+_SESSIONS = 16  # a step; with one other response each, the paper's 32 pairs
+# All of the encoder learns in post-training; in the comparison of rows the lower half stays, which
+# takes a third off a step. A vocabulary and encoder of one's own are small and learn whole.
+_FROZEN = ("--freeze_layers=-1", "--freeze_embeddings")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupSet:
+    """Grouped candidates that models are scored on.
+
+    Attributes:
+        name: for folders: "test", the file given; "drawn" and "dev", made from held-out sessions.
+        title: for reports.
+        format: of the file.
+        file: with `WORK` for the work folder.
+        needs: runs that make it.
+    """
+
+    name: str
+    title: str
+    format: str
+    file: str
+    needs: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> int:
+        """Lines of a group where a line is a candidate, since neighbouring groups may share a
+        context; else 0.
+        """
+        return _CANDIDATES if CANDIDATE_FORMATS[self.format].line_each else 0
+
+    def locate(self, work_dir: pathlib.Path) -> pathlib.Path:
+        """Where the file lies."""
+        return pathlib.Path(self.file.replace(WORK, str(work_dir)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionPlan:
+    """The runs of an experiment, and where results will lie.
+
+    Attributes:
+        plan: the runs, and (variant, "CORPUS/SET") -> file of each seed.
+        sets: "CORPUS/SET" -> the set.
+        models: (variant, corpus) -> run directory of each seed.
+    """
+
+    plan: Plan
+    sets: dict[str, GroupSet]
+    models: dict[tuple[Variant, str], list[pathlib.Path]]
+
+
+def make_plan(
+    settings: SelectionSettings, variants: Sequence[Variant], dev: bool = False
+) -> SelectionPlan:
+    """The runs that variants need, each once, measured on test sets or on those drawn from dev."""
+    planner = _Planner(settings)
+    results: dict[tuple[Variant, str], list[pathlib.Path]] = {}
+    sets: dict[str, GroupSet] = {}
+    models: dict[tuple[Variant, str], list[pathlib.Path]] = {}
+    for corpus in settings.corpora:
+        for seed in settings.seeds:
+            for variant in variants:
+                model = planner.add_model(corpus, variant, seed)
+                place = settings.work_dir / model / "model"
+                models.setdefault((variant, corpus.name), []).append(place)
+                for each in planner.add_sets(corpus, dev):
+                    key = f"{corpus.name}/{each.name}"
+                    sets[key] = each
+                    run = planner.add_scores(each, corpus, model)
+                    path = settings.work_dir / run / "results.json"
+                    results.setdefault((variant, key), []).append(path)
+    return SelectionPlan(Plan(planner.runs, results, []), sets, models)
+
+
+class _Planner:
+    """Collects runs; what a run needs is added before it. Methods that add one return its name."""
+
+    def __init__(self, settings: SelectionSettings):
+        self.runs: dict[str, Run] = {}
+        self._settings = settings
+
+    def _add(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
+        command = ("-m", f"dcse_tf.cli.{job}", *flags)
+        self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
+        return name
+
+    def add_scores(self, each: GroupSet, corpus: SelectionCorpus, model: str) -> str:
+        """The scores of a model on a set."""
+        name = f"scores/{corpus.name}/{each.name}/{model.rpartition('/')[2]}"
+        flags = [
+            f"--model={WORK}/{model}/model",
+            f"--candidates_file={each.file}",
+            f"--candidates_format={each.format}",
+            f"--candidates_turns={self._settings.figures.context_turns}",
+            f"--output={WORK}/{name}/results.json",
+        ]
+        if each.lines:
+            flags.append(f"--candidates_lines={each.lines}")
+        return self._add(name, "evaluate", flags, "results.json", [model, *each.needs])
+
+    def add_sets(self, corpus: SelectionCorpus, dev: bool) -> list[GroupSet]:
+        """What the models of a corpus are scored on."""
+        if dev:
+            return [self._add_drawn(corpus, "dev", "dev")]
+        sets = []
+        if corpus.test:
+            form, _, file = corpus.test.partition(":")
+            sets.append(GroupSet("test", f"{corpus.kind.title}, test file", form, file))
+        if not corpus.test or self._settings.size == "small":
+            sets.append(self._add_drawn(corpus, "test", "drawn"))
+        return sets
+
+    def _add_drawn(self, corpus: SelectionCorpus, split: str, name: str) -> GroupSet:
+        """A response of each held-out session among nine of others."""
+        data, run = self._add_data(corpus), f"sets/{corpus.name}/{name}"
+        flags = [
+            "--format=jsonl",
+            f"--input={WORK}/{data}/data/{split}.jsonl",
+            "--nojoin_consecutive",
+            f"--context_turns={self._settings.figures.context_turns}",
+            f"--candidates={_CANDIDATES}",
+            f"--output={WORK}/{run}/groups.jsonl",
+        ]
+        self._add(run, "build_candidates", flags, "groups.jsonl", [data])
+        title = f"{corpus.kind.title}, drawn from held-out dialogues" + (
+            " (dev)" if split == "dev" else ""
+        )
+        return GroupSet(name, title, "jsonl", f"{WORK}/{run}/groups.jsonl", (run,))
+
+    def add_model(self, corpus: SelectionCorpus, variant: Variant, seed: int) -> str:
+        """A row's own training."""
+        row: SelectionRow = variant.row
+        data = self._add_data(corpus)
+        name = f"rows/{corpus.name}/{variant.name.replace(row.name, row.folder, 1)}-seed{seed}"
+        flags, needs = [*self._row_flags(corpus, row)], [data]
+        if row.architecture in ("bert", "embedding"):
+            encoder, made = self._add_start(corpus, row)
+            flags.append(f"--encoder={encoder}")
+            needs += made
+        flags += [
+            *self._settings.train_flags,
+            *variant.flags,
+            f"--data_dir={WORK}/{data}/data",
+            f"--run_dir={WORK}/{name}/model",
+            f"--seed={seed}",
+        ]
+        return self._add(name, "train", flags, _ENCODER, needs)
+
+    def _row_flags(self, corpus: SelectionCorpus, row: SelectionRow) -> list[str]:
+        figures, small = self._settings.figures, self._settings.size == "small"
+        frozen = _FROZEN if small and corpus.encoder else ()
+        steps = [f"--steps={figures.steps}"] if figures.steps else []
+        if figures.steps:
+            every = max(1, figures.steps // figures.evaluations)
+            steps += [f"--eval_every={every}", f"--save_every={every}"]
+        dev = [f"--dev_samples={figures.dev_samples}", "--projector_sentences=0"]
+        if row.architecture == "embedding":
+            # As the demo trains it, but for the steps: each takes every turn of its 20 sessions.
+            turns = f"--context_turns={min(3, figures.context_turns)}"
+            rate = f"--learning_rate={figures.learning_rate:g}"
+            return [*row.train, turns, "--negatives=all", rate, *steps, *dev]
+        lstm = row.architecture != "bert"
+        flags = [
+            "--task=response_selection",
+            *([f"--architecture={row.architecture}"] if lstm else frozen),
+            f"--auxiliary={','.join(row.auxiliary) or 'none'}",
+            *row.train,
+            f"--context_turns={figures.context_turns}",
+            f"--max_context_tokens={figures.context_tokens}",
+            f"--max_response_tokens={figures.response_tokens}",
+            f"--global_batch_size={_SESSIONS}",
+            f"--learning_rate={figures.lstm_rate if lstm else figures.learning_rate:g}",
+            *steps,
+            *dev,
+        ]
+        if row.auxiliary:
+            flags.append(f"--auxiliary_weight={figures.auxiliary_weight:g}")
+        if "consistency" in row.auxiliary:
+            flags.append(f"--consistency_margin={figures.consistency_margin:g}")
+        return flags
+
+    def _add_start(self, corpus: SelectionCorpus, row: SelectionRow) -> tuple[str, list[str]]:
+        """Where the encoder lies that a row starts from, and the run that makes it, if any."""
+        encoder, needs = self._add_original(corpus)
+        if row.post is None:
+            return encoder, needs
+        figures, data = self._settings.figures, self._add_data(corpus)
+        kind = "-".join(
+            flag.removeprefix("--").partition("=")[2] or "speakers" for flag in row.post
+        )
+        name = f"post_trained/{corpus.name}/{kind}"
+        # With relevance the contexts are short ones, whose turns the task knows.
+        short = "--pairs=relevance" in row.post
+        flags = [
+            "--task=post_training",
+            *row.post,
+            *([] if short else [f"--context_turns={figures.context_turns}"]),
+            f"--max_context_tokens={figures.context_tokens}",
+            f"--max_response_tokens={figures.response_tokens}",
+            *([f"--steps={figures.post_steps}"] if figures.post_steps else []),
+            *([f"--learning_rate={figures.learning_rate:g}"] if figures.post_steps else []),
+            "--dev_samples=0",
+            "--eval_every=1000000000",
+            f"--encoder={encoder}",
+            f"--data_dir={WORK}/{data}/data",
+            f"--run_dir={WORK}/{name}/model",
+        ]
+        return f"{WORK}/{name}/model", [self._add(name, "train", flags, _ENCODER, [*needs, data])]
+
+    def _add_original(self, corpus: SelectionCorpus) -> tuple[str, list[str]]:
+        """The encoder before anything of the corpus; where none is given, one of other text."""
+        if corpus.encoder:
+            return corpus.encoder, []
+        data, name = self._add_chinese_text(), "encoders/chinese"
+        steps = self._settings.mlm_steps
+        flags = [
+            "--task=mlm",
+            "--encoder_size=mini",
+            f"--steps={steps}",
+            "--global_batch_size=128",
+            "--learning_rate=5e-4",
+            f"--warmup_steps={min(500, steps // 6)}",
+            "--decay=linear",
+            "--dev_samples=0",
+            "--eval_every=1000000000",
+            f"--data_dir={WORK}/{data}/data",
+            f"--run_dir={WORK}/{name}/model",
+        ]
+        return f"{WORK}/{name}/model", [self._add(name, "train", flags, _ENCODER, [data])]
+
+    def _add_chinese_text(self) -> str:
+        joined = self._add_joined("chinese_text", self._settings.chinese_text)
+        flags = [
+            "--format=jsonl",
+            f"--input={WORK}/{joined}/sessions.jsonl",
+            f"--vocab_size={_VOCABULARY}",
+            f"--max_sequence_length={_LONGEST_CHINESE}",
+            "--dev_fraction=0",
+            "--test_fraction=0",
+            f"--output_dir={WORK}/data/chinese_text/data",
+        ]
+        return self._add("data/chinese_text", "prepare_data", flags, "data/manifest.json", [joined])
+
+    def _add_data(self, corpus: SelectionCorpus) -> str:
+        """A corpus, prepared, with its held-out sessions."""
+        kind, needs = corpus.kind, [self._add_joined(corpus.name, corpus.train)]
+        vocabulary = corpus.encoder
+        if not vocabulary:
+            needs.append(self._add_chinese_text())
+            vocabulary = f"{WORK}/{needs[-1]}/data/vocabulary"
+        flags = [
+            "--format=jsonl",
+            f"--input={WORK}/{needs[0]}/sessions.jsonl",
+            f"--vocab={vocabulary}",
+            f"--max_sequence_length={kind.longest}",
+            f"--min_turns={kind.min_turns}",
+            f"--dev_fraction={DEV_SHARE:g}",
+            f"--test_fraction={kind.test_share:g}",
+            f"--output_dir={WORK}/data/{corpus.name}/data",
+        ]
+        return self._add(f"data/{corpus.name}", "prepare_data", flags, "data/manifest.json", needs)
+
+    def _add_joined(self, name: str, sources: Sequence[str]) -> str:
+        """Files of several formats as one of sessions."""
+        run = f"joined/{name}"
+        output = f"--output={WORK}/{run}/sessions.jsonl"
+        command = ("experiments/join_corpora.py", output, *sources)
+        self.runs.setdefault(run, Run(run, command, "sessions.jsonl"))
+        return run

