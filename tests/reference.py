@@ -127,6 +127,18 @@ def nt_xent(similarities: Sequence[float], temperature: float) -> float:
     return -math.log(terms[0] / sum(terms))
 
 
+def distillation(
+    similarities: Sequence[float],
+    scores: Sequence[float],
+    temperature: float,
+    teacher_temperature: float,
+) -> float:
+    """Cross entropy of the similarities' softmax under that of a teacher's scores."""
+    student = softmax([value / temperature for value in similarities])
+    teacher = softmax([value / teacher_temperature for value in scores])
+    return -sum(p * math.log(q) for p, q in zip(teacher, student, strict=True))
+
+
 def layer_norm(row: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> np.ndarray:
     mean = row.sum() / len(row)
     variance = ((row - mean) ** 2).sum() / len(row)

@@ -25,7 +25,7 @@ ALLOWED = {
         "tools",
         "training",
     },
-    "tools": {"baselines", "data", "encoder", "evaluation", "model"},
+    "tools": {"baselines", "data", "encoder", "evaluation", "model", "reranker"},
     "search": {"encoder", "evaluation", "reranker", "tools"},
     "training": {"baselines", "data", "encoder", "evaluation", "model", "reranker", "tasks"},
     "tasks": {"data", "evaluation", "model"},

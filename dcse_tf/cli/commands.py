@@ -33,6 +33,7 @@ from dcse_tf.tools.options import (
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,
+    ScoreCandidatesOptions,
 )
 
 
@@ -51,6 +52,9 @@ def prepare_data(options: PrepareOptions) -> None:
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
             f"tokens, {split.truncated_utterances} utterances cut"
         )
+        if split.given:
+            scored = f", {split.given.scored} sessions scored" if split.given.scored else ""
+            print(f"  with {split.given.negatives} negatives of their responses{scored}")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
     print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
 
@@ -181,6 +185,21 @@ def build_candidates(options: BuildCandidatesOptions) -> None:
     )
 
 
+def score_candidates(options: ScoreCandidatesOptions) -> None:
+    """Adds a re-ranker's scores to grouped candidates."""
+    from dcse_tf.tools import candidate_scores as job
+
+    scored = job.score_candidates(options)
+    print(
+        f"{scored.groups} groups with {scored.candidates} candidates, {scored.bad_lines} bad lines "
+        f"left out; the true response is first in {scored.first:.1%}"
+    )
+    print(
+        f"the groups are in {options.output}; then: dcse prepare_data --format=candidates "
+        f"--input={options.output}"
+    )
+
+
 def build_sts(options: BuildStsOptions) -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.tools import sts_set as job
@@ -226,6 +245,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "export": (ExportOptions, export),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
     "build_candidates": (BuildCandidatesOptions, build_candidates),
+    "score_candidates": (ScoreCandidatesOptions, score_candidates),
     "build_sts": (BuildStsOptions, build_sts),
     "merge_sts": (MergeStsOptions, merge_sts),
 }

@@ -12,6 +12,10 @@ Whatever the form of a batch, it is first a dict of "turns":
     turn_mask: bool `[rows, slots]`, True = real turn;
     session: int64 `[rows]`, fingerprints of the sessions;
     row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
+Where a corpus gives candidates and a teacher's scores of them, there are also
+    given: int32 `[rows, 1 + given]`, the places of the response and then of its given negatives;
+    given_mask: bool `[rows, 1 + given]`, True = a candidate;
+    teacher_scores: float32 `[rows, 1 + given]`.
 """
 
 import dataclasses
@@ -19,9 +23,11 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.data.dialogue import Context
+from dcse_tf.data.given import append_given
 from dcse_tf.model.layout import Layout, lay_out
 
 Tensors = dict[str, tf.Tensor]
+_GIVEN = ("given", "given_mask", "teacher_scores")
 
 
 def choose_turns(
@@ -45,7 +51,13 @@ def choose_turns(
     return turns, turn_mask
 
 
-def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: int) -> Tensors:
+def make_sample(
+    session: dict,
+    seed: tf.Tensor,
+    context: Context,
+    max_tokens: int,
+    given: Tensors | None = None,
+) -> Tensors:
     """Draws a response from a session and takes its context (released code: up to 3 a side).
 
     Args:
@@ -53,15 +65,20 @@ def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: in
         seed: int64 `[2]`; it alone decides the draw.
         context: which turns surround a response.
         max_tokens: tokens of the longest utterance of the corpus.
+        given: see `pad_given`. The response is then the last turn, which they are for.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[slots + 1, max_tokens]`, context slots then response, zero-padded.
         utterances: int64 `[slots + 1]`, fingerprints.
         turn_mask: bool `[slots]`, True = real turn.
+        And what is given.
     """
     num_turns = tf.shape(session["utterances"])[0]
-    response = tf.random.stateless_uniform([], seed, context.first_response, num_turns, tf.int32)
+    response = num_turns - 1
+    if given is None:
+        first = context.first_response
+        response = tf.random.stateless_uniform([], seed, first, num_turns, tf.int32)
     turns, turn_mask = choose_turns(num_turns, response, context)
     token_ids = tf.gather(session["token_ids"], turns)
     return {
@@ -69,6 +86,7 @@ def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: in
         "token_ids": token_ids.to_tensor(shape=[None, max_tokens]),
         "utterances": tf.gather(session["utterances"], turns),
         "turn_mask": turn_mask,
+        **(given or {}),
     }
 
 
@@ -142,7 +160,7 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
     Args:
         samples: batched outputs of `make_sample`: session `[batch]`, token_ids
             `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
-            `[batch, slots]`.
+            `[batch, slots]`; and what is given.
         replicas: how many; it divides the batch.
     """
     slots = samples["turn_mask"].shape[1]
@@ -150,7 +168,7 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
     # The response is the last of the slots + 1 places of a sample.
     response = tf.range(rows) * (slots + 1) + slots
     tokens = samples["token_ids"].shape[-1]
-    return {
+    turns = {
         "token_ids": tf.reshape(samples["token_ids"], [-1, tokens]),
         "utterances": tf.reshape(samples["utterances"], [-1]),
         "response": response,
@@ -159,6 +177,7 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
         "session": samples["session"],
         "row_splits": tf.range(replicas + 1) * (rows // replicas),
     }
+    return append_given(turns, samples) if "given_mask" in samples else turns
 
 
 def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensors:
@@ -212,12 +231,14 @@ class Shapes:
         candidates: number of candidates of a sample.
         utterances: number of entries of the table; an added one has no token.
         tokens: number of tokens of an utterance.
+        given: number of given candidates of a sample, the true response among them; 0 for none.
     """
 
     rows: int
     candidates: int
     utterances: int
     tokens: int
+    given: int = 0
 
 
 def make_batches(
@@ -253,6 +274,8 @@ def make_batches(
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
             candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
                 only in rows that fill the batch up.
+            Of turns with given candidates also given_index, given_mask and teacher_scores
+                `[rows, 1 + given]`, likewise.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -261,6 +284,7 @@ def make_batches(
         "turn_mask": turns["turn_mask"],
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
+        **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
     splits = turns["row_splits"]
@@ -276,8 +300,8 @@ def make_batches(
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     """Collects the utterances of some rows into a table and points the rows at them."""
-    context, candidates = rows["context"], rows["candidates"]
-    used = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], axis=0)
+    places = [rows[name] for name in ("context", "candidates", "given") if name in rows]
+    used = tf.concat([tf.reshape(each, [-1]) for each in places], axis=0)
     if distinct:
         texts, index = tf.unique(tf.gather(turns["utterances"], used))
         entries = tf.math.unsorted_segment_min(used, index, tf.size(texts))
@@ -286,14 +310,19 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     token_ids = tf.gather(turns["token_ids"], entries)
     if distinct:
         token_ids = token_ids[:, : _longest(token_ids)]
-    context_size = tf.size(context)
-    return {
+    parts = tf.split(index, [tf.size(each) for each in places], num=len(places))
+    found = [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, places)]
+    batch = {
         "token_ids": token_ids,
-        "context_index": tf.reshape(index[:context_size], tf.shape(context)),
+        "context_index": found[0],
         "turn_mask": rows["turn_mask"],
-        "candidate_index": tf.reshape(index[context_size:], tf.shape(candidates)),
+        "candidate_index": found[1],
         "candidate_mask": rows["candidate_mask"],
     }
+    if "given" in rows:
+        batch["given_index"] = found[2]
+        batch |= {name: rows[name] for name in ("given_mask", "teacher_scores")}
+    return batch
 
 
 def _longest(token_ids: tf.Tensor) -> tf.Tensor:
@@ -310,12 +339,14 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
         return tf.ensure_shape(tf.pad(value, [[0, missing[0]], [0, missing[1]]]), [rows, columns])
 
     slots = batch["turn_mask"].shape[1]
+    given = [name for name in ("given_index", "given_mask", "teacher_scores") if name in batch]
     return {
         "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
         "context_index": fill("context_index", shapes.rows, slots),
         "turn_mask": fill("turn_mask", shapes.rows, slots),
         "candidate_index": fill("candidate_index", shapes.rows, shapes.candidates),
         "candidate_mask": fill("candidate_mask", shapes.rows, shapes.candidates),
+        **{name: fill(name, shapes.rows, shapes.given) for name in given},
     }
 
 

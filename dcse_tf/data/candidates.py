@@ -5,16 +5,15 @@ A format of candidates is a reader and a line here. No TensorFlow here.
 
 import dataclasses
 import itertools
-import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from dcse_tf.data.dialogue import Utterance, is_silent
-from dcse_tf.data.formats import ecd, ubuntu
-from dcse_tf.data.formats.labelled_lines import Candidate
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import ecd, groups, ubuntu
+from dcse_tf.data.formats.labelled_lines import Candidate, drop_empty
 from dcse_tf.data.formats.reading import SeenIds
-from dcse_tf.input_files import BadLines, parse_json, read_lines
+from dcse_tf.input_files import BadLines
 
 Reader = Callable[[pathlib.Path, BadLines], Iterator[Candidate]]
 
@@ -29,6 +28,8 @@ class CandidateGroup:
         candidates: texts, in the file's order.
         labels: 1 for a true response, 0 for another one.
         responder: the role of whoever gives the response.
+        dialogue: id of the dialogue that it is from; "" if nobody says.
+        scores: a teacher's, one a candidate; () if there are none.
     """
 
     id: str
@@ -36,6 +37,8 @@ class CandidateGroup:
     candidates: tuple[str, ...]
     labels: tuple[int, ...]
     responder: str
+    dialogue: str = ""
+    scores: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,7 @@ def read_groups(
         lines: how many lines a group has, if the format has a candidate a line; 0 if neighbouring
             lines of one context are a group.
     """
-    rows = _drop_empty(path, CANDIDATE_FORMATS[format].read(path, bad_lines), bad_lines)
+    rows = drop_empty(path, CANDIDATE_FORMATS[format].read(path, bad_lines), bad_lines)
     if lines:
         pieces = itertools.groupby(rows, key=lambda row: (row.line - 1) // lines)
     else:
@@ -107,19 +110,6 @@ def _describe_return(row: Candidate) -> str:
     )
 
 
-def _drop_empty(
-    path: pathlib.Path, rows: Iterable[Candidate], bad_lines: BadLines
-) -> Iterator[Candidate]:
-    for row in rows:
-        context = tuple(turn for turn in row.context if not is_silent(turn.text))
-        if not context:
-            bad_lines.report(path, row.line, "the context is empty")
-        elif is_silent(row.response):
-            bad_lines.report(path, row.line, "the response is empty")
-        else:
-            yield row._replace(context=context)
-
-
 def _find_problem(members: list[Candidate], several_positives: bool, lines: int) -> str:
     """What is wrong with a group; "" if nothing is."""
     contexts = len({row.context for row in members})
@@ -149,6 +139,8 @@ def _make_group(path: pathlib.Path, members: list[Candidate]) -> CandidateGroup:
         tuple(row.response for row in members),
         tuple(row.label for row in members),
         true.responder,
+        true.dialogue,
+        tuple(row.score for row in members if row.score is not None),
     )
 
 
@@ -159,65 +151,18 @@ def group_to_dict(group: CandidateGroup) -> dict[str, Any]:
     """The JSON Lines form of a group, which the format `jsonl` reads."""
     return {
         "id": group.id,
+        **({"dialogue": group.dialogue} if group.dialogue else {}),
         "context": [{"role": turn.role, "text": turn.text} for turn in group.context],
         "responder": group.responder,
         "candidates": list(group.candidates),
         "labels": list(group.labels),
+        **({"scores": list(group.scores)} if group.scores else {}),
     }
-
-
-def _read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    for number, line in read_lines(path, bad_lines):
-        try:
-            yield from _parse_group(number, parse_json(line))
-        except json.JSONDecodeError as error:
-            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
-        except UnicodeEncodeError as error:
-            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
-        except ValueError as error:
-            bad_lines.report(path, number, str(error))
-
-
-def _parse_group(number: int, value: Any) -> list[Candidate]:
-    if not isinstance(value, dict):
-        raise ValueError('expected {"id", "context", "responder", "candidates", "labels"}')
-    name, responder = value.get("id"), value.get("responder")
-    if not isinstance(name, str) or not name or not isinstance(responder, str):
-        raise ValueError('expected "id" and "responder" to be texts')
-    turns, texts, labels = (value.get(key) for key in ("context", "candidates", "labels"))
-    if not isinstance(turns, list) or not all(map(_is_turn, turns)):
-        raise ValueError('expected "context" to be a list of {"role": text, "text": text}')
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError('expected "candidates" to be a list of texts')
-    if not isinstance(labels, list) or not all(type(k) is int and k in (0, 1) for k in labels):
-        raise ValueError('expected "labels" to be a list of 0 and 1')
-    if len(texts) != len(labels) or not texts:
-        raise ValueError(
-            f'expected a label for each candidate, found {len(texts)} "candidates" and '
-            f'{len(labels)} "labels"'
-        )
-    context = tuple(Utterance(turn["role"], turn["text"]) for turn in turns)
-    # JSON can spell characters that UTF-8 cannot hold.
-    "".join(
-        [name, responder, *texts, *itertools.chain(*((t.role, t.text) for t in context))]
-    ).encode()
-    return [
-        Candidate(number, label, context, text, responder, name)
-        for text, label in zip(texts, labels, strict=True)
-    ]
-
-
-def _is_turn(turn: object) -> bool:
-    return (
-        isinstance(turn, dict)
-        and isinstance(turn.get("role"), str)
-        and isinstance(turn.get("text"), str)
-    )
 
 
 CANDIDATE_FORMATS = {
     "jsonl": CandidateFormat(
-        _read_jsonl,
+        groups.read_candidates,
         '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} a line, as '
         "build_candidates writes them",
     ),

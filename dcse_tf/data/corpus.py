@@ -5,7 +5,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dcse_tf.data.dialogue import Session, Turn, drop_silent, join_turns
+from dcse_tf.data.dialogue import (
+    GivenCandidates,
+    Session,
+    Turn,
+    drop_silent,
+    fold_spaces,
+    join_turns,
+)
 from dcse_tf.data.formats import FORMATS, RawSession
 from dcse_tf.data.options import CorpusOptions
 from dcse_tf.input_files import BadLines, resolve_inputs
@@ -42,14 +49,28 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
     progress.close()
 
 
+# As the readers give them; a turn may be a plain tuple.
+RawTurns = tuple[str, Sequence[Turn]] | tuple[str, Sequence[Turn], GivenCandidates]
+
+
 def join_session(
-    raw: tuple[str, Sequence[Turn]], config: CorpusOptions, dropped: collections.Counter[str]
+    raw: RawTurns, config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """Makes a session of what a reader gave, and counts the utterances without text."""
-    session_id, turns = raw
+    """Makes a session of what a reader gave, and counts the utterances without text.
+
+    A response that candidates are given for is never joined to the turn before it.
+    """
+    session_id, turns, *given = raw
     heard = drop_silent(turns)
     dropped["empty_utterances"] += len(turns) - len(heard)
-    return join_turns(session_id, heard, config.join_consecutive)
+    if not given:
+        return join_turns(session_id, heard, config.join_consecutive)
+    before, response = (
+        join_turns(session_id, part, config.join_consecutive) for part in (heard[:-1], heard[-1:])
+    )
+    negatives = tuple(map(fold_spaces, given[0].negatives))
+    turns = before.turns + response.turns
+    return Session(session_id, turns, given[0]._replace(negatives=negatives))
 
 
 # A chunk ends with the session that reaches one of these. So many turns make the cost of calling
@@ -65,6 +86,7 @@ class Chunk(NamedTuple):
         session_ids: the id of each session.
         lengths: the number of turns of each session.
         roles, texts, intents: those of each turn.
+        given: the candidates of each session, or nothing if none has any.
     """
 
     session_ids: list[str]
@@ -72,12 +94,14 @@ class Chunk(NamedTuple):
     roles: list[str]
     texts: list[str]
     intents: list[tuple[str, ...]]
+    given: list[GivenCandidates]
 
-    def sessions(self) -> Iterator[tuple[str, list[Turn]]]:
-        """Yields (session id, turns) as the reader gave them."""
+    def sessions(self) -> Iterator[RawTurns]:
+        """Yields the sessions as the reader gave them."""
         turns = zip(self.roles, self.texts, self.intents)
-        for session_id, length in zip(self.session_ids, self.lengths):
-            yield session_id, list(itertools.islice(turns, length))
+        for number, (session_id, length) in enumerate(zip(self.session_ids, self.lengths)):
+            own = list(itertools.islice(turns, length))
+            yield (session_id, own, self.given[number]) if self.given else (session_id, own)
 
 
 def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
@@ -90,9 +114,9 @@ def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
 def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
     # The tuple of a turn is released at once. Thousands of them would set off garbage collections,
     # which look through all of TensorFlow and take longer than the reading.
-    chunk = Chunk([], [], [], [], [])
-    left = _CHARACTERS
-    for session_id, turns in sessions:
+    chunk = Chunk([], [], [], [], [], [])
+    left, negatives = _CHARACTERS, 0
+    for session_id, turns, *given in sessions:
         chunk.session_ids.append(session_id)
         chunk.lengths.append(len(turns))
         for role, text, intents in turns:
@@ -100,6 +124,10 @@ def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
             chunk.texts.append(text)
             chunk.intents.append(intents)
             left -= len(text)
-        if left <= 0 or len(chunk.texts) + len(chunk.lengths) >= _TURNS:
+        for candidates in given:
+            chunk.given.append(candidates)
+            negatives += len(candidates.negatives)
+            left -= sum(map(len, candidates.negatives))
+        if left <= 0 or len(chunk.texts) + len(chunk.lengths) + negatives >= _TURNS:
             break
     return chunk

@@ -20,12 +20,38 @@ class Utterance(NamedTuple):
 Turn = tuple[str, str, tuple[str, ...]]
 
 
+class GivenCandidates(NamedTuple):
+    """What a file gives beside the last turn of a session, which is then a true response.
+
+    Attributes:
+        dialogue: id of the dialogue that the session is a piece of.
+        negatives: other responses to the same context.
+        scores: a teacher's, of the true response and then of each negative; () if there are none.
+    """
+
+    dialogue: str
+    negatives: tuple[str, ...]
+    scores: tuple[float, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A dialogue: its turns in order."""
+    """A dialogue: its turns in order.
+
+    Attributes:
+        session_id: its id.
+        turns: its turns.
+        given: candidates for the last turn, where the corpus gives any.
+    """
 
     session_id: str
     turns: tuple[Utterance, ...]
+    given: GivenCandidates | None = None
+
+    @property
+    def dialogue(self) -> str:
+        """What sessions that are pieces of one dialogue share; the id of any other."""
+        return self.given.dialogue if self.given else self.session_id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +135,8 @@ def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
     """What `make_session` does once the silent utterances are dropped."""
     utterances: list[Utterance] = []
     for role, text, labels in turns:
-        intents = tuple(dict.fromkeys(map(_fold, labels))) if labels else ()
-        text = _fold(text)
+        intents = tuple(dict.fromkeys(map(fold_spaces, labels))) if labels else ()
+        text = fold_spaces(text)
         if join and utterances and utterances[-1].role == role:
             last = utterances[-1]
             together = tuple(dict.fromkeys(last.intents + intents))
@@ -120,7 +146,7 @@ def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
     return Session(session_id, tuple(utterances))
 
 
-def _fold(text: str) -> str:
+def fold_spaces(text: str) -> str:
     """Folds each run of white space, as `str.split` finds it, to one space."""
     # Most texts have nothing to fold: the space is the only white space that is printable.
     if "  " not in text and text.isprintable():

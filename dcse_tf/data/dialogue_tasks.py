@@ -20,15 +20,24 @@ Tensors = dict[str, tf.Tensor]
 AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
 
 
-def draw_dialogue(session: dict, seed: tf.Tensor, context_turns: int) -> dict:
+def draw_dialogue(
+    session: dict,
+    seed: tf.Tensor,
+    context_turns: int,
+    given: dict | None = None,
+    negatives: int = 0,
+) -> dict:
     """Draws a response of a session, and what the auxiliary tasks do to the dialogue up to it.
 
-    All draws are uniform (paper, footnote 1).
+    With given candidates nothing is drawn: the response is the last turn, which they are for. All
+    other draws are uniform (paper, footnote 1).
 
     Args:
         session: the features of a record, of at least two turns.
         seed: int64 `[2]`; it alone decides the draws.
         context_turns: most turns before the response.
+        given: of the record, see `parse_given`; None to leave them.
+        negatives: how many of the given are drawn, or all that there are if fewer; 0 for all.
 
     Returns:
         session: int64 scalar, fingerprint.
@@ -41,16 +50,19 @@ def draw_dialogue(session: dict, seed: tf.Tensor, context_turns: int) -> dict:
         hidden: int32, the turn to restore.
         odd: int32, the turn to replace.
         pair: int32 `[2]`, two different turns of one speaker; -1 where there are none.
+        negatives: only with given ones, int32 `[negatives, (tokens)]`, those that were drawn,
+            without [CLS] and [SEP].
     """
     seeds = tf.unstack(tf.random.split(seed, 7))
-    response = _draw_below(tf.shape(session["utterances"])[0] - 1, seeds[0]) + 1
+    last = tf.shape(session["utterances"])[0] - 1
+    response = _draw_below(last, seeds[0]) + 1 if given is None else last
     start = tf.maximum(response - context_turns, 0)
     speakers = session["speakers"]
     fate = tf.random.stateless_uniform([], seeds[2])
     turns = response + 1 - start
     own = tf.cast(speakers[start : response + 1] != speakers[response], tf.int32)
     utterances = session["utterances"][start : response + 1]
-    return {
+    sample = {
         "session": session["session"],
         "token_ids": strip_ends(session["token_ids"][start : response + 1]),
         "utterances": utterances,
@@ -61,6 +73,12 @@ def draw_dialogue(session: dict, seed: tf.Tensor, context_turns: int) -> dict:
         "odd": _draw_below(turns, seeds[4]),
         "pair": _draw_pair(speakers[start : response + 1], utterances, seeds[5:]),
     }
+    if given is not None:
+        places = tf.range(given["token_ids"].nrows())
+        order = tf.random.experimental.stateless_shuffle(places, seeds[0])
+        drawn = order[:negatives] if negatives else order
+        sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn))
+    return sample
 
 
 def _draw_below(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -91,9 +109,11 @@ class Dialogues:
         starts, ends: int32 `[batch]`, the turns of each dialogue in the list; the last is the
             response.
         session: int64 `[batch]`.
-        token_ids: int32 `[turns, (tokens)]`.
+        token_ids: int32 `[turns, (tokens)]`, and after the turns of all dialogues the negatives
+            that they were given.
         utterances: int64 `[turns]`.
         speakers: int32 `[turns]`.
+        negatives: int32 `[batch, (negatives)]`, places of those; None if none are given.
     """
 
     samples: dict
@@ -103,18 +123,26 @@ class Dialogues:
     token_ids: tf.RaggedTensor
     utterances: tf.Tensor
     speakers: tf.Tensor
+    negatives: tf.RaggedTensor | None = None
 
     @classmethod
     def of(cls, samples: dict) -> "Dialogues":
         splits = tf.cast(samples["utterances"].row_splits, tf.int32)
+        token_ids, negatives = samples["token_ids"].values, None
+        if "negatives" in samples:
+            given = samples["negatives"]
+            places = splits[-1] + tf.range(tf.cast(given.values.nrows(), tf.int32))
+            negatives = tf.RaggedTensor.from_row_splits(places, given.row_splits)
+            token_ids = tf.concat([token_ids, given.values], axis=0)
         return cls(
             samples,
             splits[:-1],
             splits[1:],
             samples["session"],
-            samples["token_ids"].values,
+            token_ids,
             samples["utterances"].values,
             samples["speakers"].values,
+            negatives,
         )
 
     @property
@@ -155,24 +183,30 @@ class Rows:
 
 
 def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) -> Rows:
-    """The true response of every context, then its negatives (section 2.2).
+    """The true response of every context, then its negatives (section 2.2), drawn or given.
 
     facts: labels float32 `[rows]`, 1 for the true response; weights 0 for a negative that was not
     found.
     """
     responses = dialogues.ends - 1
-    texts = tf.gather(dialogues.utterances, responses)
-    chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed)
-    width = tf.shape(chosen)[1]
+    if dialogues.negatives is None:
+        texts = tf.gather(dialogues.utterances, responses)
+        chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed)
+        candidates = tf.gather(responses, chosen)
+    else:
+        given = dialogues.negatives.to_tensor(-1, shape=[None, negatives or None])
+        candidates = tf.concat([responses[:, None], given], axis=1)
+        mask = candidates >= 0
+        candidates = tf.where(mask, candidates, responses[:, None])
+    width = tf.shape(candidates)[1]
     contexts = tf.ragged.range(dialogues.starts, responses)
     owners = tf.repeat(tf.range(dialogues.count), width)
-    candidates = tf.gather(responses, tf.reshape(chosen, [-1]))
     labels = tf.one_hot(tf.zeros([dialogues.count], tf.int32), width)
     facts = {
         "labels": tf.reshape(labels, [-1]),
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
     }
-    second = tf.RaggedTensor.from_tensor(candidates[:, None])
+    second = tf.RaggedTensor.from_tensor(tf.reshape(candidates, [-1, 1]))
     return Rows(tf.gather(contexts, owners), second, False, facts)
 
 

@@ -39,8 +39,26 @@ class Index:
 
 
 @dataclasses.dataclass(frozen=True)
+class Given:
+    """Counts of the candidates that a split's sessions give for their last turns.
+
+    Attributes:
+        negatives: of all sessions.
+        most: negatives of the session that has most.
+        scored: sessions with a teacher's scores.
+    """
+
+    negatives: int
+    most: int
+    scored: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Split:
-    """Counts of one split. Tokens include [CLS] and [SEP], after truncation."""
+    """Counts of one split. Tokens include [CLS] and [SEP], after truncation.
+
+    `given` is None if no session gives candidates; they are not among the utterances and tokens.
+    """
 
     sessions: int
     utterances: int
@@ -48,6 +66,7 @@ class Split:
     truncated_utterances: int
     shards: tuple[Shard, ...]
     index: Index
+    given: Given | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +100,9 @@ class Corpus:
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
+    for split in content["splits"].values():
+        if split["given"] is None:
+            del split["given"]
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / FILE_NAME).write_text(text, encoding="utf-8")
 
@@ -125,7 +147,9 @@ def _parse(content: dict[str, Any], path: pathlib.Path) -> Manifest:
     splits = {}
     for name, value in content["splits"].items():
         shards = tuple(Shard(**shard) for shard in value["shards"])
-        splits[name] = Split(**{**value, "shards": shards, "index": Index(**value["index"])})
+        given = Given(**value["given"]) if "given" in value else None
+        index = Index(**value["index"])
+        splits[name] = Split(**{**value, "shards": shards, "index": index, "given": given})
         for file_name in (*(shard.name for shard in shards), splits[name].index.name):
             plain_name(file_name, path)
     return Manifest(**{**content, "splits": splits})

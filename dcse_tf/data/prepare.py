@@ -5,15 +5,16 @@ import contextlib
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from absl import logging
 
+from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import read_raw_sessions, read_sessions, split_into_chunks
-from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
+from dcse_tf.data.manifest import SPLITS, Manifest, Split, write_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.processes import available_processors, map_in_order
-from dcse_tf.data.records import ChunkSerializer, SplitWriter, assign_split
+from dcse_tf.data.records import SplitWriter, assign_split
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
@@ -69,7 +70,7 @@ class _TrainTexts:
         # Only to hold the limit: what is left out is counted when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
-            if assign_split(session.session_id, self.config) == "train":
+            if assign_split(session.dialogue, self.config) == "train":
                 yield from (turn.text for turn in session.turns)
 
 
@@ -95,6 +96,7 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
             for name, records in result.splits.items():
                 writers[name].write(records)
     splits = {name: writer.finish() for name, writer in writers.items()}
+    _check_given(config, splits)
     if not splits["train"].sessions:
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
@@ -111,3 +113,15 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
         dropped={**dropped, "bad_lines": bad_lines.count},
         settings=settings,
     )
+
+
+def _check_given(config: PrepareOptions, splits: Mapping[str, Split]) -> None:
+    """Refuses a corpus of which only some files have scores; the readers look within a file."""
+    given = [split.given for split in splits.values() if split.given]
+    scored = sum(each.scored for each in given)
+    sessions = sum(split.sessions for split in splits.values() if split.given)
+    if scored not in (0, sessions):
+        raise InputError(
+            f"`input`={','.join(config.input)}: {scored} of {sessions} groups have scores; "
+            "expected all or none"
+        )

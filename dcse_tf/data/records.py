@@ -1,6 +1,5 @@
 """TFRecords of sessions: written in shards, read back, and checked when they do not parse."""
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -14,13 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.corpus import Chunk, join_session
 from dcse_tf.data.dialogue import Session, session_to_dict
-from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split
+from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import hash_number
-from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
 
 _SESSION_ID = "session_id"
 _FEATURES = {
@@ -29,6 +26,13 @@ _FEATURES = {
     "lengths": tf.io.RaggedFeature(tf.int64),
     "utterances": tf.io.RaggedFeature(tf.int64),
     "speakers": tf.io.RaggedFeature(tf.int64),
+}
+# Only where a corpus gives candidates.
+_GIVEN_FEATURES = {
+    "given_token_ids": tf.io.RaggedFeature(tf.int64),
+    "given_lengths": tf.io.RaggedFeature(tf.int64),
+    "given_utterances": tf.io.RaggedFeature(tf.int64),
+    "given_scores": tf.io.RaggedFeature(tf.float32),
 }
 
 
@@ -40,36 +44,69 @@ def _integers(digests: Sequence[bytes]) -> list[int]:
     return np.frombuffer(b"".join(digests), "<i8").tolist()
 
 
+def _fingerprint_texts(token_ids: np.ndarray, lengths: Sequence[int]) -> list[int]:
+    """Of token ids one after another, a fingerprint a text."""
+    content = token_ids.astype("<i4").tobytes()
+    ends = [4 * end for end in itertools.accumulate(lengths)]
+    return _integers([_digest64(content[start:end]) for start, end in zip([0, *ends], ends)])
+
+
+class GivenTokens(NamedTuple):
+    """The candidates of a session, tokenised.
+
+    Attributes:
+        dialogue: as in `GivenCandidates`.
+        token_ids: int `[tokens]`, of all negatives one after another, with [CLS] and [SEP].
+        lengths: number of tokens of each.
+        scores: as in `GivenCandidates`.
+    """
+
+    dialogue: str
+    token_ids: np.ndarray
+    lengths: Sequence[int]
+    scores: Sequence[float]
+
+
 def serialize_session(
-    session_id: str, token_ids: np.ndarray, lengths: Sequence[int], roles: Sequence[str]
+    session_id: str,
+    token_ids: np.ndarray,
+    lengths: Sequence[int],
+    roles: Sequence[str],
+    given: GivenTokens | None = None,
 ) -> bytes:
     """The record of a session, a tf.train.Example; the same bytes in every process.
 
     Besides the token ids it holds fingerprints of 64 bits each: `session` is that of the session's
-    id, `utterances` are those of each turn's token ids. To the encoder, turns with equal token ids
-    are one text. Equal fingerprints therefore mark what is encoded only once, and what cannot be a
-    negative. `speakers` numbers the roles of a session in the order in which they first speak.
+    id, or of its dialogue's if that is given; `utterances` are those of each turn's token ids. To
+    the encoder, turns with equal token ids are one text. Equal fingerprints therefore mark what is
+    encoded only once, and what cannot be a negative. `speakers` numbers the roles of a session in
+    the order in which they first speak.
 
     Args:
         session_id: the session's id.
         token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
         lengths: number of tokens of each turn.
         roles: who speaks each turn.
+        given: candidates for the last turn, if the corpus gives any.
     """
-    content = token_ids.astype("<i4").tobytes()
-    ends = [4 * end for end in itertools.accumulate(lengths)]
-    fingerprints = [_digest64(content[start:end]) for start, end in zip([0, *ends], ends)]
-
+    dialogue = given.dialogue if given else session_id
     example = tf.train.Example()
     features = example.features.feature
     # Extending lists in place is twice as fast as passing arrays and messages to protobuf.
     features[_SESSION_ID].bytes_list.value.append(session_id.encode())
-    features["session"].int64_list.value.extend(_integers([_digest64(session_id.encode())]))
+    features["session"].int64_list.value.extend(_integers([_digest64(dialogue.encode())]))
     features["token_ids"].int64_list.value.extend(token_ids.tolist())
     features["lengths"].int64_list.value.extend(lengths)
-    features["utterances"].int64_list.value.extend(_integers(fingerprints))
+    fingerprints = _fingerprint_texts(token_ids, lengths)
+    features["utterances"].int64_list.value.extend(fingerprints)
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
     features["speakers"].int64_list.value.extend(numbers[role] for role in roles)
+    if given:
+        fingerprints = _fingerprint_texts(given.token_ids, given.lengths)
+        features["given_token_ids"].int64_list.value.extend(given.token_ids.tolist())
+        features["given_lengths"].int64_list.value.extend(given.lengths)
+        features["given_utterances"].int64_list.value.extend(fingerprints)
+        features["given_scores"].float_list.value.extend(given.scores)
 
     # Otherwise the order of a map's entries would differ between processes.
     return example.SerializeToString(deterministic=True)
@@ -96,6 +133,27 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         "token_ids": token_ids,
         "utterances": features["utterances"],
         "speakers": tf.cast(features["speakers"], tf.int32),
+    }
+
+
+def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The candidates that a record gives for its last turn.
+
+    Args:
+        record: a scalar string that `serialize_session` made.
+
+    Returns:
+        token_ids: int32 `[negatives, (tokens)]`, ragged; no rows where the record gives none.
+        utterances: int64 `[negatives]`, fingerprints of the token ids.
+        scores: float32 `[1 + negatives]`, a teacher's, of the last turn and then of each negative;
+            empty where there are none.
+    """
+    features = tf.io.parse_single_example(record, _GIVEN_FEATURES)
+    token_ids = tf.cast(features["given_token_ids"], tf.int32)
+    return {
+        "token_ids": tf.RaggedTensor.from_row_lengths(token_ids, features["given_lengths"]),
+        "utterances": features["given_utterances"],
+        "scores": features["given_scores"],
     }
 
 
@@ -134,6 +192,8 @@ class SplitRecords:
         texts: each session as a line of JSON; None for a split whose texts are not written.
         turns: number of turns of each session.
         tokens, truncated: counts over all sessions, as in `Split`.
+        negatives: number of negatives of each session that gives any.
+        scored: how many of these have a teacher's scores.
     """
 
     texts: list[str] | None
@@ -141,9 +201,16 @@ class SplitRecords:
     turns: list[int] = dataclasses.field(default_factory=list)
     tokens: int = 0
     truncated: int = 0
+    negatives: list[int] = dataclasses.field(default_factory=list)
+    scored: int = 0
 
     def add(
-        self, session: Session, token_ids: np.ndarray, lengths: Sequence[int], truncated: int
+        self,
+        session: Session,
+        token_ids: np.ndarray,
+        lengths: Sequence[int],
+        truncated: int,
+        given: GivenTokens | None = None,
     ) -> None:
         """Adds a session.
 
@@ -152,9 +219,13 @@ class SplitRecords:
             token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
             lengths: number of tokens of each turn.
             truncated: number of turns that were cut.
+            given: candidates for the last turn, if the corpus gives any.
         """
         roles = [turn.role for turn in session.turns]
-        self.records.append(serialize_session(session.session_id, token_ids, lengths, roles))
+        self.records.append(serialize_session(session.session_id, token_ids, lengths, roles, given))
+        if given:
+            self.negatives.append(len(given.lengths))
+            self.scored += bool(given.scores)
         if self.texts is not None:
             self.texts.append(json.dumps(session_to_dict(session), ensure_ascii=False) + "\n")
         self.turns.append(len(lengths))
@@ -178,6 +249,7 @@ class SplitWriter:
             (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") if texts else None
         )
         self.sessions = self.utterances = self.tokens = self.truncated = 0
+        self._given = Given(0, 0, 0)
 
     def write(self, sessions: SplitRecords) -> None:
         with self._named_faults():
@@ -191,6 +263,11 @@ class SplitWriter:
         self.utterances += sum(sessions.turns)
         self.tokens += sessions.tokens
         self.truncated += sessions.truncated
+        self._given = Given(
+            self._given.negatives + sum(sessions.negatives),
+            max(self._given.most, *sessions.negatives, 0),
+            self._given.scored + sessions.scored,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -222,7 +299,8 @@ class SplitWriter:
         """Writes the index, once all is closed; returns the split's entry of the manifest."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
         index = self._blocks.write(self._folder / self._index_name)
-        return Split(self.sessions, self.utterances, self.tokens, self.truncated, shards, index)
+        counts = self.sessions, self.utterances, self.tokens, self.truncated
+        return Split(*counts, shards, index, self._given if self._given.negatives else None)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
@@ -230,96 +308,14 @@ def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
     return [str(folder / shard.name) for shard in split.shards]
 
 
-def assign_split(session_id: str, config: PrepareOptions) -> str:
-    """The split of a session. It depends only on the id and the seed, not on other sessions."""
-    position = hash_number(f"{config.seed}:{session_id}") / 2**64
+def assign_split(dialogue: str, config: PrepareOptions) -> str:
+    """The split of a dialogue. It depends only on the id and the seed, not on other dialogues."""
+    position = hash_number(f"{config.seed}:{dialogue}") / 2**64
     if position < config.dev_fraction:
         return "dev"
     if position < config.dev_fraction + config.test_fraction:
         return "test"
     return "train"
-
-
-class ChunkRecords(NamedTuple):
-    """What a chunk of sessions becomes.
-
-    Attributes:
-        splits: the records of each split, in the order of the sessions.
-        content: the JSON of all sessions that are kept, for the fingerprint of the corpus.
-        dropped: how many sessions and utterances are left out, by the reason.
-    """
-
-    splits: dict[str, SplitRecords]
-    content: bytes
-    dropped: collections.Counter[str]
-
-
-class ChunkSerializer:
-    """Joins, filters, tokenises and serialises the sessions of a chunk.
-
-    What becomes of a session depends on no other session, so chunks can be shared among processes.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
-        self._config = config
-        tokenizer = Tokenizer(vocabulary)
-        # With one token more than is kept it shows which texts have to be cut.
-        longest = config.max_sequence_length + 1
-        self._tokenize = tf.function(
-            lambda texts: tokenizer.tokenize(texts, longest),
-            input_signature=[tf.TensorSpec([None], tf.string)],
-        )
-
-    def __call__(self, chunk: Chunk) -> ChunkRecords:
-        dropped: collections.Counter[str] = collections.Counter()
-        sessions = [join_session(raw, self._config, dropped) for raw in chunk.sessions()]
-
-        # One call for all texts: the cost of a call is that of many texts.
-        texts = [turn.text for session in sessions for turn in session.turns]
-        token_ids, lengths, cut = self._cut(self._tokenize(tf.constant(texts, tf.string)))
-        places = np.concatenate([[0], np.cumsum(lengths)])
-
-        splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
-        content = []
-        end = 0
-        for session in sessions:
-            start, end = end, end + len(session.turns)
-            kept, kept_lengths = _drop_turns_without_tokens(session, lengths[start:end].tolist())
-            dropped["empty_utterances"] += len(session.turns) - len(kept.turns)
-            if len(kept.turns) < self._config.min_turns:
-                dropped["short_sessions"] += 1
-                continue
-            content.append(json.dumps(session_to_dict(kept)).encode())
-            splits[assign_split(kept.session_id, self._config)].add(
-                kept,
-                token_ids[places[start] : places[end]],
-                kept_lengths,
-                int(cut[start:end].sum()),
-            )
-        return ChunkRecords(splits, b"".join(content), dropped)
-
-    def _cut(self, ids: tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cuts the token ids of turns, `[turns, (tokens)]`, to the greatest length.
-
-        Returns:
-            int32 `[tokens]`, the token ids of all turns, one after another;
-            int64 `[turns]`, how many each has, 0 if there is nothing between [CLS] and [SEP];
-            bool `[turns]`, whether the turn is cut.
-        """
-        splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
-        lengths = np.diff(splits)
-        read, cut = lengths > 2, lengths > limit
-        kept = np.repeat(read, lengths)
-        kept[splits[1:][cut] - 2] = False  # the token before [SEP]
-        return ids.values.numpy()[kept], np.where(read, np.minimum(lengths, limit), 0), cut
-
-
-def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
-    """The session and its lengths without the turns that the tokenizer finds nothing in."""
-    if 0 not in lengths:
-        return session, lengths
-    turns = tuple(turn for turn, length in zip(session.turns, lengths) if length)
-    return Session(session.session_id, turns), [length for length in lengths if length]
 
 
 def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
@@ -349,7 +345,15 @@ def count_records(path: str) -> int:
     count = 0
     try:
         for record in tf.data.TFRecordDataset(path):
-            session = parse_session(record)
+            session, given = parse_session(record), parse_given(record)
+            negatives = int(given["token_ids"].nrows())
+            if len(given["utterances"]) != negatives or len(given["scores"]) not in (
+                0,
+                1 + negatives,
+            ):
+                raise InputError(
+                    f"{path}: record {count + 1}: not one fingerprint and score a candidate"
+                )
             turns = {session[name].shape[0] for name in ("utterances", "speakers")}
             if turns != {int(session["token_ids"].nrows())}:
                 raise InputError(

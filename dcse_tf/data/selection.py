@@ -29,11 +29,12 @@ class SelectionForm:
 
     Attributes:
         context_turns: most turns before the response.
-        negatives: responses of other sessions for each true one.
+        negatives: other responses for each true one.
         auxiliary: those of `AUXILIARY_TASKS` that take part.
         speakers: whether tokens are marked by who speaks.
         rule: ids and lengths of the sequences.
         mask_id: id of [MASK].
+        given: whether the negatives are those that the corpus gives, not other sessions' responses.
     """
 
     context_turns: int
@@ -42,6 +43,7 @@ class SelectionForm:
     speakers: bool
     rule: PairRule
     mask_id: int
+    given: bool = False
 
     @property
     def turns(self) -> int:

@@ -24,6 +24,7 @@ from dcse_tf.data.batch import (
 )
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.dialogue_tasks import draw_dialogue
+from dcse_tf.data.given import pad_given
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.post_training import (
@@ -31,7 +32,13 @@ from dcse_tf.data.post_training import (
     draw_example,
     make_post_training_batches,
 )
-from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances, shard_paths
+from dcse_tf.data.records import (
+    parse_given,
+    parse_session,
+    parse_session_ids,
+    parse_utterances,
+    shard_paths,
+)
 from dcse_tf.data.selection import SelectionForm, make_selection_batches
 from dcse_tf.model.layout import Layout, lay_out
 
@@ -253,12 +260,15 @@ class BatchForm:
         session_turns: "dense": most turns of a run.
         context_tokens: if given, the turns of a context become one sequence of at most so many
             tokens, see `flatten_contexts`.
+        given: most negatives that a session of the corpus gives, for what a teacher says of them;
+            0 to leave them. Not with "dense". The response is then a session's last turn.
     """
 
     name: str
     negatives: int
     session_turns: int = 0
     context_tokens: int = 0
+    given: int = 0
 
 
 def make_contrastive_dataset(
@@ -280,6 +290,9 @@ def make_contrastive_dataset(
         session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
         if is_dense:
             return step, cut_session(session, draw, form.session_turns)
+        if form.given:
+            given = pad_given(parse_given(record), form.given, longest)
+            return step, make_sample(session, draw, context, longest, given)
         return step, make_sample(session, draw, context, longest)
 
     def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
@@ -314,16 +327,18 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
     candidates = 1 + (min(form.negatives, rows) or rows)
 
     # A table holds no more than what its rows use...
-    used = own * ((1 if form.context_tokens else context.slots) + candidates)
+    given = 1 + form.given if form.given else 0
+    used = own * ((1 if form.context_tokens else context.slots) + candidates + given)
     # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
     # each row, with "unique" context and response. Contexts in one sequence are entries beside
-    # the responses.
+    # the responses, and so are given candidates.
     distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
     if form.context_tokens:
         distinct = dict.fromkeys(distinct, rows + own)
-    utterances = min(used, distinct.get(form.name, used))
+    utterances = min(used, distinct.get(form.name, used) + own * form.given)
 
-    return Shapes(own, candidates, utterances, max(longest, form.context_tokens))
+    tokens = max(longest, form.context_tokens)
+    return Shapes(own, candidates, utterances, tokens, given)
 
 
 def make_masked_lm_dataset(
@@ -384,12 +399,13 @@ def make_selection_dataset(
     """
 
     def draw(session: dict, seed: tf.Tensor) -> dict:
-        return draw_dialogue(session, seed, form.context_turns)
+        given = session.get("given")
+        return draw_dialogue(session, seed, form.context_turns, given, form.negatives)
 
     def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
         return make_selection_batches(samples, form, seed, stream.replicas, stream.layout)
 
-    return _batch_sessions(corpus, split, stream, draw, assemble)
+    return _batch_sessions(corpus, split, stream, draw, assemble, form.given)
 
 
 def make_post_training_dataset(
@@ -415,6 +431,7 @@ def _batch_sessions(
     stream: Stream,
     draw: Callable[[dict, tf.Tensor], dict],
     assemble: Callable[[dict, tf.Tensor], list[dict]],
+    given: bool = False,
 ) -> tf.data.Dataset:
     """Batches of what is drawn from sessions.
 
@@ -422,10 +439,14 @@ def _batch_sessions(
         corpus, split, stream: what is read, and how.
         draw: what a session draws from itself, by the features of its record and a seed.
         assemble: makes the batches of a step of what its sessions drew, batched, and a seed.
+        given: whether a session's features have also "given", see `parse_given`.
     """
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        return step, draw(parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES))
+        session: dict = parse_session(record)
+        if given:
+            session["given"] = parse_given(record)
+        return step, draw(session, fold_seed(stream.seed, epoch, index, SAMPLES))
 
     def collect(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
         return tuple(assemble(samples, fold_seed(stream.seed, steps[0], BATCHES)))

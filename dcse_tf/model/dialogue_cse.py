@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -13,8 +14,14 @@ from keras import ops
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import TokenCentering, initialize_weights
 from dcse_tf.model.checkpoints import write_tensor_file
-from dcse_tf.model.layout import Layout, build_table_encoder, index_inputs, table_inputs
-from dcse_tf.model.losses import NTXent
+from dcse_tf.model.layout import (
+    Layout,
+    build_table_encoder,
+    given_inputs,
+    index_inputs,
+    table_inputs,
+)
+from dcse_tf.model.losses import Distillation, NTXent
 from dcse_tf.model.matching import (
     AttentiveGramSimilarity,
     AttentiveTurnAggregation,
@@ -77,11 +84,16 @@ class Objective:
         attention: weights of the turns (I1); None for their mean (I2).
         cosine_weight: share of the plain cosine's loss in the loss, the rest being the matching
             similarity's; from 0, the paper's, to 1, nothing else. Not in the paper between them.
+        distillation_weight: share in the loss of what a teacher says of given candidates, the rest
+            being the contrast with negatives; from 0 to 1. Not in the paper.
+        teacher_temperature: of the teacher's logits.
     """
 
     temperature: float
     attention: TurnAttention | None = None
     cosine_weight: float = 0.0
+    distillation_weight: float = 0.0
+    teacher_temperature: float = 1.0
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
@@ -155,21 +167,37 @@ def build_dialogue_cse(
     Returns:
         A functional model from the tensors of `lay_out`, context_index, turn_mask,
         candidate_index and candidate_mask to {"similarity": float32 `[batch, candidates]`,
-        "loss": float32 `[batch]`}.
+        "loss": float32 `[batch]`}. With a distillation weight also from given_index, given_mask and
+        teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
+        "distillation_loss": float32 `[batch]`}.
     """
     inputs, index = table_inputs(layout), index_inputs()
+    given = given_inputs() if objective.distillation_weight else {}
     table = build_table_encoder(backbone, layout, centering)(dict(inputs))
     used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
     nt_xent = NTXent(objective.temperature, dtype="float32", name="nt_xent")
-    # Weight, similarity, loss; what is reported first.
-    parts: list[tuple[float, keras.KerasTensor, keras.KerasTensor]] = []
-    for weight, layer in _similarities(objective):
-        all_pairs = layer(*used)
-        similarity = ops.take_along_axis(all_pairs, index["candidate_index"], axis=1)
-        parts.append((weight, similarity, nt_xent(similarity, index["candidate_mask"])))
-    loss = sum(weight * loss for weight, _, loss in parts)
-    outputs = {"similarity": parts[0][1], "loss": loss}
-    return keras.Model({**inputs, **index}, outputs, name="dialogue_cse")
+    weights, all_pairs = zip(*((w, layer(*used)) for w, layer in _similarities(objective)))
+    similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in all_pairs]
+    loss = _mix(weights, [nt_xent(x, index["candidate_mask"]) for x in similarities])
+    # What is reported is the first.
+    outputs = {"similarity": similarities[0], "loss": loss}
+    if given:
+        similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in all_pairs]
+        teach = Distillation(
+            objective.temperature,
+            objective.teacher_temperature,
+            dtype="float32",
+            name="distillation",
+        )
+        taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
+        outputs |= {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
+        share = objective.distillation_weight
+        outputs["loss"] = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
+    return keras.Model({**inputs, **index, **given}, outputs, name="dialogue_cse")
+
+
+def _mix(weights: Sequence[float], losses: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    return sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
 
 
 def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]]:

@@ -5,7 +5,7 @@ imported inside the functions.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
@@ -15,6 +15,8 @@ from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+    from dcse_tf.data.manifest import Manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +48,46 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         minimum=0.0,
         maximum=1.0,
     )
+    distillation_weight: float = option(
+        0.0,
+        "Share of the loss that learns a teacher's scores of given candidates: the cross entropy "
+        "of its softmax over a response's candidates and the similarities'. It needs a corpus "
+        "prepared from candidates with scores, as score_candidates writes them; the response of a "
+        "session is then its last turn, not a drawn one. 0: none.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    teacher_temperature: float = option(
+        1.0,
+        "With `distillation_weight`: what the teacher's scores are divided by; the higher, the "
+        "softer its choice.",
+        minimum=1e-4,
+    )
 
     def check(self) -> None:
         super().check()
+        if self.distillation_weight and self.batch_form == "dense":
+            self.refuse(
+                "batch_form",
+                "candidates are given for one response a session, so `distillation_weight` needs "
+                "unique or plain",
+            )
+        if self.is_given("teacher_temperature") and not self.distillation_weight:
+            self.refuse("teacher_temperature", "has no meaning without `distillation_weight`")
         if self.aggregation != "mean" and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
+
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        if self.distillation_weight:
+            given = manifest.splits["train"].given
+            if not given or not given.scored:
+                self.refuse(
+                    "distillation_weight",
+                    f"{self.data_dir} has {'candidates without' if given else 'no candidates with'}"
+                    " a teacher's scores; expected what prepare_data made of a file that "
+                    "score_candidates wrote",
+                )
+        return super().resolve(manifest, positions)
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
@@ -69,7 +106,13 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     from dcse_tf.tasks.shared import make_layout
 
     options, parts = setup.options, setup.parts
-    objective = Objective(options.temperature, parts.attention, options.cosine_weight)
+    objective = Objective(
+        options.temperature,
+        parts.attention,
+        options.cosine_weight,
+        options.distillation_weight,
+        options.teacher_temperature,
+    )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
 
@@ -78,18 +121,27 @@ def _make_dataset(
 ) -> "tf.data.Dataset":
     from dcse_tf.tasks.shared import make_dialogue_dataset
 
-    return make_dialogue_dataset(setup, first_step, replicas)
+    given = setup.manifest.splits["train"].given if setup.options.distillation_weight else None
+    return make_dialogue_dataset(setup, first_step, replicas, given=given.most if given else 0)
 
 
 def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     """Sums over the rows of a batch: the loss of equation 8, and what tells how it goes.
 
     accuracy: the positive is above every negative; equal is not above. positive_similarity, and
-    negative_similarity as the mean over a row's negatives.
+    negative_similarity as the mean over a row's negatives. With a teacher, distillation_loss, its
+    part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
+    one is first.
     """
-    from dcse_tf.tasks.shared import sum_rows
+    from dcse_tf.tasks.shared import sum_rows, sum_taught_rows
 
-    return sum_rows(model(batch, training=True), "similarity", batch)
+    outputs = model(batch, training=True)
+    sums = sum_rows(outputs, "similarity", batch)
+    return {**sums, **sum_taught_rows(outputs, batch)} if "given_mask" in batch else sums
+
+
+def _list_taught_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
+    return ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
 
 
 register_task(
@@ -100,6 +152,7 @@ register_task(
         make_dataset=_make_dataset,
         compute_loss=compute_contrastive_loss,
         metrics=("accuracy", "positive_similarity", "negative_similarity"),
+        more_metrics=_list_taught_metrics,
         similarities=("matching", "cosine"),
         build_parts=_build_parts,
     )

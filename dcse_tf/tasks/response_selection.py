@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import keras_hub
     import tensorflow as tf
 
+    from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.selection import SelectionForm
     from dcse_tf.model.cross_encoder import HeadShape, Reading
 
@@ -54,6 +55,14 @@ class ResponseSelectionOptions(SequenceOptions):
     lstm_units: int = option(300, "dual_lstm and esim: width of each LSTM.", minimum=1)
     lstm_embedding_size: int = option(
         300, "dual_lstm and esim: width of the token embeddings.", minimum=1
+    )
+    negatives_from: str = option(
+        "batch",
+        "Where negatives are from. batch: responses of the other sessions of the batch; given: up "
+        "to `negatives` of those that the corpus gives for a response, drawn anew at every visit. "
+        "It must be prepared from a format with candidates, and the response of a session is then "
+        "its last turn, not a drawn one.",
+        choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
         _AUXILIARY,
@@ -113,7 +122,7 @@ class ResponseSelectionOptions(SequenceOptions):
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
             self.refuse("auxiliary", f"{_NO_TASK} stands alone")
         most = self.global_batch_size - 1
-        if max(1, self.negatives) > most:
+        if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
                 "negatives",
                 f"they come from the other sessions of the batch, so at most `global_batch_size` - "
@@ -123,6 +132,15 @@ class ResponseSelectionOptions(SequenceOptions):
     def dev_scores(self) -> list[str]:
         names = [f"dev/{name}" for name in _list_accuracies(self)] if self.dev_samples else []
         return [*super().dev_scores(), *names]
+
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        if self.negatives_from == "given" and not manifest.splits["train"].given:
+            self.refuse(
+                "negatives_from",
+                f"{self.data_dir} gives no candidates; expected a corpus that prepare_data made of "
+                "a `format` with candidates",
+            )
+        return super().resolve(manifest, positions)
 
 
 def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
@@ -142,6 +160,7 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         options.speaker_embeddings,
         make_rule(setup.vocabulary, *options.segment_tokens),
         setup.vocabulary.index("[MASK]"),
+        options.negatives_from == "given",
     )
 
 

@@ -64,7 +64,11 @@ def build_centering(options: ContrastOptions, dim: int) -> EncoderParts:
 
 
 def make_dialogue_dataset(
-    setup: Setup[BatchOptions], first_step: int, replicas: int, context_tokens: int = 0
+    setup: Setup[BatchOptions],
+    first_step: int,
+    replicas: int,
+    context_tokens: int = 0,
+    given: int = 0,
 ) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives.
 
@@ -73,9 +77,12 @@ def make_dialogue_dataset(
         first_step: the step, from 0, whose batch comes first.
         replicas: batches a step.
         context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
+        given: see `BatchForm`.
     """
     options = setup.options
-    form = BatchForm(options.batch_form, options.negatives, options.session_turns, context_tokens)
+    form = BatchForm(
+        options.batch_form, options.negatives, options.session_turns, context_tokens, given
+    )
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(setup.corpus, form, options.context, stream)
 
@@ -260,10 +267,9 @@ def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
         any negative has nothing to tell apart: it is counted, and has no part in the sums.
     """
     values, negative_mask = outputs[name], batch["candidate_mask"][:, 1:]
-    # A row without a positive only fills the batch up.
     real = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
     count = tf.reduce_sum(tf.cast(negative_mask, tf.float32), axis=1)
-    rows = real * tf.cast(count > 0.0, tf.float32)
+    rows = _weigh_rows(batch)
 
     negatives = tf.where(negative_mask, values[:, 1:], 0.0)
     mean_negative = tf.reduce_sum(negatives, axis=1) / tf.maximum(count, 1.0)
@@ -306,3 +312,29 @@ def start_from_vectors(
         vectors.matrix.shape[1],
         embeddings.shape[1],
     )
+
+
+def _weigh_rows(batch: Tensors) -> tf.Tensor:
+    """1 for the rows that count, 0 for those without a negative, float32 `[rows]`."""
+    mask = batch["candidate_mask"]
+    # A row without a positive only fills the batch up.
+    return tf.cast(mask[:, 0] & tf.reduce_any(mask[:, 1:], axis=1), tf.float32)
+
+
+def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
+    """Sums over the rows that count: what a teacher's scores cost, and how often it is followed.
+
+    Args:
+        outputs: of the training model: distillation_loss `[rows]` and given_similarity
+            `[rows, given]`.
+        batch: as `make_batches` gives it, with given candidates.
+    """
+    rows, mask = _weigh_rows(batch), batch["given_mask"]
+    chosen, best = (
+        tf.argmax(tf.where(mask, values, tf.float32.min), axis=1)
+        for values in (outputs["given_similarity"], batch["teacher_scores"])
+    )
+    return {
+        "distillation_loss": tf.reduce_sum(outputs["distillation_loss"] * rows),
+        "teacher_agreement": tf.reduce_sum(tf.cast(chosen == best, tf.float32) * rows),
+    }

@@ -236,7 +236,8 @@ class Rivals:
         true = response.session.turns[response.turn]
         rivals = [self.pool.texts[place] for place in (*places, *drawn)]
         labels = (1, *[0] * self.count)
-        group = CandidateGroup(name, context, (true.text, *rivals), labels, true.role)
+        dialogue = response.session.session_id
+        group = CandidateGroup(name, context, (true.text, *rivals), labels, true.role, dialogue)
         return group, len(drawn)
 
 

@@ -172,6 +172,58 @@ class BuildCandidatesOptions(CorpusOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class ScoreCandidatesOptions(Options):
+    """Adds a re-ranker's scores to grouped candidates, for an encoder to be taught by them."""
+
+    model: str = option(
+        "",
+        "Re-ranker: the run directory of a response_selection training, a checkpoint folder, "
+        "package:NAME or a hub name.",
+        required=True,
+        reads=True,
+    )
+    input: str = option(
+        "",
+        "File of groups: contexts with their responses and negatives.",
+        required=True,
+        files=True,
+    )
+    format: str = option(
+        "candidates",
+        "Format of the input, one that has candidates.",
+        choices=FORMATS,
+    )
+    output: str = option(
+        "",
+        "The JSON Lines file to write, a group with its scores a line. If the job is stopped, the "
+        "same command resumes it.",
+        required=True,
+        writes=True,
+    )
+    batch_tokens: int = option(4096, "Tokens scored at a time, padding counted.", minimum=1)
+    compute_dtype: str = option(
+        "float32",
+        "What the re-ranker computes in; scores are float32 either way.",
+        choices=("float32", "bfloat16"),
+    )
+    block_size: int = option(
+        1000, "Groups scored and written at a time; a block is what a resumed job keeps.", minimum=1
+    )
+    max_bad_lines: int = option(
+        0, "Bad lines that are skipped, named and counted before the job stops.", minimum=0
+    )
+    overwrite: bool = option(
+        False, "Replace `output` if it exists, and start anew instead of resuming."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not FORMATS[self.format].has_candidates:
+            known = ", ".join(name for name, entry in FORMATS.items() if entry.has_candidates)
+            self.refuse("format", f"has no candidates; expected one of {known}")
+
+
+@dataclasses.dataclass(frozen=True)
 class BuildStsOptions(LabelledOptions):
     """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
 

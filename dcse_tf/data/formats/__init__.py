@@ -21,12 +21,13 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
 
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import GivenCandidates, Utterance
 from dcse_tf.data.formats import (
     chitchat,
     crosswoz,
     dialoguecse,
     ecd,
+    groups,
     jddc,
     jsonl,
     mdc,
@@ -36,7 +37,8 @@ from dcse_tf.data.formats import (
 )
 from dcse_tf.input_files import BadLines
 
-RawSession = tuple[str, list[Utterance]]
+# An id and utterances, and of some formats candidates for the last of these.
+RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
 
@@ -45,21 +47,30 @@ class Format:
     """How a kind of file is read.
 
     Attributes:
-        read: from a path to (session id, utterances in order). It reports lines that it cannot use
-            to the `BadLines` and continues.
+        read: from a path to (session id, utterances in order), and third the `GivenCandidates` if
+            the file has any. It reports lines that it cannot use to the `BadLines` and continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
+        has_candidates: whether sessions come with candidates for their last turn.
     """
 
     read: Reader
     help: str
     has_intents: bool = False
+    has_candidates: bool = False
 
 
 FORMATS: dict[str, Format] = {}
 
 
-def register_format(name: str, reader: Reader, *, help: str, has_intents: bool = False) -> None:
+def register_format(
+    name: str,
+    reader: Reader,
+    *,
+    help: str,
+    has_intents: bool = False,
+    has_candidates: bool = False,
+) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
 
     Args:
@@ -67,13 +78,14 @@ def register_format(name: str, reader: Reader, *, help: str, has_intents: bool =
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
         has_intents: whether utterances come with intents, as retrieval sets need them.
+        has_candidates: whether sessions come with candidates for their last turn.
 
     Raises:
         ValueError: another format has the name.
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
-    FORMATS[name] = Format(reader, help, has_intents)
+    FORMATS[name] = Format(reader, help, has_intents, has_candidates)
 
 
 register_format(
@@ -132,4 +144,23 @@ register_format(
     "ubuntu_ids",
     ubuntu.read_ids_sessions,
     help="train.txt of Gu et al.'s copy of the Ubuntu corpus, with responses.txt beside it",
+)
+register_format(
+    "candidates",
+    groups.read_sessions,
+    help="groups as build_candidates and score_candidates write them, a context and its response "
+    "with negatives a line",
+    has_candidates=True,
+)
+register_format(
+    "ecd_candidates",
+    ecd.read_given_sessions,
+    help="train.txt of the E-commerce corpus with its negatives",
+    has_candidates=True,
+)
+register_format(
+    "ubuntu_candidates",
+    ubuntu.read_given_sessions,
+    help="train.txt of the Ubuntu corpus, tab-separated, with its negatives",
+    has_candidates=True,
 )

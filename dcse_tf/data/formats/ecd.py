@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import groups
 from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
 from dcse_tf.data.formats.response_windows import Window, merge_windows
 from dcse_tf.input_files import BadLines
@@ -33,6 +34,13 @@ def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candida
     for number, label, texts in split_lines(path, bad_lines):
         *context, response = _parse_turns(texts)
         yield Candidate(number, label, tuple(context), response.text, response.role)
+
+
+def read_given_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[groups.GivenSession]:
+    """Yields a session a true response, with the file's other responses to its context."""
+    yield from groups.read_labelled_sessions(
+        path, bad_lines, read_candidates, lambda bad: _read_windows(path, bad)
+    )
 
 
 def _read_windows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Window]:

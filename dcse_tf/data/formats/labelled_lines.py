@@ -4,10 +4,10 @@ A context repeats once a candidate; label 1 marks the true response, label 0 ano
 """
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import Utterance, is_silent
 from dcse_tf.input_files import BadLines, read_lines
 
 
@@ -21,6 +21,8 @@ class Candidate(NamedTuple):
         response: the candidate's text.
         responder: the role of whoever gives the response.
         group: the group that the file puts it into; "" if candidates of one context are one.
+        dialogue: id of the dialogue that the group is from; "" if the file does not say.
+        score: a teacher's; None if the file has none.
     """
 
     line: int
@@ -29,6 +31,8 @@ class Candidate(NamedTuple):
     response: str
     responder: str
     group: str = ""
+    dialogue: str = ""
+    score: float | None = None
 
 
 def split_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, int, list[str]]]:
@@ -44,3 +48,17 @@ def split_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, 
                 "expected 0 or 1, the context's turns and the response, tab-separated; found "
                 f"{len(texts) + 1} field(s), the first {label[:20]!r}",
             )
+
+
+def drop_empty(
+    path: pathlib.Path, rows: Iterable[Candidate], bad_lines: BadLines
+) -> Iterator[Candidate]:
+    """Leaves out turns with nothing to read; a row without a context or a response is bad."""
+    for row in rows:
+        context = tuple(turn for turn in row.context if not is_silent(turn.text))
+        if not context:
+            bad_lines.report(path, row.line, "the context is empty")
+        elif is_silent(row.response):
+            bad_lines.report(path, row.line, "the response is empty")
+        else:
+            yield row._replace(context=context)

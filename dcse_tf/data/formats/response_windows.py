@@ -41,7 +41,7 @@ def merge_windows(
         bad_lines: where lines that cannot be used are counted, once.
     """
     prints = _Fingerprints(read(bad_lines))
-    inside = _find_contained(prints)
+    inside = _find_containers(prints) != _NONE
     follower, overlap = _find_followers(prints, inside)
     chain_of, length_of = _chains(follower)
     pending: dict[int, dict[int, Window]] = {}
@@ -57,6 +57,35 @@ def merge_windows(
         if len(members) == length_of[head]:
             yield _join(members, head, follower, overlap)
             del pending[head]
+
+
+def name_dialogues(
+    read: Callable[[BadLines], Iterable[Window]], bad_lines: BadLines
+) -> dict[int, int]:
+    """Which dialogue each window is from, as `merge_windows` has them.
+
+    Args:
+        read, bad_lines: as there; the windows are read once.
+
+    Returns:
+        Of each window's line the number that `merge_windows` gives the dialogue.
+    """
+    lines = array.array("q")
+
+    def number() -> Iterator[Window]:
+        for line, turns in read(bad_lines):
+            lines.append(line)
+            yield line, turns
+
+    prints = _Fingerprints(number())
+    container = _find_containers(prints)
+    follower, _ = _find_followers(prints, container != _NONE)
+    chain_of, _ = _chains(follower)
+    windows = np.arange(len(lines))
+    while (inside := container[windows] != _NONE).any():
+        windows = np.where(inside, container[windows], windows)
+    heads = (chain_of.get(window, window) for window in windows.tolist())
+    return {line: lines[head] for line, head in zip(lines, heads, strict=True)}
 
 
 class _Fingerprints:
@@ -93,15 +122,21 @@ def _fingerprint(turn: Utterance) -> int:
     return hash_number(f"{turn.role}\t{turn.text}")
 
 
-def _find_contained(prints: _Fingerprints) -> np.ndarray:
-    """bool `[windows]`: which stand within a longer one; and of equal ones all but the first."""
+def _find_containers(prints: _Fingerprints) -> np.ndarray:
+    """For each window a longer one in which it stands, or of equal ones the first; int `[windows]`.
+
+    -1 for a window that stands in no other.
+    """
     starts, lengths = prints.starts, prints.lengths
-    inside = np.zeros(len(lengths), bool)
+    container = np.full(len(lengths), _NONE)
     for size in np.unique(lengths).tolist():
         windows = np.flatnonzero(lengths == size)
-        keys, first = np.unique(prints.runs(starts[windows], size), return_index=True)
-        inside[windows] = True
-        inside[windows[first]] = False
+        keys, first, which = np.unique(
+            prints.runs(starts[windows], size), return_index=True, return_inverse=True
+        )
+        first = windows[first]
+        container[windows] = first[which]
+        container[first] = _NONE
         longer = np.flatnonzero(lengths > size)
         if not len(longer):
             continue
@@ -109,8 +144,11 @@ def _find_contained(prints: _Fingerprints) -> np.ndarray:
         room = lengths[longer] - size + 1
         within = np.arange(room.sum()) - np.repeat(np.cumsum(room) - room, room)
         runs = prints.runs(np.repeat(starts[longer], room) + within, size)
-        inside[windows[first[np.isin(keys, runs)]]] = True
-    return inside
+        known = np.flatnonzero(np.isin(runs, keys))
+        found, place = np.unique(runs[known], return_index=True)
+        owners = np.repeat(longer, room)[known[place]]
+        container[first[np.searchsorted(keys, found)]] = owners
+    return container
 
 
 def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,9 +23,10 @@ import csv
 import io
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dcse_tf.data.dialogue import Utterance, is_silent
+from dcse_tf.data.formats import groups
 from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
 from dcse_tf.data.formats.response_windows import Window, merge_windows
 from dcse_tf.errors import InputError
@@ -82,6 +83,13 @@ def read_csv_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Can
 def read_ids_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
     """Yields the candidates of each line of the copy with ids, a group, the true ones first."""
     yield from map(_name_speakers, _read_ids(path, bad_lines))
+
+
+def read_given_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[groups.GivenSession]:
+    """Yields a session a true response of the tab-separated lines, with the other responses."""
+    yield from groups.read_labelled_sessions(
+        path, bad_lines, read_candidates, lambda bad: _windows(_read_lines(path, bad))
+    )
 
 
 def _read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
@@ -169,16 +177,17 @@ def _merge(
     bad_lines: BadLines,
     read: Callable[[pathlib.Path, BadLines], Iterator[Candidate]],
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    def read_windows(bad: BadLines) -> Iterator[Window]:
-        for row in read(path, bad):
-            if row.label:
-                yield row.line, [*row.context, Utterance(row.responder, row.response)]
-
-    for number, turns in merge_windows(read_windows, bad_lines):
+    for number, turns in merge_windows(lambda bad: _windows(read(path, bad)), bad_lines):
         # Only now: either speaker may give a window's response, and named by their places from it
         # the same turns would differ from window to window.
         named = [turn.role or "ab"[place % 2] for place, turn in enumerate(turns)]
         yield f"{path.name}-{number}", list(map(Utterance, named, (turn.text for turn in turns)))
+
+
+def _windows(rows: Iterable[Candidate]) -> Iterator[Window]:
+    for row in rows:
+        if row.label:
+            yield row.line, [*row.context, Utterance(row.responder, row.response)]
 
 
 def _name_speakers(row: Candidate) -> Candidate:

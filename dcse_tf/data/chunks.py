@@ -1,0 +1,164 @@
+"""Chunks of sessions to records: joined, filtered, tokenised, assigned to splits."""
+
+import collections
+import dataclasses
+import json
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.data.corpus import Chunk, join_session
+from dcse_tf.data.dialogue import Session, session_to_dict
+from dcse_tf.data.manifest import SPLITS
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.records import GivenTokens, SplitRecords, assign_split
+from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
+
+
+class ChunkRecords(NamedTuple):
+    """What a chunk of sessions becomes.
+
+    Attributes:
+        splits: the records of each split, in the order of the sessions.
+        content: the JSON of all sessions that are kept, for the fingerprint of the corpus.
+        dropped: how many sessions and utterances are left out, by the reason.
+    """
+
+    splits: dict[str, SplitRecords]
+    content: bytes
+    dropped: collections.Counter[str]
+
+
+class _Tokens(NamedTuple):
+    """The tokens of texts.
+
+    Attributes:
+        ids: int32 `[tokens]`, of all texts, one after another.
+        lengths: int64 `[texts]`, how many each has, 0 if there is nothing between [CLS] and [SEP].
+        cut: bool `[texts]`, whether the text is cut.
+        places: int64 `[texts + 1]`, where the tokens of each begin.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    cut: np.ndarray
+    places: np.ndarray
+
+    def of(self, start: int, end: int) -> "_Tokens":
+        """Those of a run of texts."""
+        first = self.places[start]
+        return _Tokens(
+            self.ids[first : self.places[end]],
+            self.lengths[start:end],
+            self.cut[start:end],
+            self.places[start : end + 1] - first,
+        )
+
+
+class ChunkSerializer:
+    """Joins, filters, tokenises and serialises the sessions of a chunk.
+
+    What becomes of a session depends on no other session, so chunks can be shared among processes.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
+        self._config = config
+        tokenizer = Tokenizer(vocabulary)
+        # With one token more than is kept it shows which texts have to be cut.
+        longest = config.max_sequence_length + 1
+        self._tokenize = tf.function(
+            lambda texts: tokenizer.tokenize(texts, longest),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+
+    def __call__(self, chunk: Chunk) -> ChunkRecords:
+        dropped: collections.Counter[str] = collections.Counter()
+        sessions = [join_session(raw, self._config, dropped) for raw in chunk.sessions()]
+
+        # One call for all texts: the cost of a call is that of many texts.
+        texts = [turn.text for session in sessions for turn in session.turns]
+        begin = len(texts)
+        texts += [text for s in sessions if s.given for text in s.given.negatives]
+        tokens = self._cut(self._tokenize(tf.constant(texts, tf.string)))
+
+        splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
+        content = []
+        end = 0
+        for session in sessions:
+            start, end = end, end + len(session.turns)
+            turns, given = tokens.of(start, end), None
+            if session.given:
+                first, begin = begin, begin + len(session.given.negatives)
+                session, given = _choose_given(session, turns, tokens.of(first, begin), dropped)
+                if not given:
+                    continue
+            kept, kept_lengths = _drop_turns_without_tokens(session, turns.lengths.tolist())
+            dropped["empty_utterances"] += len(session.turns) - len(kept.turns)
+            if len(kept.turns) < self._config.min_turns:
+                dropped["short_sessions"] += 1
+                continue
+            content.append(_describe(kept))
+            splits[assign_split(kept.dialogue, self._config)].add(
+                kept, turns.ids, kept_lengths, int(turns.cut.sum()), given
+            )
+        return ChunkRecords(splits, b"".join(content), dropped)
+
+    def _cut(self, ids: tf.RaggedTensor) -> _Tokens:
+        """Cuts the token ids of texts, `[texts, (tokens)]`, to the greatest length."""
+        splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
+        lengths = np.diff(splits)
+        read, cut = lengths > 2, lengths > limit
+        kept = np.repeat(read, lengths)
+        kept[splits[1:][cut] - 2] = False  # the token before [SEP]
+        kept_lengths = np.where(read, np.minimum(lengths, limit), 0)
+        places = np.concatenate([[0], np.cumsum(kept_lengths)])
+        return _Tokens(ids.values.numpy()[kept], kept_lengths, cut, places)
+
+
+def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
+    """The session and its lengths without the turns that the tokenizer finds nothing in."""
+    if 0 not in lengths:
+        return session, lengths
+    turns = tuple(turn for turn, length in zip(session.turns, lengths) if length)
+    kept = Session(session.session_id, turns, session.given)
+    return kept, [length for length in lengths if length]
+
+
+def _choose_given(
+    session: Session, turns: _Tokens, negatives: _Tokens, dropped: collections.Counter[str]
+) -> tuple[Session, GivenTokens | None]:
+    """The session with the negatives that can be told from its response and from each other.
+
+    To the encoder texts with equal token ids are one. None if the response has no token, or no
+    negative is left; `dropped` counts why.
+    """
+    given = session.given
+    assert given is not None
+    response = turns.of(len(session.turns) - 1, len(session.turns))
+    texts = {response.ids.tobytes()}
+    kept = []
+    for place in range(len(given.negatives)):
+        negative = negatives.of(place, place + 1)
+        if not len(negative.ids):
+            dropped["empty_negatives"] += 1
+        elif negative.ids.tobytes() in texts:
+            dropped["repeated_negatives"] += 1
+        else:
+            texts.add(negative.ids.tobytes())
+            kept.append(place)
+    if not len(response.ids) or not kept:
+        reason = "negative" if len(response.ids) else "response"
+        dropped[f"sessions_without_{reason}"] += 1
+        return session, None
+    scores = given.scores[:1] + tuple(given.scores[1 + place] for place in kept if given.scores)
+    chosen = given._replace(negatives=tuple(given.negatives[i] for i in kept), scores=scores)
+    token_ids = np.concatenate([negatives.of(place, place + 1).ids for place in kept])
+    tokens = GivenTokens(given.dialogue, token_ids, negatives.lengths[kept].tolist(), scores)
+    return dataclasses.replace(session, given=chosen), tokens
+
+
+def _describe(session: Session) -> bytes:
+    """All of a session, for the fingerprint of the corpus."""
+    content = session_to_dict(session)
+    return json.dumps({**content, "given": session.given} if session.given else content).encode()
