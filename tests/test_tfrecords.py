@@ -16,7 +16,10 @@ from dcse_tf.data.records import (
 
 
 def serialize(session_id, *rows, dtype=np.int32):
-    return serialize_session(session_id, np.concatenate(rows).astype(dtype), list(map(len, rows)))
+    token_ids, lengths = np.concatenate(rows).astype(dtype), list(map(len, rows))
+    return serialize_session(
+        session_id, token_ids, lengths, ["ab"[i % 2] for i in range(len(rows))]
+    )
 
 
 def parse(session_id, *rows):
@@ -78,7 +81,9 @@ def test_a_record_is_an_example_with_its_features_in_order():
     """protobuf writes the entries of a map in an order of the process's own, if it may."""
     record = serialize("s", [2, 21127, 3], [2, 3])
     names = sorted(tf.train.Example.FromString(record).features.feature)
-    assert names == ["lengths", "session", "session_id", "token_ids", "utterances"]
+    assert names == [
+        *("lengths", "session", "session_id", "speakers", "token_ids", "utterances"),
+    ]
     places = [record.index(name.encode()) for name in names]
     assert places == sorted(places)
 
