@@ -169,8 +169,9 @@ def test_the_scores_of_the_kept_encoder_lead_the_table_of_hyperparameters(shown)
 
 def test_no_task_has_more_headlines_than_the_table_shows():
     files = {"dev_retrieval": "select.txt", "dev_sts": "sts.txt"}
-    for task in TASKS:
-        scores = make_config("data", "run", task, **files).dev_scores()
+    for task, spec in TASKS.items():
+        given = {} if spec.make_scorer else files  # which a re-ranker refuses
+        scores = make_config("data", "run", task, **given).dev_scores()
         assert 1 <= len(set(HEADLINES) & set(scores)) <= 5
 
 

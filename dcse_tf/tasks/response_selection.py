@@ -10,7 +10,7 @@ imported inside the functions.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.model.reranker_files import RerankerSettings
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dcse_tf.model.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
+_OF_BERT = ("speaker_embeddings", "freeze_layers", "freeze_embeddings", "compute_dtype")
 _AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
 
 
@@ -95,27 +96,27 @@ class ResponseSelectionOptions(SequenceOptions):
     def check_start(self) -> None:
         if self.has_bert:
             super().check_start()
-        for name in ("encoder", "encoder_size") if not self.has_bert else ():
+        else:
+            why = f"`architecture`={self.architecture} starts from random weights"
+            self._refuse_given(("encoder", "encoder_size"), why)
+
+    def _refuse_given(self, names: Sequence[str], why: str) -> None:
+        for name in names:
             if self.is_given(name):
-                self.refuse(name, f"`architecture`={self.architecture} starts from random weights")
+                self.refuse(name, why)
 
     def check(self) -> None:
         super().check()
-        for name in ("lstm_units", "lstm_embedding_size") if self.has_bert else ():
-            if self.is_given(name):
-                self.refuse(name, "has no meaning with `architecture`=bert")
-        for name in (
-            ()
-            if self.has_bert
-            else ("speaker_embeddings", "freeze_layers", "freeze_embeddings", "compute_dtype")
-        ):
-            if self.is_given(name):
-                self.refuse(name, f"has no meaning with `architecture`={self.architecture}")
-        if not self.has_bert and self.layout == "packed":
-            self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
-        for name in ("dev_retrieval", "dev_sts"):
-            if self.is_given(name):
-                self.refuse(name, "a re-ranker gives no embeddings of sentences")
+        if self.has_bert:
+            why = "has no meaning with `architecture`=bert"
+            self._refuse_given(("lstm_units", "lstm_embedding_size"), why)
+        else:
+            why = f"has no meaning with `architecture`={self.architecture}"
+            self._refuse_given(_OF_BERT, why)
+            if self.layout == "packed":
+                self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
+        files = ("dev_retrieval", "dev_sts")
+        self._refuse_given(files, "a re-ranker gives no embeddings of sentences")
         known = (*_AUXILIARY, _NO_TASK)
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
@@ -234,7 +235,7 @@ def compute_selection_loss(model: "keras.Model", batch: Tensors, training: bool 
     sums = model({name: batch[name] for name in model.input}, training=training)
     # A sample is a session; every one has a true response.
     samples = tf.reduce_sum(batch["matching_labels"])
-    return {"accuracy": sums["matching_accuracy"], **sums, **count_batch(batch, samples, 0.0)}
+    return {**sums, **count_batch(batch, samples, 0.0)}
 
 
 def _make_evaluation(
@@ -301,7 +302,7 @@ register_task(
         build_model=_build_model,
         make_dataset=_make_dataset,
         compute_loss=compute_selection_loss,
-        metrics=("accuracy",),
+        metrics=(),
         more_metrics=_list_accuracies,
         similarities=("reranker",),
         make_evaluation=_make_evaluation,

@@ -117,6 +117,7 @@ _UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_l
 # task has more than five of them.
 HEADLINES = (
     *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/matching_r1", "dev/spearman"),
+    *("dev/masked_lm_accuracy", "dev/pairs_accuracy", "dev/reranker_r1", "dev/reranker_mrr"),
 )
 _LONGEST = 80  # characters of a turn that is drawn, where there is such a session
 
