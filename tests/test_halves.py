@@ -141,13 +141,15 @@ def test_a_half_that_is_too_small_is_an_error_that_names_the_file():
 
 
 def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, monkeypatch):
-    class Encoder:
+    class Encoder(job.SentenceEncoder):
         """In place of a model: the sets are what is looked at."""
 
         settings: ClassVar = {"max_sequence_length": 64}
 
-    Encoder.encode = staticmethod(encode)
-    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda _: Encoder)
+        def __init__(self):
+            self.encode = encode
+
+    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda _: Encoder())
     select, sts = tmp_path / "select.txt", tmp_path / "sts.txt"
     write_retrieval_set(select, make_retrieval_set())
     write_sts_set(sts, make_sts_set())

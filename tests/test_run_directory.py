@@ -104,6 +104,19 @@ FIXED = {
     "freeze_embeddings": False,
     "mask_rate": 0.3,
     "max_predictions": 4,
+    "architecture": "esim",
+    "lstm_units": 8,
+    "lstm_embedding_size": 8,
+    "max_context_tokens": 40,
+    "max_response_tokens": 20,
+    "speaker_embeddings": True,
+    "auxiliary": ("consistency",),
+    "auxiliary_weight": 0.5,
+    "consistency_margin": 0.1,
+    "negatives_from": "given",
+    "pairs": "pieces",
+    "distillation_weight": 0.5,
+    "teacher_temperature": 2.0,
     "seed": 1,
     "deterministic": True,
     "dev_samples": 50,
@@ -111,12 +124,21 @@ FIXED = {
     "dev_sts": "sts.txt",
     "best_metric": "dev/cosine_r1",
 }
+_LSTM = {"task": "response_selection", "architecture": "dual_lstm", "encoder_size": ""}
+_OF_SELECTION = (
+    *("max_context_tokens", "max_response_tokens", "speaker_embeddings", "auxiliary"),
+    *("auxiliary_weight", "consistency_margin", "negatives_from"),
+)
 # What a setting needs beside it, to be allowed.
 BESIDE = {
     "session_turns": {"batch_form": "dense"},
     "context_tokens": {"task": "siamese_multi"},
     "mask_rate": {"task": "mlm"},
     "max_predictions": {"task": "mlm"},
+    "pairs": {"task": "post_training"},
+    "teacher_temperature": {"distillation_weight": 0.5},
+    **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
+    **{name: {"task": "response_selection"} for name in _OF_SELECTION},
 }
 
 

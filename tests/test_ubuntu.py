@@ -199,5 +199,5 @@ def test_the_copy_with_ids_needs_its_responses(tmp_path):
     with pytest.raises(InputError, match=r"responses.txt:1: expected a response's id and its text"):
         list(ubuntu.read_ids_candidates(path, BadLines(0)))
     (tmp_path / "responses.txt").unlink()
-    with pytest.raises(InputError, match=r"responses.txt: no such file; it has the texts"):
+    with pytest.raises(InputError, match=r"expected responses.txt beside it"):
         list(ubuntu.read_ids_candidates(path, BadLines(0)))

@@ -31,9 +31,8 @@ def export(config: ExportOptions) -> pathlib.Path:
         OutputError: it cannot be written, or does not compute what the model does.
     """
     output = pathlib.Path(config.output_dir)
-    source = find_folder(config.run_dir, "run_dir")
     with _open(config, output) as folder:
-        if is_reranker(source):
+        if is_reranker(find_folder(config.run_dir, "run_dir")):
             export_reranker(config, folder)
         else:
             _export_encoder(config, folder)

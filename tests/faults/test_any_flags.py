@@ -26,6 +26,7 @@ from dcse_tf.tools.options import (
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,
+    ScoreCandidatesOptions,
 )
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,7 @@ JOBS = {
     InspectOptions: ["--input=a.tsv", "--output_dir=out"],
     BuildRetrievalOptions: ["--input=a.csv", "--output=select.txt"],
     BuildStsOptions: ["--input=a.csv", "--output_dir=out"],
+    ScoreCandidatesOptions: ["--model=run", "--input=a.jsonl", "--output=b.jsonl"],
     BuildCandidatesOptions: ["--input=a.jsonl", "--output=out.jsonl"],
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],

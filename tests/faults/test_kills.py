@@ -28,17 +28,6 @@ def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(tmp_path
     assert report.equal
 
 
-def test_a_killed_re_ranker_with_all_its_tasks_does_too(tmp_path):
-    task, data_dir = "response_selection", kill_harness.prepare(tmp_path)
-    kill_harness.run_alone(data_dir, tmp_path / "alone", 16, task)
-    report = kill_harness.run_killed(
-        data_dir, tmp_path / "alone", tmp_path / "run", 2, seed=1, task=task
-    )
-    assert report.kills >= 1
-    assert report.most_lost == 0
-    assert report.equal
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(workers, tmp_path):
     rng = random.Random(0)

@@ -12,7 +12,8 @@ def make_options(**values):
 
 def resolve(options, samples=1000, longest=50):
     """Resolved for a corpus of so many samples, of utterances of at most so many tokens."""
-    split = types.SimpleNamespace(sessions=samples, utterances=samples)
+    given = types.SimpleNamespace(negatives=samples, most=1, scored=samples)
+    split = types.SimpleNamespace(sessions=samples, utterances=samples, given=given)
     return options.resolve(
         types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
     )

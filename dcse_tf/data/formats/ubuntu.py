@@ -119,7 +119,7 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
 
 
 def _read_ids(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    texts = _read_responses(path.with_name("responses.txt"), bad_lines)
+    texts = _read_responses(path, bad_lines)
     for number, line in read_lines(path, bad_lines):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) != 4:
@@ -141,9 +141,10 @@ def _read_ids(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
             yield _parse(number, label, turns, texts[response], name)
 
 
-def _read_responses(path: pathlib.Path, bad_lines: BadLines) -> dict[str, str]:
+def _read_responses(corpus: pathlib.Path, bad_lines: BadLines) -> dict[str, str]:
+    path = corpus.with_name("responses.txt")
     if not path.is_file():
-        raise InputError(f"{path}: no such file; it has the texts of the responses")
+        raise InputError(f"{corpus}: expected {path.name} beside it, with the responses' texts")
     texts = {}
     for number, line in read_lines(path, bad_lines):
         name, tab, text = line.partition("\t")
