@@ -164,6 +164,16 @@ def _name_holder(path: pathlib.Path) -> str:
         return "another process"
 
 
+def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
+    """Refuses a file to be written that exists and may not be replaced, and a folder in its place.
+
+    Raises:
+        FileExistsError: it does.
+    """
+    if path.is_dir() or (os.path.lexists(path) and not overwrite):
+        raise FileExistsError(f"{path} exists already; give another file, or `overwrite`")
+
+
 # Whole or not at all
 
 

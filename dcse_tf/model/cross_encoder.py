@@ -265,22 +265,13 @@ def build_heads(
         if name == "incoherence":
             head: keras.layers.Layer = TurnScores(shape.turns, dtype="float32", name=name)
             head.build((None, reading.dim), (None,), (None,))
+            initialize_weights(head.trainable_variables, seed + number)
         else:
-            linear = shape.linear and name == "matching"
-            head = PairHead(0 if linear else shape.hidden, dtype="float32", name=name)
-            head.build((None, reading.pair_dim))
-        initialize_weights(head.trainable_variables, seed + number)
-        if isinstance(head, PairHead):
-            _start(head, tensors)
+            hidden = 0 if shape.linear and name == "matching" else shape.hidden
+            sizes = reading.pair_dim, hidden
+            head = build_pair_head(name, sizes, 1, seed + number, tensors)
         heads[name] = head
     return heads
-
-
-def _start(head: PairHead, tensors: dict[str, Any]) -> None:
-    if head.hidden:
-        _start_from_pooler(head, tensors)
-    else:
-        head.output_layer.kernel.assign(ops.ones_like(head.output_layer.kernel))
 
 
 def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
@@ -295,21 +286,27 @@ def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
 
 
 def build_pair_head(
-    name: str, dim: int, classes: int, seed: int, tensors: dict[str, Any]
+    name: str, sizes: tuple[int, int], classes: int, seed: int, tensors: dict[str, Any]
 ) -> PairHead:
     """A head of sequences, its hidden layer from a checkpoint's pooler where there is one.
 
+    A single layer begins as a sum.
+
     Args:
         name: of the head.
-        dim: width of a sequence's vector.
+        sizes: width of a sequence's vector, and of the hidden layer, 0 for a single layer.
         classes: how many figures it gives.
         seed: of the initial weights.
         tensors: of the checkpoint.
     """
-    head = PairHead(dim, classes, dtype="float32", name=name)
+    dim, hidden = sizes
+    head = PairHead(hidden, classes, dtype="float32", name=name)
     head.build((None, dim))
     initialize_weights(head.trainable_variables, seed)
-    _start_from_pooler(head, tensors)
+    if hidden:
+        _start_from_pooler(head, tensors)
+    else:
+        head.output_layer.kernel.assign(ops.ones_like(head.output_layer.kernel))
     return head
 
 

@@ -105,7 +105,7 @@ def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
 
     options, reading = setup.options, read_sequences(setup)
     classes, seed = PAIRS[options.pairs], options.seed + 11
-    pairs = build_pair_head("pairs", reading.pair_dim, classes, seed, setup.tensors)
+    pairs = build_pair_head("pairs", (reading.pair_dim,) * 2, classes, seed, setup.tensors)
     head = build_head(setup.backbone.token_embedding, epsilon_of(setup.backbone))
     model = build_post_training_model(reading, pairs, head)
     start_masked_lm_head(setup, head)

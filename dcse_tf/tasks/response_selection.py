@@ -282,17 +282,16 @@ def _write_encoder(
 ) -> None:
     from dcse_tf.model.cross_encoder import write_cross_encoder, write_head
     from dcse_tf.model.matchers import write_matcher
-    from dcse_tf.tasks.shared import write_matcher_files, write_reranker_files
+    from dcse_tf.tasks.shared import write_reranker_files
 
     options, head = setup.options, model.get_layer("matching")
     if setup.backbone:
         speakers = model.get_layer("speaker_embedding") if options.speaker_embeddings else None
         write_cross_encoder(folder, setup.backbone, head, speakers)
-        write_reranker_files(setup, folder, _make_settings(options))
     else:
         write_matcher(folder, model.get_layer(options.architecture))
         write_head(folder, head)
-        write_matcher_files(setup, folder, _make_settings(options))
+    write_reranker_files(setup, folder, _make_settings(options))
 
 
 register_task(

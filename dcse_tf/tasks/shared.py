@@ -193,9 +193,7 @@ def write_bert_files(setup: Setup[TrainOptions], folder: pathlib.Path, architect
         folder: where to; it exists.
         architecture: the class of HuggingFace's whose tensors it has.
     """
-    config = {**read_base_config(setup), "architectures": [architecture]}
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    _write_config(folder, {**read_base_config(setup), "architectures": [architecture]})
     write_tokenization(setup, folder)
 
 
@@ -209,29 +207,25 @@ def write_reranker_files(
         folder: where to; it exists.
         settings: of the re-ranker.
     """
-    config = {
-        **read_base_config(setup),
-        "architectures": ["BertForSequenceClassification"],
-        "id2label": {"0": "LABEL_0"},
-        "label2id": {"LABEL_0": 0},
-        "num_labels": 1,
-    }
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    if setup.backbone:
+        config = {
+            **read_base_config(setup),
+            "architectures": ["BertForSequenceClassification"],
+            "id2label": {"0": "LABEL_0"},
+            "label2id": {"LABEL_0": 0},
+            "num_labels": 1,
+        }
+    else:
+        # What looks for a checkpoint looks for this file, and finds out that it is no BERT.
+        config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
+    _write_config(folder, config)
     write_vocabulary(folder, setup.vocabulary)
     write_reranker_settings(folder, settings)
 
 
-def write_matcher_files(
-    setup: Setup[TrainOptions], folder: pathlib.Path, settings: RerankerSettings
-) -> None:
-    """`write_reranker_files` for a re-ranker without a BERT."""
-    # What looks for a checkpoint looks for this file, and finds out that it is no BERT.
-    config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
+def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-    write_vocabulary(folder, setup.vocabulary)
-    write_reranker_settings(folder, settings)
 
 
 def count_batch(

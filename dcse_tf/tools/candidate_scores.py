@@ -7,7 +7,6 @@ output, so that a job that was stopped goes on after the last of them.
 import dataclasses
 import itertools
 import json
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from dcse_tf.files import (
     hash_file,
     lock_output,
     marked,
+    refuse_existing,
     resumable,
 )
 from dcse_tf.input_files import BadLines, parse_json
@@ -68,8 +68,7 @@ def score_candidates(config: ScoreCandidatesOptions, reranker: Reranker | None =
     source, output = pathlib.Path(config.input), pathlib.Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(output), name_output(output):
-        if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
-            raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+        refuse_existing(output, config.overwrite)
         # The faults of a file are found before hours of work.
         bad_lines = BadLines(config.max_bad_lines)
         groups = sum(1 for _ in _read(config, bad_lines))

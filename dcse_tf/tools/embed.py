@@ -27,7 +27,7 @@ from dcse_tf.data.processes import available_processors
 from dcse_tf.encoder.batching import Progress as Tell
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, resumable
+from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, refuse_existing, resumable
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
 from dcse_tf.progress import Progress
 from dcse_tf.tools.options import EmbedOptions
@@ -72,8 +72,7 @@ def embed(
     source, output = pathlib.Path(config.input), pathlib.Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(output), name_output(output):
-        if output.is_dir() or (os.path.lexists(output) and not config.overwrite):
-            raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+        refuse_existing(output, config.overwrite)
         described = _describe_input(source)
         encoder = encoder or SentenceEncoder.from_options(config)
         # As the encoder resolved them, so that a message names the pooling and the length.
