@@ -17,7 +17,6 @@ from dcse_tf.data.candidates import CANDIDATE_FORMATS
 _ENCODER = "model/encoder/config.json"  # what train leaves
 _CANDIDATES = 10
 _VOCABULARY, _LONGEST_CHINESE = 6000, 50
-_SESSIONS = 16  # a step; with one other response each, the paper's 32 pairs
 # All of the encoder learns in post-training; in the comparison of rows the lower half stays, which
 # takes a third off a step. A vocabulary and encoder of one's own are small and learn whole.
 _FROZEN = ("--freeze_layers=-1", "--freeze_embeddings")
@@ -187,7 +186,7 @@ class _Planner:
             f"--context_turns={figures.context_turns}",
             f"--max_context_tokens={figures.context_tokens}",
             f"--max_response_tokens={figures.response_tokens}",
-            f"--global_batch_size={_SESSIONS}",
+            f"--global_batch_size={figures.sessions}",
             f"--learning_rate={figures.lstm_rate if lstm else figures.learning_rate:g}",
             *steps,
             *dev,

@@ -92,10 +92,10 @@ def test_every_row_is_trained_as_its_name_says(files):
     assert rows["esim_sl"]["architecture"] == "esim"
     assert "consistency_margin" not in rows["bert_sl_without_consistency"]
     assert rows["bert_sl"]["consistency_margin"] == "0.6"
-    assert {flags["steps"] for flags in rows.values()} == {"300"}
+    assert {flags["steps"] for flags in rows.values()} == {"200"}
     posts = {n: given(r.command) for n, r in runs.items() if n.startswith("post_trained/")}
     assert {flags["pairs"] for flags in posts.values()} == {"utterance", "pieces", "relevance"}
-    assert {flags["steps"] for flags in posts.values()} == {"300"}
+    assert {flags["steps"] for flags in posts.values()} == {"200"}
     assert "context_turns" not in posts["post_trained/ecd/relevance"]
 
 
@@ -117,7 +117,7 @@ def test_nothing_is_trained_on_a_test_set_and_the_shares_are_held_out(files, tmp
     assert given(runs["sets/ecd/drawn"].command)["input"] == "{work}/data/ecd/data/test.jsonl"
     scores = given(runs["scores/ecd/test/bert-seed0"].command)
     assert scores["candidates_lines"] == "10"
-    assert scores["candidates_turns"] == "8"
+    assert scores["candidates_turns"] == "6"
     assert scores["candidates_file"] == f"{tmp_path}/test.txt"
 
 
