@@ -90,7 +90,7 @@ def train(options: TrainOptions) -> None:
 
 
 def fit_baseline(options: BaselineOptions) -> None:
-    """Fits an untrained baseline: whitening, flow, or averaged word vectors."""
+    """Fits an untrained baseline: centering, whitening, flow, or averaged word vectors."""
     from dcse_tf.tools import fit_baseline as job
 
     print(job.fit_baseline(options))
