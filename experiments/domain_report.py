@@ -172,7 +172,7 @@ def make_verdicts(lines: Lines) -> Table:
             for kind in ("domain", "guard")
         )
         best = _find_best(row, lines)
-        responses = "" if best is None or preset is None else f"{best - preset:+.1f}"
+        responses = "" if best is None or preset is None else f"{best - preset:+.2f}"
         guards = guards or "none given"
         cells = ((own, verdict.rises), (guards, verdict.holds), (responses, verdict.keeps))
         texts = [f"{_SAID[value]}: {text}" if text else _SAID[value] for text, value in cells]
@@ -184,7 +184,7 @@ _SAID = {True: "yes", False: "no", None: "not known"}
 
 
 def _describe(line: Line, certain: bool) -> str:
-    gain = f"{line.differences['map'].value:+.1f}"
+    gain = f"{line.differences['map'].value:+.2f}"
     return f"{gain} (p {line.corrected['map']:.4f})" if certain else gain
 
 

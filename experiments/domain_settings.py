@@ -88,7 +88,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--act_file", default="", help="select.txt of the domain, labelled by dialogue act")
     add(
         "--guards",
-        nargs="+",
+        nargs="*",
         default=[],
         metavar="NAME:FILE",
         help="select.txt of other domains, which shall not fall; or NAME:FILE.csv:COLUMN, a table "
@@ -140,9 +140,9 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
         for name, file in given.items()
         if file
     )
-    if not domain:
-        raise SettingsError("nothing of the domain to measure: give --intent_file or --act_file")
     guards = tuple(map(_read_guard, options.guards))
+    if not (domain or guards):
+        raise SettingsError("no retrieval set: give --intent_file or --act_file, or else --guards")
     names = [guard.name for guard in guards]
     if len(set(names)) < len(names) or set(names) & set(given):
         raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")

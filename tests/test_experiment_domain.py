@@ -164,7 +164,7 @@ def test_a_chinese_start_is_made_of_other_text_and_learns_whole(files, tmp_path)
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--intent_file=", "--act_file="], "give --intent_file or --act_file"),
+        (["--intent_file=", "--act_file=", "--guards"], "give --intent_file or --act_file"),
         (["--act_file=nowhere.txt"], "--act_file=nowhere.txt: no such file"),
         (["--train=shop.jsonl"], "expected FORMAT:FILE"),
         (["--guards", "bank"], "expected NAME:FILE, or NAME:FILE.csv:COLUMN"),
@@ -355,6 +355,13 @@ def test_a_row_passes_by_three_conditions(name, expected, passes, made, monkeypa
     assert verdict.passes is passes
 
 
+def test_a_gain_counts_only_if_it_is_sure_after_the_correction(made):
+    """Of 200 draws the least p is 0.01, which among six rows is 0.06."""
+    lines = lines_of(*made())
+    row = next(row for row in next(iter(lines.values())) if row.name == "rises")
+    assert load("domain_report").judge(row, lines).rises is False
+
+
 def test_what_is_not_measured_is_not_known():
     verdict = load("domain_report").Verdict
     assert verdict(True, True, None).passes is None
@@ -392,8 +399,8 @@ def test_the_report_says_what_it_is_of_and_what_lacks(made, tmp_path):
         *("rises", "forgets", "loses", "trades"),
     ]
     passes = {row[0]: row for row in report.tables["Which rows pass"]}
-    assert passes["forgets"][2:] == ["no: bank -0.4, other +0.0", "yes: +0.0", "no"]
-    assert passes["loses"][3] == "no: -1.5"
+    assert passes["forgets"][2:] == ["no: bank -0.40, other +0.00", "yes: +0.00", "no"]
+    assert passes["loses"][3] == "no: -1.50"
     assert "start" not in passes
     text = load("report").format_markdown(report)
     assert "comparisons of a table, at most" in text

@@ -6,11 +6,15 @@ import numpy as np
 
 from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
+from dcse_tf.options import redefault
 
 
 @dataclasses.dataclass(frozen=True)
 class CenteringOptions(FittedToEmbeddings):
     """Settings of `kind`=centering."""
+
+    # A coordinate's mean over so many is off by a hundredth of its standard deviation.
+    max_sentences: int = redefault(FittedToEmbeddings, "max_sentences", 10_000)
 
 
 def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:
