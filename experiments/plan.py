@@ -17,9 +17,9 @@ _MIN_TURNS = {"mdc": 2, "jddc": 4, "ecd": 4}
 _VOCABULARY = 6000
 _WARMUP = 500
 _SESSIONS = 20  # a batch, the paper's (section 5.3)
-_ENCODER = "model/encoder/config.json"  # what train leaves
+ENCODER = "model/encoder/config.json"  # what train leaves
 # Without dev data the encoder that train keeps is the last: the sets are the test here.
-_LAST = ("--dev_samples=0", "--eval_every=1000000000")
+LAST = ("--dev_samples=0", "--eval_every=1000000000")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Planner:
             flags.append(f"--seed={seed}")
         if row.train:
             flags = [*self._train_flags(variant), f"--run_dir={model}", *flags]
-            return model, [self._add(name, "train", flags, _ENCODER, needs)]
+            return model, [self._add(name, "train", flags, ENCODER, needs)]
         flags = [*self._fit_flags(corpus, row), f"--output_dir={model}", *flags]
         return model, [self._add(name, "fit_baseline", flags, "model/baseline.json", needs)]
 
@@ -112,7 +112,7 @@ class _Planner:
             flags += [f"--batch_form={settings.batch_form}", f"--global_batch_size={_SESSIONS}"]
         steps = [f"--steps={settings.steps}"] if settings.steps else []
         recipe = RECIPE[settings.size] if variant.row.recipe else ()
-        return [*flags, *steps, *recipe, *_LAST, *settings.train_flags, *variant.flags]
+        return [*flags, *steps, *recipe, *LAST, *settings.train_flags, *variant.flags]
 
     def _fit_flags(self, corpus: Corpus, row: Row) -> list[str]:
         if row.fit == "word_vectors":
@@ -149,7 +149,7 @@ class _Planner:
             flags = [f"--flagfile=flags/{corpus.name}/mlm.flags", f"--encoder={corpus.encoder}"]
         model = f"{WORK}/encoders/{name}/model"
         places = [f"--data_dir={WORK}/{data}/data", f"--run_dir={model}"]
-        run = self._add(f"encoders/{name}", "train", [*flags, *_LAST, *places], _ENCODER, [data])
+        run = self._add(f"encoders/{name}", "train", [*flags, *LAST, *places], ENCODER, [data])
         return model, [run]
 
     def _add_joint(self) -> str:

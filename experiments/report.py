@@ -137,7 +137,7 @@ def describe_size(seeds: Seeds) -> str:
     counts = [
         f"{result.scores[unit]:.0f} {unit}"
         for result in seeds[0].values()
-        for unit in ("queries", "pairs", "groups")
+        for unit in ("queries", "pairs", "groups", "samples")
         if unit in result.scores
     ]
     return " and ".join(counts)
@@ -281,13 +281,21 @@ def make_notes(
     return [*notes, *_SIZES[size], *make_closing_notes(sets, origin)]
 
 
-def make_closing_notes(sets: dict[str, list[Line]], origin: dict[str, Any]) -> list[str]:
-    """What the intervals and corrected p-values are, and the commits; arguments as above."""
+def make_closing_notes(
+    sets: dict[str, list[Line]], origin: dict[str, Any], by_table: bool = False
+) -> list[str]:
+    """What the intervals and corrected p-values are, and the commits; arguments as above.
+
+    With `by_table` each set was corrected by itself.
+    """
     notes = [_INTERVALS]
-    if count := len(list_differences(sets)):
+    counts = [len(list_differences({title: lines})) for title, lines in sets.items()]
+    count = max(counts, default=0) if by_table else sum(counts)
+    family = "a table, at most" if by_table else "this report"
+    if count:
         least = 2 / (RESAMPLES + 1)
         notes.append(
-            f"p (Holm): corrected for the {count} comparisons of this report. {RESAMPLES:,} draws "
+            f"p (Holm): corrected for the {count} comparisons of {family}. {RESAMPLES:,} draws "
             f"give no p below {least:.4f}, and so none corrected below "
             f"{min(1.0, count * least):.4f}."
         )

@@ -19,7 +19,6 @@ give each a work folder of its own.
 
 import argparse
 import dataclasses
-import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +40,7 @@ from report import (
 )
 from rows import DIALOGUE_CSE, RECOMMENDED, ROWS, SIAMESE_MULTI, Row, Variant, vary
 from runner import RunError, Runner, read_commit
-from settings import Settings, SettingsError, add_flags, read_settings
+from settings import Settings, SettingsError, add_flags, add_run_flags, read_settings
 
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
@@ -203,14 +202,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         metavar="FLAGS",
         help="levers: flags of train, in quotes, instead of those that are tried without this flag",
     )
-    add("--results_dir", type=pathlib.Path, help="copy the report here too")
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        help="runs at once, on a machine without a GPU; each gets its share of the cores",
-    )
-    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+    add_run_flags(parser)
     return parser.parse_args(arguments)
 
 
@@ -284,8 +276,6 @@ def main() -> None:
     try:
         experiment = make_experiment(options)
         settings = read_settings(options)
-        if options.jobs < 1:
-            raise SettingsError(f"--jobs={options.jobs}: expected at least 1")
         plan = make_plan(settings, experiment.variants, experiment.half)
         for reason in plan.skipped:
             print(f"left out: {reason}")

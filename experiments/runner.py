@@ -288,12 +288,15 @@ def _find_free_name(folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_flag_files(command: Sequence[str]) -> dict[str, list[str]]:
-    """Lines of the flag files that a command names, and of those that these name.
+    """Lines of the flag files and presets that a command names, and of those that these name.
 
     A command's names are relative to the repository, those in a file to its own folder.
     """
     found: dict[str, list[str]] = {}
     words = [(ROOT, word) for word in command]
+    for word in command:
+        presets = word.partition("--preset=")[2].split(",")
+        words += [(ROOT, f"--flagfile=flags/{name}.flags") for name in presets if name]
     while words:
         folder, word = words.pop()
         given = word.partition("--flagfile=")[2]

@@ -38,7 +38,7 @@ from selection_report import (
 )
 from selection_rows import BERT_SL, BERT_VFT, TABLES, SelectionRow
 from selection_settings import KINDS, SelectionSettings, add_flags, read_settings
-from settings import SettingsError
+from settings import SettingsError, add_run_flags
 
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
@@ -92,15 +92,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("name", choices=(*TABLES, "choose"))
     add_flags(parser)
     add = parser.add_argument
-    add("--results_dir", type=pathlib.Path, help="copy the reports here too")
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        help="runs at once, on a machine without a GPU; each gets its share of the cores",
-    )
     add("--minutes", type=float, help="begin no run after so many; default: no limit")
-    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+    add_run_flags(parser)
     return parser.parse_args(arguments)
 
 
@@ -248,8 +241,6 @@ def run(options: argparse.Namespace) -> None:
     """Does what a command line asks for."""
     commit = read_commit()  # of the code that is loaded
     settings, choosing = read_settings(options), options.name == "choose"
-    if options.jobs < 1:
-        raise SettingsError(f"--jobs={options.jobs}: expected at least 1")
     if choosing:
         settings = dataclasses.replace(settings, corpora=settings.corpora[:1])
     variants = list_variants(options.name, settings, options.rows)

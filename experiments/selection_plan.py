@@ -6,17 +6,16 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from plan import Plan
+from corpus_plan import CorpusPlanner, Dialogues
+from plan import ENCODER, LAST, Plan
 from rows import Variant
-from runner import WORK, Run
+from runner import WORK
 from selection_rows import SelectionRow
 from selection_settings import DEV_SHARE, SelectionCorpus, SelectionSettings
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 
-_ENCODER = "model/encoder/config.json"  # what train leaves
 _CANDIDATES = 10
-_VOCABULARY, _LONGEST_CHINESE = 6000, 50
 # All of the encoder learns in post-training; in the comparison of rows the lower half stays, which
 # takes a third off a step. A vocabulary and encoder of one's own are small and learn whole.
 _FROZEN = ("--freeze_layers=-1", "--freeze_embeddings")
@@ -90,17 +89,12 @@ def make_plan(
     return SelectionPlan(Plan(planner.runs, results, []), sets, models)
 
 
-class _Planner:
-    """Collects runs; what a run needs is added before it. Methods that add one return its name."""
+class _Planner(CorpusPlanner):
+    """The runs of the rows; methods that add one return its name."""
 
     def __init__(self, settings: SelectionSettings):
-        self.runs: dict[str, Run] = {}
+        super().__init__(settings.chinese_text, settings.mlm_steps)
         self._settings = settings
-
-    def _add(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
-        command = ("-m", f"dcse_tf.cli.{job}", *flags)
-        self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
-        return name
 
     def add_scores(self, each: GroupSet, corpus: SelectionCorpus, model: str) -> str:
         """The scores of a model on a set."""
@@ -114,7 +108,7 @@ class _Planner:
         ]
         if each.lines:
             flags.append(f"--candidates_lines={each.lines}")
-        return self._add(name, "evaluate", flags, "results.json", [model, *each.needs])
+        return self.add_run(name, "evaluate", flags, "results.json", [model, *each.needs])
 
     def add_sets(self, corpus: SelectionCorpus, dev: bool) -> list[GroupSet]:
         """What the models of a corpus are scored on."""
@@ -139,7 +133,7 @@ class _Planner:
             f"--candidates={_CANDIDATES}",
             f"--output={WORK}/{run}/groups.jsonl",
         ]
-        self._add(run, "build_candidates", flags, "groups.jsonl", [data])
+        self.add_run(run, "build_candidates", flags, "groups.jsonl", [data])
         title = f"{corpus.kind.title}, drawn from held-out dialogues" + (
             " (dev)" if split == "dev" else ""
         )
@@ -162,7 +156,7 @@ class _Planner:
             f"--run_dir={WORK}/{name}/model",
             f"--seed={seed}",
         ]
-        return self._add(name, "train", flags, _ENCODER, needs)
+        return self.add_run(name, "train", flags, ENCODER, needs)
 
     def _row_flags(self, corpus: SelectionCorpus, row: SelectionRow) -> list[str]:
         figures, small = self._settings.figures, self._settings.size == "small"
@@ -199,7 +193,7 @@ class _Planner:
 
     def _add_start(self, corpus: SelectionCorpus, row: SelectionRow) -> tuple[str, list[str]]:
         """Where the encoder lies that a row starts from, and the run that makes it, if any."""
-        encoder, needs = self._add_original(corpus)
+        encoder, needs = self.add_original(corpus.encoder)
         if row.post is None:
             return encoder, needs
         figures, data = self._settings.figures, self._add_data(corpus)
@@ -217,71 +211,24 @@ class _Planner:
             f"--max_response_tokens={figures.response_tokens}",
             *([f"--steps={figures.post_steps}"] if figures.post_steps else []),
             *([f"--learning_rate={figures.learning_rate:g}"] if figures.post_steps else []),
-            "--dev_samples=0",
-            "--eval_every=1000000000",
+            *LAST,
             f"--encoder={encoder}",
             f"--data_dir={WORK}/{data}/data",
             f"--run_dir={WORK}/{name}/model",
         ]
-        return f"{WORK}/{name}/model", [self._add(name, "train", flags, _ENCODER, [*needs, data])]
-
-    def _add_original(self, corpus: SelectionCorpus) -> tuple[str, list[str]]:
-        """The encoder before anything of the corpus; where none is given, one of other text."""
-        if corpus.encoder:
-            return corpus.encoder, []
-        data, name = self._add_chinese_text(), "encoders/chinese"
-        steps = self._settings.mlm_steps
-        flags = [
-            "--task=mlm",
-            "--encoder_size=mini",
-            f"--steps={steps}",
-            "--global_batch_size=128",
-            "--learning_rate=5e-4",
-            f"--warmup_steps={min(500, steps // 6)}",
-            "--decay=linear",
-            "--dev_samples=0",
-            "--eval_every=1000000000",
-            f"--data_dir={WORK}/{data}/data",
-            f"--run_dir={WORK}/{name}/model",
-        ]
-        return f"{WORK}/{name}/model", [self._add(name, "train", flags, _ENCODER, [data])]
-
-    def _add_chinese_text(self) -> str:
-        joined = self._add_joined("chinese_text", self._settings.chinese_text)
-        flags = [
-            "--format=jsonl",
-            f"--input={WORK}/{joined}/sessions.jsonl",
-            f"--vocab_size={_VOCABULARY}",
-            f"--max_sequence_length={_LONGEST_CHINESE}",
-            "--dev_fraction=0",
-            "--test_fraction=0",
-            f"--output_dir={WORK}/data/chinese_text/data",
-        ]
-        return self._add("data/chinese_text", "prepare_data", flags, "data/manifest.json", [joined])
+        return f"{WORK}/{name}/model", [self.add_run(name, "train", flags, ENCODER, [*needs, data])]
 
     def _add_data(self, corpus: SelectionCorpus) -> str:
         """A corpus, prepared, with its held-out sessions."""
-        kind, needs = corpus.kind, [self._add_joined(corpus.name, corpus.train)]
-        vocabulary = corpus.encoder
-        if not vocabulary:
-            needs.append(self._add_chinese_text())
-            vocabulary = f"{WORK}/{needs[-1]}/data/vocabulary"
-        flags = [
-            "--format=jsonl",
-            f"--input={WORK}/{needs[0]}/sessions.jsonl",
-            f"--vocab={vocabulary}",
-            f"--max_sequence_length={kind.longest}",
-            f"--min_turns={kind.min_turns}",
-            f"--dev_fraction={DEV_SHARE:g}",
-            f"--test_fraction={kind.test_share:g}",
-            f"--output_dir={WORK}/data/{corpus.name}/data",
-        ]
-        return self._add(f"data/{corpus.name}", "prepare_data", flags, "data/manifest.json", needs)
-
-    def _add_joined(self, name: str, sources: Sequence[str]) -> str:
-        """Files of several formats as one of sessions."""
-        run = f"joined/{name}"
-        output = f"--output={WORK}/{run}/sessions.jsonl"
-        command = ("experiments/join_corpora.py", output, *sources)
-        self.runs.setdefault(run, Run(run, command, "sessions.jsonl"))
-        return run
+        kind = corpus.kind
+        return self.add_data(
+            Dialogues(
+                corpus.name,
+                corpus.train,
+                corpus.encoder,
+                kind.longest,
+                kind.min_turns,
+                DEV_SHARE,
+                kind.test_share,
+            )
+        )

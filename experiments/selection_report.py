@@ -25,8 +25,13 @@ _BINS = 4
 Table = list[list[str | float]]
 
 
-def read_seeds(paths: Sequence[pathlib.Path], way: str) -> Seeds:
+def read_seeds(paths: Sequence[pathlib.Path], way: str, task: str = "candidates") -> Seeds:
     """The scores by a similarity that `evaluate` wrote of each seed, without its name in theirs.
+
+    Args:
+        paths: of the files.
+        way: the similarity.
+        task: "candidates" for grouped candidates, "response" for responses of dialogues.
 
     Raises:
         InputError: a file is not of this form, or is of another set than the others.
@@ -34,10 +39,10 @@ def read_seeds(paths: Sequence[pathlib.Path], way: str) -> Seeds:
     seeds = []
     for path in paths:
         found = {result.task: result for result in read_json(path)[1]}
-        if f"candidates_{way}" not in found:
-            raise InputError(f"{path}: no scores of grouped candidates by {way}")
-        seeds.append({"candidates": _strip(found[f"candidates_{way}"], f"{way}_")})
-    if len({seed["candidates"].fingerprint for seed in seeds}) > 1:
+        if f"{task}_{way}" not in found:
+            raise InputError(f"{path}: no scores of {task}_{way}")
+        seeds.append({task: _strip(found[f"{task}_{way}"], f"{way}_")})
+    if len({seed[task].fingerprint for seed in seeds}) > 1:
         raise InputError(f"{paths[0].parent} and other seeds: different sets")
     return seeds
 

@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 
 from selection_rows import ROWS
-from settings import SettingsError
+from settings import SettingsError, check_numbers, read_source
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 from dcse_tf.data.formats import FORMATS
@@ -202,14 +202,9 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
     for name in asked:
         if name not in known:
             raise SettingsError(f"--corpora={name}: --{name}_train is needed")
-    if len(set(options.seeds)) < len(options.seeds):
-        raise SettingsError(f"--seeds={options.seeds}: expected different ones")
-    for flag in ("steps", "post_steps", "mlm_steps"):
-        value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise SettingsError(f"--{flag}={value}: expected at least 1")
+    check_numbers(options, "steps", "post_steps", "mlm_steps")
     chinese_text = tuple(
-        _read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
+        read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
     )
     if not chinese_text and any(not known[name].encoder for name in asked):
         raise SettingsError("a Chinese corpus: give --chinese_encoder or --chinese_text")
@@ -237,8 +232,8 @@ def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | No
         if test:
             raise SettingsError(f"--{name}_train is needed too")
         return None
-    sources = tuple(_read_source(text, f"{name}_train", FORMATS) for text in train)
-    groups = _read_source(test, f"{name}_test", CANDIDATE_FORMATS) if test else ""
+    sources = tuple(read_source(text, f"{name}_train", FORMATS) for text in train)
+    groups = read_source(test, f"{name}_test", CANDIDATE_FORMATS) if test else ""
     files = [path for source in sources for path in source.partition(":")[2].split(",")]
     if groups and groups.partition(":")[2] in files:
         raise SettingsError(f"--{name}_train: the test file is among the training files")
@@ -249,20 +244,3 @@ def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | No
     }
     encoder = getattr(options, f"{language}_encoder") or defaults[options.size][language]
     return SelectionCorpus(name, sources, groups, encoder)
-
-
-def _read_source(text: str, flag: str, formats: dict) -> str:
-    """FORMAT:FILE,FILE with absolute paths; what lies in a package stays as it is."""
-    form, _, paths = text.partition(":")
-    if form not in formats or not paths:
-        known = ", ".join(formats)
-        raise SettingsError(f"--{flag}={text}: expected FORMAT:FILE, the format one of {known}")
-    files = []
-    for path in paths.split(","):
-        if path.startswith("package:"):
-            files.append(path)
-            continue
-        if not pathlib.Path(path).is_file():
-            raise SettingsError(f"--{flag}={text}: no such file: {path}")
-        files.append(str(pathlib.Path(path).resolve()))
-    return f"{form}:{','.join(files)}"

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import pathlib
+from collections.abc import Collection
 
 from dcse_tf.tasks.options import ENCODER_SIZES
 
@@ -154,12 +155,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     for name in options.corpora or ():
         if name not in joint:
             raise SettingsError(f"--corpora={name}: give --{name}_train, _retrieval and _sts")
-    if len(set(options.seeds)) < len(options.seeds) or min(options.seeds) < 0:
-        raise SettingsError(f"--seeds={options.seeds}: expected different ones, 0 or more")
-    for flag in ("steps", "mlm_steps"):
-        value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise SettingsError(f"--{flag}={value}: expected at least 1")
+    check_numbers(options, "steps", "mlm_steps")
     return Settings(
         size=options.size,
         work_dir=options.work_dir,
@@ -171,14 +167,62 @@ def read_settings(options: argparse.Namespace) -> Settings:
         mlm_steps=options.mlm_steps,
         batch_form=options.batch_form,
         train_flags=tuple(options.train_flags.split()),
-        token_vectors=_files(options.token_vectors, "token_vectors", at_most=2),
+        token_vectors=read_files(options.token_vectors, "token_vectors", at_most=2),
     )
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what says how the runs of an experiment are done; see `check_numbers`."""
+    add = parser.add_argument
+    add("--results_dir", type=pathlib.Path, help="copy the reports here too")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs at once, on a machine without a GPU; each gets its share of the cores",
+    )
+    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+
+
+def check_numbers(options: argparse.Namespace, *positive: str) -> None:
+    """Checks the seeds, and flags that count something.
+
+    Raises:
+        SettingsError: seeds repeat or are negative, or a count is given that is below 1.
+    """
+    if len(set(options.seeds)) < len(options.seeds) or min(options.seeds) < 0:
+        raise SettingsError(f"--seeds={options.seeds}: expected different ones, 0 or more")
+    for flag in ("jobs", *positive):
+        value = getattr(options, flag, None)
+        if value is not None and value < 1:
+            raise SettingsError(f"--{flag}={value}: expected at least 1")
+
+
+def read_source(text: str, flag: str, formats: Collection[str]) -> str:
+    """FORMAT:FILE,FILE with absolute paths; what lies in a package stays as it is.
+
+    Raises:
+        SettingsError: the format is not known, or a file is missing.
+    """
+    form, _, paths = text.partition(":")
+    if form not in formats or not paths:
+        known = ", ".join(formats)
+        raise SettingsError(f"--{flag}={text}: expected FORMAT:FILE, the format one of {known}")
+    files = []
+    for path in paths.split(","):
+        if path.startswith("package:"):
+            files.append(path)
+            continue
+        if not pathlib.Path(path).is_file():
+            raise SettingsError(f"--{flag}={text}: no such file: {path}")
+        files.append(str(pathlib.Path(path).resolve()))
+    return f"{form}:{','.join(files)}"
 
 
 def _read_demo(options: argparse.Namespace) -> Corpus:
     if not options.demo_retrieval:
         raise SettingsError("--size=demo: give --demo_retrieval, one file or more")
-    files = _files(options.demo_retrieval, "demo_retrieval")
+    files = read_files(options.demo_retrieval, "demo_retrieval")
     titles = {pathlib.Path(file).stem: file for file in files}
     if len(titles) < len(files):
         raise SettingsError(f"--demo_retrieval={' '.join(files)}: expected different names")
@@ -194,9 +238,9 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
         return None
     if lacking:
         raise SettingsError(f"--{name}_{lacking[0]} is needed too")
-    train = _files(given["train"], f"{name}_train")
-    (retrieval,) = _files([given["retrieval"]], f"{name}_retrieval")
-    (sts,) = _files([given["sts"]], f"{name}_sts")
+    train = read_files(given["train"], f"{name}_train")
+    (retrieval,) = read_files([given["retrieval"]], f"{name}_retrieval")
+    (sts,) = read_files([given["sts"]], f"{name}_sts")
     if {retrieval, sts} & set(train):
         raise SettingsError(f"--{name}_train: an evaluation set is among the training files")
     language = "english" if name == "mdc" else "chinese"
@@ -211,13 +255,13 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
 
 def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str, ...]:
     flag = f"{language}_word_vectors"
-    files = _files(getattr(options, flag), flag, at_most=2)
+    files = read_files(getattr(options, flag), flag, at_most=2)
     unit = options.chinese_word_unit if language == "chinese" else "words"
     flags = [f"--{name}={file}" for name, file in zip(("word_vectors", "word_index"), files)]
     return (*flags, f"--word_unit={unit}") if flags else ()
 
 
-def _files(paths: list[str], flag: str, at_most: int | None = None) -> tuple[str, ...]:
+def read_files(paths: list[str], flag: str, at_most: int | None = None) -> tuple[str, ...]:
     """Absolute paths of files that are there."""
     if at_most and len(paths) > at_most:
         raise SettingsError(f"--{flag}={' '.join(paths)}: expected at most {at_most} files")

@@ -41,7 +41,7 @@ VECTORS = {
     "coffee": [0.0, -1.0, 0.5],
 }
 FLOW = {"depth": 1, "hidden_dim": 8, "steps": 2, "batch_size": 32}
-KINDS = ("whitening", "flow", "word_vectors")
+KINDS = ("centering", "whitening", "flow", "word_vectors")
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +136,29 @@ def test_whitening_is_applied_to_the_encoders_embeddings(pooling, fit, bert, tmp
     assert json.loads((folder / "baseline.json").read_text())["pooling"] == pooling
 
 
-def test_the_corpus_whitened_has_identity_covariance(baselines, bert, data_dir):
-    """Of every utterance of the train split, encoded alone."""
+@pytest.fixture(scope="module")
+def utterances(bert, data_dir):
+    """Of every utterance of the train split, encoded alone: float64 [utterances, dim]."""
     sample = sample_utterances(data_dir, read_manifest(data_dir), 0, 0)
-    description = json.loads((baselines["whitening"] / "baseline.json").read_text())
-    assert description["facts"]["sentences"] == sample.nrows()
-    tensors = safetensors.numpy.load_file(baselines["whitening"] / "baseline.safetensors")
     batches = SentenceEncoder.load(bert).backend
-    rows = np.concatenate(
-        [batches.embed(sample[i : i + 1], int(n)) for i, n in enumerate(sample.row_lengths())]
-    )
-    white = (rows.astype(np.float64) - tensors["mean"]) @ tensors["matrix"]
+    rows = [batches.embed(sample[i : i + 1], int(n)) for i, n in enumerate(sample.row_lengths())]
+    return np.concatenate(rows).astype(np.float64)
+
+
+def test_the_corpus_whitened_has_identity_covariance(baselines, utterances):
+    description = json.loads((baselines["whitening"] / "baseline.json").read_text())
+    assert description["facts"]["sentences"] == len(utterances)
+    tensors = safetensors.numpy.load_file(baselines["whitening"] / "baseline.safetensors")
+    white = (utterances - tensors["mean"]) @ tensors["matrix"]
     np.testing.assert_allclose(np.cov(white.T), np.eye(white.shape[1]), atol=2e-2)
+
+
+def test_the_corpus_centred_has_mean_zero(baselines, bert, utterances, tmp_path):
+    tensors = safetensors.numpy.load_file(baselines["centering"] / "baseline.safetensors")
+    assert np.abs(utterances.mean(axis=0)).max() > 0.01
+    np.testing.assert_allclose((utterances - tensors["mean"]).mean(axis=0), 0, atol=1e-5)
+    found = embed_sentences(baselines["centering"], tmp_path)
+    np.testing.assert_allclose(found, plain(bert) - utterances.mean(axis=0), atol=1e-5)
 
 
 def test_dimensions_kept_are_the_first(fit, baselines, tmp_path):
@@ -169,7 +180,7 @@ def test_words_are_averaged_by_hand(baselines, tmp_path):
     assert found.tolist() == [[2, 2, 1], [0, -1, 0.5], [0, 0, 0], [2, 2, 1]]
 
 
-@pytest.mark.parametrize("kind", ["whitening", "flow"])
+@pytest.mark.parametrize("kind", ["centering", "whitening", "flow"])
 def test_an_export_of_a_baseline_gives_its_embeddings(kind, baselines, tmp_path):
     export(ExportOptions(run_dir=str(baselines[kind]), output_dir=str(tmp_path / "export")))
     signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
@@ -191,7 +202,7 @@ def test_the_fingerprint_covers_what_was_fitted(kind, baselines, tmp_path):
     first = SentenceEncoder.load(folder).fingerprint()
     path = folder / "baseline.safetensors"
     tensors = safetensors.numpy.load_file(path)
-    name = "matrix" if "matrix" in tensors else "act_norm_0/shift"
+    name = {"centering": "mean", "flow": "act_norm_0/shift"}.get(kind, "matrix")
     tensors[name] = tensors[name] + 1
     safetensors.numpy.save_file(tensors, path)
     assert SentenceEncoder.load(folder).fingerprint() != first
@@ -266,7 +277,10 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "magic"}, "`kind`=magic: expected one of 'whitening', 'flow', 'word_vectors'"),
+        (
+            {"kind": "magic"},
+            "`kind`=magic: expected one of 'centering', 'whitening', 'flow', 'word_vectors'",
+        ),
         ({"kind": "whitening", "data_dir": "d"}, "`encoder` is required"),
         ({"kind": "flow", "encoder": "bert"}, "`data_dir` is required"),
         ({"kind": "word_vectors"}, "`word_vectors` is required"),
@@ -291,7 +305,7 @@ def test_settings_that_do_not_go_together_are_refused(settings, message):
 
 
 @dataclasses.dataclass(frozen=True)
-class CenteringOptions(FittedToEmbeddings):
+class ShiftingOptions(FittedToEmbeddings):
     share: float = option(1.0, "How much of the mean is subtracted.", minimum=0.0)
 
 
@@ -305,7 +319,7 @@ def fit_mean(options, corpus):
 
 
 def make_shift(fitted, dim):
-    return keras.layers.Lambda(lambda x: x - fitted.tensors["shift"], name="centering")
+    return keras.layers.Lambda(lambda x: x - fitted.tensors["shift"], name="shifting")
 
 
 def fit_lengths(options, corpus):
@@ -322,18 +336,18 @@ def make_lengths(fitted):
 def registered():
     """Two baselines of this file, gone after the test."""
     register_baseline(
-        BaselineSpec("centering", "no mean", CenteringOptions, fit_mean, make_layer=make_shift)
+        BaselineSpec("shifting", "no mean", ShiftingOptions, fit_mean, make_layer=make_shift)
     )
     register_baseline(
         BaselineSpec("lengths", "how long", LengthsOptions, fit_lengths, make_encode=make_lengths)
     )
     yield
-    del BASELINES["centering"], BASELINES["lengths"]
+    del BASELINES["shifting"], BASELINES["lengths"]
 
 
 def test_a_layer_from_outside_is_fitted_loaded_and_exported(registered, fit, bert, tmp_path):
     """`share`=0.5 of the mean of all utterances of the train split is gone."""
-    folder = fit("centering", share=0.5)
+    folder = fit("shifting", share=0.5)
     found = SentenceEncoder.load(folder).encode(SENTENCES)
     shift = safetensors.numpy.load_file(folder / "baseline.safetensors")["shift"]
     np.testing.assert_allclose(found, plain(bert) - shift, atol=1e-5)
@@ -358,12 +372,12 @@ def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues
 
 def test_the_command_line_has_the_settings_of_what_was_registered(registered):
     fields = {field.name: field for field in FitBaselineOptions.all_fields()}
-    text = "How much of the mean is subtracted. Only of centering."
+    text = "How much of the mean is subtracted. Only of shifting."
     assert fields["share"].metadata["help"] == text
-    assert list(fields["kind"].metadata["choices"]) == [*KINDS, "centering", "lengths"]
+    assert list(fields["kind"].metadata["choices"]) == [*KINDS, "shifting", "lengths"]
     given = {"encoder": "e", "data_dir": "d", "output_dir": "o", "share": 0.5}
-    found = FitBaselineOptions.from_dict({"kind": "centering", **given})
-    assert found == CenteringOptions(**given)
+    found = FitBaselineOptions.from_dict({"kind": "shifting", **given})
+    assert found == ShiftingOptions(**given)
 
 
 @dataclasses.dataclass(frozen=True)

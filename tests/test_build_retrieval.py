@@ -56,7 +56,7 @@ def test_the_file_holds_the_sentences_of_the_table_with_their_intents(table):
     output, built = build(table)
     found = read_retrieval_set(output)
     assert sorted(zip(found.sentences, found.intents)) == sorted(make_rows(12))
-    assert (built.sentences, built.intents, built.queries) == (36, 3, 36)
+    assert (built.sentences, built.labels, built.queries) == (36, 3, 36)
     # Every other sentence is a candidate: 11 of the intent, 24 of others.
     assert (built.positives, built.negatives) == (11, 24)
     assert {(len(q.positives), len(q.negatives)) for q in found.queries} == {(11, 24)}
@@ -111,15 +111,23 @@ def test_everything_that_is_left_out_is_counted(tmp_path):
         "empty_utterances": 0,
         "short": 1,
         "bad_lines": 1,
-        "without_intent": 1,
-        "with_several_intents": 0,
+        "without_label": 1,
+        "with_several_labels": 0,
         "repeated": 2,
-        "under_two_intents": 1,
+        "under_two_labels": 1,
+        "of_small_labels": 0,
         "not_drawn": 0,
         "without_positives": 1,
         "without_negatives": 0,
     }
-    assert (built.sentences, built.intents, built.queries) == (13, 4, 12)
+    assert (built.sentences, built.labels, built.queries) == (13, 4, 12)
+
+
+def test_where_every_label_is_too_small_that_is_said(table):
+    with pytest.raises(InputError, match="`min_label_sentences`=13: no label of the 36 labelled"):
+        build(table, min_label_sentences=13)
+    _, built = build(table, min_label_sentences=12)
+    assert built.sentences == 36
 
 
 def test_the_same_seed_writes_the_same_file_and_another_seed_another(table):
@@ -141,7 +149,7 @@ def test_dialogues_with_intents_are_read(tmp_path):
     path.write_text(f'{{"session_id": "a", "turns": [{turns}]}}\n', encoding="utf-8")
     settings = {"format": "jsonl", "join_consecutive": False, "roles": ("parcel", "hello")}
     output, built = build(path, **settings)
-    assert (built.sentences, built.intents, built.queries) == (8, 2, 8)
+    assert (built.sentences, built.labels, built.queries) == (8, 2, 8)
     assert set(read_retrieval_set(output).intents) == {"parcel", "hello"}
 
 
@@ -165,9 +173,9 @@ def test_an_existing_output_is_replaced_where_asked(table):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("yes please", ""), ("no", " ")], r"`input`=.*table\.csv: no sentence with one intent"),
+        ([("yes please", ""), ("no", " ")], r"`input`=.*table\.csv: no sentence with one label"),
         ([("yes please", "a"), ("no thanks", "a")], "none of 2 sentences has both"),
-        ([("?", "a"), ("!", "b")], "no sentence with one intent"),
+        ([("?", "a"), ("!", "b")], "no sentence with one label"),
     ],
 )
 def test_an_input_that_gives_no_query_is_refused_and_leaves_nothing(tmp_path, rows, message):
@@ -196,7 +204,7 @@ def test_the_command_line(table):
     # 10 sentences of each intent: 9 others of it, and 5 of the 20 of other intents.
     first, left_out, last = done.stdout.splitlines()
     assert first == (
-        "30 sentences of 3 intents, 30 queries with 9.0 positives and 5.0 negatives in the mean"
+        "30 sentences of 3 labels, 30 queries with 9.0 positives and 5.0 negatives in the mean"
     )
     assert left_out.startswith("left out: 0 ")
     assert "6 not_drawn" in left_out

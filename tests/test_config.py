@@ -380,6 +380,16 @@ def test_filling_in_twice_changes_nothing():
             {"format": "ecd", "roles": ()},
             "`format`=ecd: has no intents; exp",
         ),
+        (
+            BuildRetrievalOptions,
+            {"format": "crosswoz", "labels": "act"},
+            "`labels`=act: `format`=crosswoz has no acts; expected one of jsonl, sgd",
+        ),
+        (
+            BuildStsOptions,
+            {"format": "csv", "labels": "act"},
+            "`labels`=act: has no meaning with `format`=csv",
+        ),
         (BuildRetrievalOptions, {"format": "csv"}, "`roles`=user,我: has no meaning with `format`"),
         (
             BuildRetrievalOptions,

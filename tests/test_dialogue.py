@@ -102,9 +102,20 @@ def test_a_joined_turn_has_the_intents_of_all():
     ]
 
 
-def test_the_json_form_names_intents_where_there_are_any():
-    session = Session("1", (Utterance("a", "hi", ("greet",)), Utterance("b", "ok")))
-    assert session_to_dict(session)["turns"] == [
+def test_a_joined_turn_has_the_acts_of_all():
+    turns = [("a", "hi", (), (" HI: ", "ASK: x")), ("a", "x?", (), ("ASK: x",)), ("b", "ok")]
+    session = make("s", turns)
+    assert [turn.acts for turn in session.turns] == [("HI:", "ASK: x"), ()]
+
+
+def test_the_json_form_names_labels_where_there_are_any():
+    turns = (
+        Utterance("a", "hi", ("greet",)),
+        Utterance("b", "ok"),
+        Utterance("b", "x?", (), ("A:",)),
+    )
+    assert session_to_dict(Session("1", turns))["turns"] == [
         {"role": "a", "text": "hi", "intents": ["greet"]},
         {"role": "b", "text": "ok"},
+        {"role": "b", "text": "x?", "acts": ["A:"]},
     ]

@@ -179,7 +179,7 @@ def test_scores_of_another_way_or_another_set_are_refused(tmp_path):
     (seed,) = read_seeds([tmp_path / "a.json"], "cosine")
     assert seed["candidates"].scores["r1"] == 50
     assert seed["candidates"].scores["chance_r1"] == 10
-    with pytest.raises(InputError, match="no scores of grouped candidates by reranker"):
+    with pytest.raises(InputError, match="no scores of candidates_reranker"):
         read_seeds([tmp_path / "a.json"], "reranker")
     with pytest.raises(InputError, match="different sets"):
         read_seeds([tmp_path / "a.json", tmp_path / "b.json"], "cosine")

@@ -35,9 +35,9 @@ trained = dcse_tf.train(
 )
 print("trained:", trained.kept.describe())
 
-run("fit_baseline", ["--kind=centering", "--strength=0.9", "--encoder=run", "--data_dir=data",
-                     "--output_dir=centred"])
-results = dcse_tf.evaluate(model="centred", response_selection="data/test.jsonl")
+run("fit_baseline", ["--kind=scaling", "--strength=0.5", "--encoder=run", "--data_dir=data",
+                     "--output_dir=scaled"])
+results = dcse_tf.evaluate(model="scaled", response_selection="data/test.jsonl")
 print("evaluated:", [result.task for result in results])
 """
 

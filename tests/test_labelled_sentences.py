@@ -4,7 +4,7 @@ import json
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.tools.labelled_sentences import one_intent_each, read_sentences
+from dcse_tf.tools.labelled_sentences import one_label_each, read_sentences
 from dcse_tf.tools.options import LabelledOptions
 
 TABLE = b"text,intent\nWhere is my parcel?,parcel\nI want a refund,refund\n"
@@ -243,14 +243,30 @@ def test_dialogues_are_read_up_to_a_number_and_bad_lines_are_counted(tmp_path):
         read_dialogues(tmp_path, dialogues)
 
 
+def test_turns_are_labelled_with_their_speaker_and_sorted_acts_where_asked(tmp_path):
+    turns = [
+        {"role": "user", "text": "at two, where?", "acts": ["REQUEST:city", "INFORM:time"]},
+        {"role": "system", "text": "at two, where?", "acts": ["INFORM:time", "REQUEST:city"]},
+        {"role": "user", "text": "yes", "intents": ["Book"], "acts": ["AFFIRM:"]},
+        {"role": "system", "text": "hm"},
+    ]
+    sentences, _ = read_dialogues(tmp_path, [{"session_id": "a", "turns": turns}], labels="act")
+    assert sentences == [
+        ("at two, where?", ("user INFORM:time REQUEST:city",)),
+        ("at two, where?", ("system INFORM:time REQUEST:city",)),
+        ("yes", ("user AFFIRM:",)),
+        ("hm", ()),
+    ]
+
+
 def test_an_intent_named_twice_is_one(tmp_path):
     turn = {"role": "user", "text": "any news", "intents": ["parcel", "parcel"]}
     sentences, _ = read_dialogues(tmp_path, [{"session_id": "a", "turns": [turn]}])
-    assert one_intent_each(sentences)[0] == [("any news", "parcel")]
+    assert one_label_each(sentences)[0] == [("any news", "parcel")]
 
 
 def test_sentences_of_one_intent_are_kept_and_the_others_counted():
     sentences = [("a", ("x",)), ("b", ()), ("c", ("x", "y")), ("d", ("y",)), ("e", ())]
-    labelled, left_out = one_intent_each(sentences)
+    labelled, left_out = one_label_each(sentences)
     assert labelled == [("a", "x"), ("d", "y")]
-    assert left_out == {"without_intent": 2, "with_several_intents": 1}
+    assert left_out == {"without_label": 2, "with_several_labels": 1}

@@ -224,10 +224,22 @@ def test_repeated_and_doubtful_texts_are_left_out_and_counted():
     drawn, left_out = sample_balanced(labelled, 0, 0)
     assert sorted(drawn) == [("Straße", "b"), ("Where is it", "a"), ("no", "b"), ("退款", "b")]
     # "where is IT", "Where is it", "YES" and "STRASSE" say again what was there.
-    assert left_out == {"repeated": 4, "under_two_intents": 1, "not_drawn": 0}
+    assert left_out == {"repeated": 4, "under_two_labels": 1, "of_small_labels": 0, "not_drawn": 0}
     drawn, left_out = sample_balanced(labelled, 2, 0)
     assert sorted(intent for _, intent in drawn) == ["a", "b"]
-    assert left_out == {"repeated": 4, "under_two_intents": 1, "not_drawn": 2}
+    assert left_out == {"repeated": 4, "under_two_labels": 1, "of_small_labels": 0, "not_drawn": 2}
+
+
+def test_labels_with_few_sentences_are_left_out_and_counted():
+    """Repeats and texts under two labels count for none: 3, 2 and 1 are left."""
+    labelled = [("a", "x"), ("b", "x"), ("c", "x"), ("A", "x"), ("d", "y"), ("e", "y")]
+    labelled += [("f", "y"), ("f", "z"), ("g", "z")]
+    drawn, left_out = sample_balanced(labelled, 0, 0, min_label_sentences=3)
+    assert sorted(drawn) == [("a", "x"), ("b", "x"), ("c", "x")]
+    assert left_out == {"repeated": 2, "under_two_labels": 1, "of_small_labels": 3, "not_drawn": 0}
+    drawn, left_out = sample_balanced(labelled, 3, 0, min_label_sentences=2)
+    assert sorted({label for _, label in drawn}) == ["x", "y"]
+    assert left_out == {"repeated": 2, "under_two_labels": 1, "of_small_labels": 1, "not_drawn": 2}
 
 
 def test_the_same_seed_draws_the_same_and_another_seed_others():

@@ -9,7 +9,7 @@ import pytest
 from shared_files import shared_file
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats import crosswoz, sgd
+from dcse_tf.data.formats import crosswoz, jsonl, sgd
 from dcse_tf.data.formats.reading import read_elements, read_members
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -18,13 +18,37 @@ USER = {
     "speaker": "USER",
     "utterance": "A table for two, and a film",
     "frames": [
-        {"service": "Food_1", "state": {"active_intent": "ReserveTable", "slot_values": {}}},
-        {"service": "Media_2", "state": {"active_intent": "FindFilm"}},
+        {
+            "service": "Food_1",
+            "actions": [
+                {"act": "INFORM_INTENT", "slot": "intent", "values": ["ReserveTable"]},
+                {"act": "INFORM", "slot": "party_size", "values": ["2"]},
+            ],
+            "state": {"active_intent": "ReserveTable", "slot_values": {}},
+        },
+        {
+            "service": "Media_2",
+            "actions": [
+                {"act": "INFORM_INTENT", "slot": "intent", "values": ["FindFilm"]},
+                {"act": "INFORM", "slot": "party_size", "values": ["2"]},
+            ],
+        },
         {"service": "Food_2", "state": {"active_intent": "ReserveTable"}},
-        {"service": "Bank_1", "state": {"active_intent": "NONE"}},
     ],
 }
-SYSTEM = {"speaker": "SYSTEM", "utterance": "Where?", "frames": [{"actions": [{"act": "REQUEST"}]}]}
+SYSTEM = {
+    "speaker": "SYSTEM",
+    "utterance": "Good. Where?",
+    "frames": [{"actions": [{"act": "REQUEST", "slot": "city"}, {"act": "AFFIRM", "slot": ""}]}],
+}
+# The intent runs on here, but the turn does not state it.
+AGREES = {
+    "speaker": "USER",
+    "utterance": "yes, that's right",
+    "frames": [
+        {"actions": [{"act": "AFFIRM"}], "state": {"active_intent": "ReserveTable"}},
+    ],
+}
 GUEST = {
     "role": "usr",
     "content": "您好，找一家酒店",
@@ -40,6 +64,10 @@ HOST = {"role": "sys", "content": "没有", "dialog_act": [], "sys_state": {"酒
 
 def asked(**changes):
     return {"dialogue_id": "7_1", "services": ["Food_1"], "turns": [USER, SYSTEM], **changes}
+
+
+def acting(action):
+    return {**USER, "frames": [{"actions": [action]}]}
 
 
 def talk(*messages):
@@ -71,11 +99,18 @@ every_packing = pytest.mark.parametrize("name", ["a.json", "a.json.gz", "a.json.
 
 
 @every_packing
-def test_an_asked_dialogue_has_the_active_intents_of_its_users(tmp_path, name):
-    path = pack(tmp_path / name, [asked(), asked(dialogue_id="7_2", turns=[])])
+def test_an_asked_dialogue_has_the_intents_that_its_turns_state_and_their_acts(tmp_path, name):
+    asks = asked(turns=[USER, SYSTEM, AGREES])
+    path = pack(tmp_path / name, [asks, asked(dialogue_id="7_2", turns=[])])
     turns = [
-        Utterance("user", "A table for two, and a film", ("ReserveTable", "FindFilm")),
-        Utterance("system", "Where?"),
+        Utterance(
+            "user",
+            "A table for two, and a film",
+            ("ReserveTable", "FindFilm"),
+            ("INFORM:party_size", "INFORM_INTENT:intent"),
+        ),
+        Utterance("system", "Good. Where?", (), ("AFFIRM:", "REQUEST:city")),
+        Utterance("user", "yes, that's right", (), ("AFFIRM:",)),
     ]
     assert read(sgd, path) == ([("7_1", turns), ("7_2", [])], 0)
 
@@ -90,16 +125,14 @@ def test_a_talk_has_acts_with_their_domains_as_intents(tmp_path, name):
     assert read(crosswoz, path) == ([("101", turns), ("102", [])], 0)
 
 
-@pytest.mark.parametrize(
-    "frames", [[], [{}], [{"state": None}], [{"state": {}}], [{"state": {"active_intent": "NONE"}}]]
-)
-def test_a_turn_without_an_active_intent_has_none(tmp_path, frames):
+@pytest.mark.parametrize("frames", [[], [{}], [{"actions": []}], [{"state": {}}]])
+def test_a_turn_without_acts_has_no_labels(tmp_path, frames):
     turn = {**USER, "frames": frames}
     [(_, [utterance])], _ = read(sgd, pack(tmp_path / "a.json", [asked(turns=[turn])]))
-    assert utterance.intents == ()
+    assert utterance == Utterance("user", USER["utterance"])
     del turn["frames"]
     [(_, [utterance])], _ = read(sgd, pack(tmp_path / "a.json", [asked(turns=[turn])]))
-    assert utterance.intents == ()
+    assert utterance == Utterance("user", USER["utterance"])
 
 
 @pytest.mark.parametrize(
@@ -122,10 +155,14 @@ def test_a_turn_without_an_active_intent_has_none(tmp_path, frames):
         asked(turns=[{"speaker": "USER", "utterance": ["hi"]}]),
         asked(turns=[{**USER, "frames": None}]),
         asked(turns=[{**USER, "frames": ["Food_1"]}]),
-        asked(turns=[{**USER, "frames": [{"state": {"slot_values": {}}}]}]),
-        asked(turns=[{**USER, "frames": [{"state": {"active_intent": None}}]}]),
-        asked(turns=[{**USER, "frames": [{"state": {"active_intent": ["a"]}}]}]),
-        asked(turns=[{**USER, "frames": [{"state": {"active_intent": {}}}]}]),
+        asked(turns=[{**USER, "frames": [{"actions": None}]}]),
+        asked(turns=[acting({})]),
+        asked(turns=[acting("INFORM")]),
+        asked(turns=[acting({"act": None})]),
+        asked(turns=[acting({"act": "INFORM", "slot": None})]),
+        asked(turns=[acting({"act": "INFORM_INTENT", "slot": "intent"})]),
+        asked(turns=[acting({"act": "INFORM_INTENT", "values": "FindFilm"})]),
+        asked(turns=[acting({"act": "INFORM_INTENT", "values": [None]})]),
     ],
 )
 def test_an_asked_dialogue_of_another_form_is_bad_and_the_others_are_read(tmp_path, malformed):
@@ -279,9 +316,10 @@ def test_all_of_the_public_dialogues_with_schemas_are_read():
         assert [turn.text for turn in turns] == [t["utterance"] for t in dialogue["turns"]]
         assert [turn.role for turn in turns] == ["user", "system"] * (len(turns) // 2)
         for turn, raw in zip(turns, dialogue["turns"]):
-            states = [frame.get("state", {}) for frame in raw["frames"]]
-            active = {state.get("active_intent") for state in states} - {"NONE", None}
-            assert set(turn.intents) == active
+            actions = [action for frame in raw["frames"] for action in frame["actions"]]
+            stated = {a["canonical_values"][0] for a in actions if a["act"] == "INFORM_INTENT"}
+            assert set(turn.intents) == stated
+            assert list(turn.acts) == sorted({f"{a['act']}:{a['slot']}" for a in actions})
 
 
 def test_all_of_the_public_talks_are_read():
@@ -299,3 +337,13 @@ def test_all_of_the_public_talks_are_read():
         ]
         for turn, message in zip(turns, messages):
             assert set(turn.intents) == {f"{a[0]}-{a[1]}" for a in message["dialog_act"]}
+
+
+def test_the_json_lines_of_the_public_dialogues_have_the_same_labels():
+    """Two ways to one label: the raw files, and JSON Lines that were made of them elsewhere."""
+    made = shared_file("sgd_full/dev.jsonl.gz")
+    rewritten = dict(read(jsonl, made)[0])
+    raw = read(sgd, shared_file("sgd/dialogues_001.json"))[0]
+    assert len(raw) == 128
+    for name, turns in raw:
+        assert rewritten[name] == turns

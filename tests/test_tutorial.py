@@ -20,13 +20,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 # What is typed today. Decisions and measurements also have commands of earlier commits.
 PAGES = (
     *("README.md", "docs/tutorial.md", "docs/response_selection.md", "docs/jobs.md"),
-    "docs/operating.md",
+    *("docs/operating.md", "docs/domain.md"),
 )
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 )
 # Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
 OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
+OTHER_FLAGS |= {"name", "row", "rows", "seeds", "minutes", "dry_run", "chinese_text"}
 
 
 def read_page(page):

@@ -1,14 +1,16 @@
-"""Sentence embeddings without training: whitening, flow, averaged word vectors, and yours.
+"""Sentence embeddings without training: centering, whitening, flow, word vectors, and yours.
 
 To add one, write a `BaselineSpec` and register it here, or from your own code before the command
 line is started. Nothing here imports TensorFlow.
 """
 
+from dcse_tf.baselines.centering import CENTERING
 from dcse_tf.baselines.flow import FLOW
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.whitening import WHITENING
 from dcse_tf.baselines.word_vectors import WORD_VECTORS
 
+register_baseline(CENTERING)
 register_baseline(WHITENING)
 register_baseline(FLOW)
 register_baseline(WORD_VECTORS)

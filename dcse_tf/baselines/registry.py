@@ -108,21 +108,21 @@ class BaselineSpec:
     Example:
 
         @dataclasses.dataclass(frozen=True)
-        class CenteringOptions(FittedToEmbeddings):
-            strength: float = option(1.0, "Share of the mean that is subtracted.", minimum=0.0)
+        class ScalingOptions(FittedToEmbeddings):
+            strength: float = option(1.0, "Power of the deviations divided by.", minimum=0.0)
 
         def fit(options, corpus):
-            mean = corpus.embeddings().mean(axis=0)
-            return Fitted({"shift": options.strength * mean}, {}, "the mean is subtracted")
+            deviations = corpus.embeddings().std(axis=0)
+            return Fitted({"scale": (deviations + 1e-6) ** -options.strength}, {}, "scaled")
 
         def make_layer(fitted, dim):
             import keras
 
-            shift = fitted.tensors["shift"]
-            return keras.layers.Lambda(lambda x: x - shift, name="centering")
+            scale = fitted.tensors["scale"]
+            return keras.layers.Lambda(lambda x: x * scale, name="scaling")
 
         register_baseline(
-            BaselineSpec("centering", "no mean", CenteringOptions, fit, make_layer=make_layer)
+            BaselineSpec("scaling", "even widths", ScalingOptions, fit, make_layer=make_layer)
         )
     """
 

@@ -90,7 +90,7 @@ def train(options: TrainOptions) -> None:
 
 
 def fit_baseline(options: BaselineOptions) -> None:
-    """Fits an untrained baseline: whitening, flow, or averaged word vectors."""
+    """Fits an untrained baseline: centering, whitening, flow, or averaged word vectors."""
     from dcse_tf.tools import fit_baseline as job
 
     print(job.fit_baseline(options))
@@ -157,12 +157,12 @@ def export(options: ExportOptions) -> None:
 
 
 def build_retrieval(options: BuildRetrievalOptions) -> None:
-    """Builds a semantic retrieval set (select.txt) from sentences with intents."""
+    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
     from dcse_tf.tools import retrieval_set as job
 
     built = job.build_retrieval(options)
     print(
-        f"{built.sentences} sentences of {built.intents} intents, {built.queries} queries with "
+        f"{built.sentences} sentences of {built.labels} labels, {built.queries} queries with "
         f"{built.positives:.1f} positives and {built.negatives:.1f} negatives in the mean"
     )
     print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))

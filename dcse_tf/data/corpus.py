@@ -85,7 +85,7 @@ class Chunk(NamedTuple):
     Attributes:
         session_ids: the id of each session.
         lengths: the number of turns of each session.
-        roles, texts, intents: those of each turn.
+        roles, texts, intents, acts: those of each turn.
         given: the candidates of each session, or nothing if none has any.
     """
 
@@ -94,11 +94,12 @@ class Chunk(NamedTuple):
     roles: list[str]
     texts: list[str]
     intents: list[tuple[str, ...]]
+    acts: list[tuple[str, ...]]
     given: list[GivenCandidates]
 
     def sessions(self) -> Iterator[RawTurns]:
         """Yields the sessions as the reader gave them."""
-        turns = zip(self.roles, self.texts, self.intents)
+        turns = zip(self.roles, self.texts, self.intents, self.acts)
         for number, (session_id, length) in enumerate(zip(self.session_ids, self.lengths)):
             own = list(itertools.islice(turns, length))
             yield (session_id, own, self.given[number]) if self.given else (session_id, own)
@@ -114,15 +115,16 @@ def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
 def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
     # The tuple of a turn is released at once. Thousands of them would set off garbage collections,
     # which look through all of TensorFlow and take longer than the reading.
-    chunk = Chunk([], [], [], [], [], [])
+    chunk = Chunk([], [], [], [], [], [], [])
     left, negatives = _CHARACTERS, 0
     for session_id, turns, *given in sessions:
         chunk.session_ids.append(session_id)
         chunk.lengths.append(len(turns))
-        for role, text, intents in turns:
+        for role, text, intents, acts in turns:
             chunk.roles.append(role)
             chunk.texts.append(text)
             chunk.intents.append(intents)
+            chunk.acts.append(acts)
             left -= len(text)
         for candidates in given:
             chunk.given.append(candidates)

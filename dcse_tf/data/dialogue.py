@@ -9,15 +9,23 @@ _SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 class Utterance(NamedTuple):
-    """What one speaker said in one turn, and its intents where the corpus has labels."""
+    """What one speaker said in one turn, with labels where the corpus has any.
+
+    Attributes:
+        role: who speaks.
+        text: what is said.
+        intents: what the speaker says to want.
+        acts: the dialogue acts, each with its slot if it has one: "REQUEST:time".
+    """
 
     role: str
     text: str
     intents: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
 
 
 # An utterance, or a plain tuple of its fields.
-Turn = tuple[str, str, tuple[str, ...]]
+Turn = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
 class GivenCandidates(NamedTuple):
@@ -113,7 +121,7 @@ def is_silent(text: str) -> bool:
 def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
-    White space is folded, in intents too, so that a session can be written as lines and read back.
+    White space is folded, in labels too, so that a session can be written as lines and read back.
     Texts with nothing to read are dropped before joining, so that they do not separate two
     utterances of one speaker.
 
@@ -121,7 +129,7 @@ def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> S
         session_id: the session's id.
         turns: the utterances.
         join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1),
-            which then has the intents of all of them.
+            which then has the labels of all of them.
     """
     return join_turns(session_id, drop_silent(turns), join)
 
@@ -134,16 +142,24 @@ def drop_silent(turns: Iterable[Turn]) -> list[Turn]:
 def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
     """What `make_session` does once the silent utterances are dropped."""
     utterances: list[Utterance] = []
-    for role, text, labels in turns:
-        intents = tuple(dict.fromkeys(map(fold_spaces, labels))) if labels else ()
+    for role, text, intents, acts in turns:
+        intents, acts = _fold_labels(intents), _fold_labels(acts)
         text = fold_spaces(text)
         if join and utterances and utterances[-1].role == role:
             last = utterances[-1]
-            together = tuple(dict.fromkeys(last.intents + intents))
-            utterances[-1] = Utterance(role, f"{last.text} {text}", together)
+            utterances[-1] = Utterance(
+                role,
+                f"{last.text} {text}",
+                tuple(dict.fromkeys(last.intents + intents)),
+                tuple(dict.fromkeys(last.acts + acts)),
+            )
         else:
-            utterances.append(Utterance(role, text, intents))
+            utterances.append(Utterance(role, text, intents, acts))
     return Session(session_id, tuple(utterances))
+
+
+def _fold_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(fold_spaces, labels))) if labels else ()
 
 
 def fold_spaces(text: str) -> str:
@@ -159,6 +175,7 @@ def session_to_dict(session: Session) -> dict:
     turns: list[dict] = []
     for turn in session.turns:
         turns.append({"role": turn.role, "text": turn.text})
-        if turn.intents:
-            turns[-1]["intents"] = list(turn.intents)
+        for name, labels in (("intents", turn.intents), ("acts", turn.acts)):
+            if labels:
+                turns[-1][name] = list(labels)
     return {"session_id": session.session_id, "turns": turns}

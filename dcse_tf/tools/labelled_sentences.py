@@ -1,4 +1,4 @@
-"""Sentences with their intents, from tables or from dialogues. No TensorFlow here."""
+"""Sentences with their labels, from tables or from dialogues. No TensorFlow here."""
 
 import collections
 import csv
@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.dialogue import Utterance, is_silent, make_session
+from dcse_tf.data.dialogue import Utterance, fold_spaces, is_silent, make_session
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import UNREADABLE, BadLines, open_input, resolve_inputs
 from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
@@ -17,14 +17,14 @@ from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
 def read_sentences(
     config: LabelledOptions, split_words: Callable[[str], list[str]]
 ) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
-    """Reads all sentences of the input with their intents; white space becomes single spaces.
+    """Reads all sentences of the input with their labels; white space becomes single spaces.
 
     Args:
         config: what to read.
         split_words: splits a text into words, for `min_words`.
 
     Returns:
-        (sentence, intents) pairs, and counts of what was left out.
+        (sentence, labels) pairs, and counts of what was left out.
 
     Raises:
         InputError: a file cannot be read, lacks a column, or has too many bad lines.
@@ -43,19 +43,27 @@ def read_sentences(
         if len(split_words(utterance.text)) < config.min_words:
             left_out["short"] += 1
         else:
-            sentences.append((utterance.text, utterance.intents))
+            acts = config.labels == "act"
+            sentences.append((utterance.text, name_acts(utterance) if acts else utterance.intents))
     left_out["bad_lines"] = bad_lines.count
     return sentences, dict(left_out)
 
 
-def one_intent_each(
+def name_acts(utterance: Utterance) -> tuple[str, ...]:
+    """The one label of a turn by its acts, its speaker first; none of a turn without acts."""
+    if not utterance.acts:
+        return ()
+    return (fold_spaces(" ".join([utterance.role, *sorted(utterance.acts)])),)
+
+
+def one_label_each(
     sentences: list[tuple[str, tuple[str, ...]]],
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """The sentences that have exactly one intent, and counts of the others."""
-    labelled = [(text, intents[0]) for text, intents in sentences if len(intents) == 1]
+    """The sentences that have exactly one label, and counts of the others."""
+    labelled = [(text, labels[0]) for text, labels in sentences if len(labels) == 1]
     return labelled, {
-        "without_intent": sum(not intents for _, intents in sentences),
-        "with_several_intents": sum(len(intents) > 1 for _, intents in sentences),
+        "without_label": sum(not labels for _, labels in sentences),
+        "with_several_labels": sum(len(labels) > 1 for _, labels in sentences),
     }
 
 

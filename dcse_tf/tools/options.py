@@ -20,6 +20,7 @@ class TableFormat:
 
     help: str
     has_intents: bool = True
+    has_acts: bool = False
 
 
 TABLE_FORMATS = {
@@ -45,6 +46,12 @@ class LabelledOptions(CorpusOptions):
     )
     text_column: str = option("text", "csv and tsv: the column of the sentences.")
     intent_column: str = option("intent", "csv and tsv: the column of the intents.")
+    labels: str = option(
+        "intent",
+        "Dialogues: what a turn is labelled with: its intent, or its speaker with the sorted acts "
+        "and slots of the turn (act). A turn with several intents has no label.",
+        choices=("intent", "act"),
+    )
     roles: tuple[str, ...] = option(
         (), "Dialogues: only what these speakers say, comma-separated. Default: all."
     )
@@ -66,14 +73,18 @@ class LabelledOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         table = self.format in TABLE_FORMATS
-        for name in ("roles", "min_turns") if table else ("text_column", "intent_column"):
+        of_dialogues, of_tables = ("labels", "roles", "min_turns"), ("text_column", "intent_column")
+        for name in of_dialogues if table else of_tables:
             if self.is_given(name):
                 self.refuse(name, f"has no meaning with `format`={self.format}")
+        if self.labels == "act" and not _FORMATS[self.format].has_acts:
+            known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_acts)
+            self.refuse("labels", f"`format`={self.format} has no acts; expected one of {known}")
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildRetrievalOptions(LabelledOptions):
-    """Builds a semantic retrieval set (select.txt) from sentences with intents."""
+    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
 
     output: str = option(
         "",
@@ -83,9 +94,14 @@ class BuildRetrievalOptions(LabelledOptions):
     )
     sentences: int = option(
         10000,
-        "Sentences drawn, as evenly over the intents as possible. The paper: about 7,000 for MDC "
+        "Sentences drawn, as evenly over the labels as possible. The paper: about 7,000 for MDC "
         "and JDDC, 4,000 for ECD. 0: all.",
         minimum=0,
+    )
+    min_label_sentences: int = option(
+        1,
+        "Labels with fewer different sentences are left out, before sentences are drawn.",
+        minimum=1,
     )
     selection: str = option(
         "top",
@@ -105,7 +121,7 @@ class BuildRetrievalOptions(LabelledOptions):
         super().__post_init__()
         if self.selection == "hard" and self.candidates != 100:
             raise OptionError("`candidates` has no meaning with `selection`=hard")
-        if not _FORMATS[self.format].has_intents:
+        if self.labels == "intent" and not _FORMATS[self.format].has_intents:
             self.refuse("format", f"has no intents; expected one of {_list_formats_with_intents()}")
 
 

@@ -17,7 +17,7 @@ from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
 from dcse_tf.progress import Progress
-from dcse_tf.tools.labelled_sentences import one_intent_each, read_sentences
+from dcse_tf.tools.labelled_sentences import one_label_each, read_sentences
 from dcse_tf.tools.options import BuildRetrievalOptions
 
 
@@ -103,49 +103,53 @@ class Selection:
 
 
 def sample_balanced(
-    labelled: Sequence[tuple[str, str]], sentences: int, seed: int
+    labelled: Sequence[tuple[str, str]], sentences: int, seed: int, min_label_sentences: int = 1
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Draws distinct sentences, as evenly over the intents as possible.
+    """Draws distinct sentences, as evenly over the labels as possible.
 
-    Of sentences that differ only in case the first is kept. A text with two intents is left out,
-    because its label cannot be trusted. The result is shuffled: BM25 breaks ties by index, which
-    must not reveal the intent.
+    Of sentences that differ only in case the first is kept. A text with two labels is left out,
+    because neither can be trusted. The result is shuffled: BM25 breaks ties by index, which must
+    not reveal the label.
 
     Args:
-        labelled: (sentence, intent) pairs.
+        labelled: (sentence, label) pairs.
         sentences: how many to draw; 0 for all.
         seed: of the draw.
+        min_label_sentences: labels with fewer sentences are left out.
 
     Returns:
         The pairs drawn, and counts of what was left out.
     """
-    intents_of: dict[str, set[str]] = collections.defaultdict(set)
+    labels_of: dict[str, set[str]] = collections.defaultdict(set)
     first: dict[str, tuple[str, str]] = {}
-    for sentence, intent in labelled:
+    for sentence, label in labelled:
         key = sentence.casefold()
-        intents_of[key].add(intent)
-        first.setdefault(key, (sentence, intent))
+        labels_of[key].add(label)
+        first.setdefault(key, (sentence, label))
     groups: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
     for key, pair in first.items():
-        if len(intents_of[key]) == 1:
+        if len(labels_of[key]) == 1:
             groups[pair[1]].append(pair)
     rng = np.random.default_rng(seed)
     shuffled = {
-        intent: [group[place] for place in rng.permutation(len(group))]
-        for intent, group in sorted(groups.items())
+        label: [group[place] for place in rng.permutation(len(group))]
+        for label, group in sorted(groups.items())
+        if len(group) >= min_label_sentences
     }
     share = _even_share([len(group) for group in shuffled.values()], sentences)
     drawn = [pair for group in shuffled.values() for pair in group[: max(0, share - 1)]]
-    # The last sentence of each share: only of some intents, if those of all would be too many.
+    # The last sentence of each share: only of some labels, if those of all would be too many.
     last = [group[share - 1] for group in shuffled.values() if len(group) >= share > 0]
     wanted = (sentences or len(first)) - len(drawn)
     drawn += [last[place] for place in rng.permutation(len(last))[:wanted]]
     places = rng.permutation(len(drawn))
-    ambiguous = sum(len(intents) > 1 for intents in intents_of.values())
+    ambiguous = sum(len(labels) > 1 for labels in labels_of.values())
+    enough = sum(map(len, shuffled.values()))
     return [drawn[place] for place in places], {
         "repeated": len(labelled) - len(first),
-        "under_two_intents": ambiguous,
-        "not_drawn": len(first) - ambiguous - len(places),
+        "under_two_labels": ambiguous,
+        "of_small_labels": len(first) - ambiguous - enough,
+        "not_drawn": enough - len(places),
     }
 
 
@@ -215,7 +219,7 @@ class Built:
     """Figures of a set that was built, and counts of what was left out and why."""
 
     sentences: int
-    intents: int
+    labels: int
     queries: int
     positives: float
     negatives: float
@@ -234,14 +238,21 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
         raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
     split = make_splitter(config.words)
     sentences, left_out = read_sentences(config, split)
-    labelled, unlabelled = one_intent_each(sentences)
+    labelled, unlabelled = one_label_each(sentences)
     if not labelled:
         raise InputError(
-            f"`input`={','.join(config.input)}: no sentence with one intent "
+            f"`input`={','.join(config.input)}: no sentence with one label "
             f"({len(sentences)} sentences read)"
         )
 
-    drawn, not_drawn = sample_balanced(labelled, config.sentences, config.seed)
+    drawn, not_drawn = sample_balanced(
+        labelled, config.sentences, config.seed, config.min_label_sentences
+    )
+    if not drawn:
+        raise InputError(
+            f"`min_label_sentences`={config.min_label_sentences}: no label of the "
+            f"{len(labelled)} labelled sentences has so many"
+        )
     hard = config.selection == "hard"
     selection = Selection(
         config.selection,
@@ -255,7 +266,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
 
     return Built(
         sentences=len(drawn),
-        intents=len({intent for _, intent in drawn}),
+        labels=len({label for _, label in drawn}),
         queries=len(retrieval_set.queries),
         positives=float(np.mean([len(q.positives) for q in retrieval_set.queries])),
         negatives=float(np.mean([len(q.negatives) for q in retrieval_set.queries])),

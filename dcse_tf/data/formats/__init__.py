@@ -51,12 +51,14 @@ class Format:
             the file has any. It reports lines that it cannot use to the `BadLines` and continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
+        has_acts: whether utterances come with dialogue acts.
         has_candidates: whether sessions come with candidates for their last turn.
     """
 
     read: Reader
     help: str
     has_intents: bool = False
+    has_acts: bool = False
     has_candidates: bool = False
 
 
@@ -69,6 +71,7 @@ def register_format(
     *,
     help: str,
     has_intents: bool = False,
+    has_acts: bool = False,
     has_candidates: bool = False,
 ) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
@@ -78,6 +81,7 @@ def register_format(
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
         has_intents: whether utterances come with intents, as retrieval sets need them.
+        has_acts: whether utterances come with dialogue acts.
         has_candidates: whether sessions come with candidates for their last turn.
 
     Raises:
@@ -85,7 +89,7 @@ def register_format(
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
-    FORMATS[name] = Format(reader, help, has_intents, has_candidates)
+    FORMATS[name] = Format(reader, help, has_intents, has_acts, has_candidates)
 
 
 register_format(
@@ -96,8 +100,9 @@ register_format(
 register_format(
     "jsonl",
     jsonl.read_sessions,
-    help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents"',
+    help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents", "acts"',
     has_intents=True,
+    has_acts=True,
 )
 register_format(
     "chitchat",
@@ -126,6 +131,7 @@ register_format(
     sgd.read_sessions,
     help="dialogues_*.json of Schema-Guided Dialogue",
     has_intents=True,
+    has_acts=True,
 )
 register_format(
     "crosswoz", crosswoz.read_sessions, help="train.json[.zip] of CrossWOZ", has_intents=True

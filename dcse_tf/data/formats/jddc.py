@@ -71,7 +71,7 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 
 def _clean(turns: list[Utterance]) -> Iterator[Utterance]:
     opening = True
-    for role, text, _ in turns:
+    for role, text, *_ in turns:
         opening = opening and role == "customer"
         if opening and (boilerplate := _OPENING.match(text.lstrip())):
             text = text.lstrip()[boilerplate.end() :]

@@ -1,6 +1,6 @@
 """JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` a line.
 
-A turn may have "intents", a list of labels.
+A turn may have "intents" and "acts", lists of labels.
 """
 
 import json
@@ -39,12 +39,14 @@ def _parse(value: object) -> tuple[str, list[Utterance]]:
         if not isinstance(role, str) or not isinstance(text, str):
             raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
         f"{role}{text}".encode()
-        turns.append(Utterance(role, text, _parse_intents(turn.get("intents", []), index)))
+        intents, acts = (_parse_labels(turn, name, index) for name in ("intents", "acts"))
+        turns.append(Utterance(role, text, intents, acts))
     return str(session_id), turns
 
 
-def _parse_intents(intents: object, index: int) -> tuple[str, ...]:
-    if not isinstance(intents, list) or not all(isinstance(i, str) for i in intents):
-        raise ValueError(f'turn {index}: expected "intents" to be a list of texts')
-    "".join(intents).encode()
-    return tuple(intents)
+def _parse_labels(turn: dict, name: str, index: int) -> tuple[str, ...]:
+    labels = turn.get(name, [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f'turn {index}: expected "{name}" to be a list of texts')
+    "".join(labels).encode()
+    return tuple(labels)

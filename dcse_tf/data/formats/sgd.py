@@ -8,14 +8,16 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats.reading import read_elements
 from dcse_tf.input_files import BadLines
 
-_NO_INTENT = "NONE"
+_STATES_INTENT = "INFORM_INTENT"
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields a session a dialogue, with user and system as roles.
 
-    The intents of a user's turn are the active intents of its frames; the system's turns have none.
-    A dialogue of another form is reported with its number.
+    The intents of a turn are those that it states, by the act INFORM_INTENT. The intent that runs
+    on until another is stated, "active_intent", is not taken: it would be the label of "yes, that's
+    right" too. Acts are written with their slots, as "REQUEST:time"; one without a slot ends with
+    the colon. A dialogue of another form is reported with its number.
 
     Raises:
         InputError: the file is not one JSON array.
@@ -36,9 +38,17 @@ def _parse(turn: dict[str, Any]) -> Utterance:
     role, text = turn["speaker"], turn["utterance"]
     if not isinstance(role, str) or not isinstance(text, str):
         raise TypeError("speaker and utterance must be texts")
-    states = (frame.get("state") for frame in turn.get("frames", ()))
-    intents = dict.fromkeys(state["active_intent"] for state in states if state)
-    intents.pop(_NO_INTENT, None)
-    if not all(isinstance(intent, str) for intent in intents):
-        raise TypeError("active_intent must be a text")
-    return Utterance(role.lower(), text, tuple(intents))
+    intents: dict[str, None] = {}
+    acts: dict[str, None] = {}
+    for frame in turn.get("frames", ()):
+        for action in frame.get("actions", ()):
+            act, slot = action["act"], action.get("slot", "")
+            if not isinstance(act, str) or not isinstance(slot, str):
+                raise TypeError("act and slot must be texts")
+            acts[f"{act}:{slot}"] = None
+            if act == _STATES_INTENT:
+                values = action["values"]
+                if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+                    raise TypeError("values must be a list of texts")
+                intents |= dict.fromkeys(values)
+    return Utterance(role.lower(), text, tuple(intents), tuple(sorted(acts)))

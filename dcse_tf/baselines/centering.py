@@ -1,0 +1,53 @@
+"""Centering: embeddings without what all utterances of a corpus share."""
+
+import dataclasses
+
+import numpy as np
+
+from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
+from dcse_tf.errors import InputError
+from dcse_tf.options import redefault
+
+
+@dataclasses.dataclass(frozen=True)
+class CenteringOptions(FittedToEmbeddings):
+    """Settings of `kind`=centering."""
+
+    # A coordinate's mean over so many is off by a hundredth of its standard deviation.
+    max_sentences: int = redefault(FittedToEmbeddings, "max_sentences", 10_000)
+
+
+def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:
+    embeddings = corpus.embeddings()
+    mean = embeddings.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(mean).all():
+        raise InputError("an embedding is not a finite number: the encoder has diverged")
+    lengths = np.linalg.norm(embeddings, axis=1).mean(dtype=np.float64)
+    share = float(np.linalg.norm(mean) / lengths) if lengths else 0.0
+    count = len(embeddings)
+    return Fitted(
+        tensors={"mean": mean.astype(np.float32)},
+        facts={"sentences": count, "mean_length": share},
+        summary=f"the mean of {count} sentences is subtracted; its length is {share:.2f} of theirs",
+    )
+
+
+def _make_layer(fitted: Fitted, dim: int):
+    from dcse_tf.model.affine import AffineMaps
+    from dcse_tf.model.checkpoints import AffineMap
+
+    mean = fitted.tensors["mean"]
+    if mean.shape != (dim,):
+        raise InputError(f"mean {list(mean.shape)}, expected [{dim}]")
+    # A map, because that is the form in which every export knows it.
+    identity, nothing = np.eye(dim, dtype=mean.dtype), np.zeros(dim, mean.dtype)
+    return AffineMaps([AffineMap(mean, identity, nothing)], name="centering")
+
+
+CENTERING = BaselineSpec(
+    name="centering",
+    help="embeddings less the mean of the corpus' utterances",
+    options=CenteringOptions,
+    fit=_fit,
+    make_layer=_make_layer,
+)

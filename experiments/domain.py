@@ -1,0 +1,168 @@
+"""What encoders gain in their own domain, and what they lose elsewhere.
+
+    python experiments/domain.py --work_dir=FOLDER --name=support --train jsonl:dialogues.jsonl \\
+        --intent_file=intents.txt --act_file=acts.txt --guards banking77:test.csv:category
+
+Trains rows on a corpus of dialogues and scores them: in the domain by semantic retrieval (sets that
+build_retrieval makes, by intent and by dialogue act) and by response selection on held-out
+dialogues; as guards by retrieval in other domains. Every row is compared with the better of the
+start as it is and the start centred, which cost no training. A row passes whose MAP in the domain
+surely rises, whose guards hold, and whose response selection is not below the recommended preset's.
+
+The seeds of a row are pooled. What is done is used again, and what was cut off is resumed by the
+same command; --minutes ends after so many, and the report is of what is there. --half=choose
+measures the other half of every set, where settings may be picked. Flags may stand in a file:
+@FILE.
+"""
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from domain_plan import DomainPlan, make_plan
+from domain_report import (
+    GUARD_FALL,
+    RESPONSE_FALL,
+    SIGNIFICANCE,
+    Lines,
+    make_lines,
+    make_overview,
+    make_verdicts,
+    read_scores,
+)
+from domain_rows import BASES
+from domain_settings import DomainSettings, add_flags, read_settings
+from publish import describe_origin, write
+from report import Report, describe_size, make_closing_notes
+from runner import RunError, Runner, read_commit
+from settings import SettingsError, add_run_flags
+
+from dcse_tf.errors import InputError, LockedError
+from dcse_tf.evaluation.report import short_path
+
+_HALVES = {
+    "report": "Measured on the reporting half of each set (evaluate --half=report) and on the test "
+    "dialogues, where no setting is to be picked.",
+    "choose": "Measured on the choosing half of each set (evaluate --half=choose) and on the dev "
+    "dialogues, where settings may be compared; what a pick is worth --half=report says.",
+}
+_RULE = (
+    f"A row passes if by one set of the domain its MAP rises with p (Holm) below {SIGNIFICANCE:g} "
+    "and by none falls so, no guard falls by more than "
+    f"{GUARD_FALL:g}, and R@1 by the better of its similarities is at most {RESPONSE_FALL:g} below "
+    "recommended's. Rises and falls are the differences of the tables: from the start as it is or "
+    "centred, whichever is better on the set."
+)
+_LAST_STEP = (
+    "Every trained row is measured at its last step. Seconds are of the training's process, its "
+    "start among them, the mean over seeds."
+)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        fromfile_prefix_chars="@",
+    )
+    add_flags(parser)
+    parser.add_argument("--minutes", type=float, help="begin no run after so many")
+    add_run_flags(parser)
+    return parser.parse_args(arguments)
+
+
+def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Report:
+    """The report from the results that are there.
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    scores = read_scores(settings, found)
+    lines = make_lines(scores)
+    sizes = [
+        f"{measured.title}: {describe_size(next(iter(of.values())))}"
+        for measured, of in scores.items()
+    ]
+    origin = {
+        "half": settings.half,
+        **describe_origin(settings.work_dir, found.runs, commit),
+    }
+    sets = {measured.title: list(of.values()) for measured, of in lines.items()}
+    return Report(
+        f"domain-{settings.name}" + ("-choose" if settings.half == "choose" else ""),
+        f"{settings.name}: encoders in their own domain",
+        "",
+        " or ".join(row.title for row in BASES if any(row in of for of in lines.values())),
+        [
+            *_describe_lack(found),
+            f"{_HALVES[settings.half]} {'; '.join(sizes)}.",
+            _LAST_STEP,
+            _RULE,
+            *make_closing_notes(sets, origin, by_table=True),
+        ],
+        sets,
+        origin,
+        make_tables(settings, found, lines),
+    )
+
+
+def make_tables(settings: DomainSettings, found: DomainPlan, lines: Lines) -> dict[str, Any]:
+    """The overview, and which rows pass."""
+    return {
+        "Overview": make_overview(settings, found, lines),
+        "Which rows pass": make_verdicts(lines),
+    }
+
+
+def _describe_lack(found: DomainPlan) -> list[str]:
+    paths = [
+        path
+        for results in (found.retrieval, found.responses)
+        for each in results.values()
+        for path in each
+    ]
+    lacking = sum(not path.is_file() for path in paths)
+    return [f"Not done yet: {lacking} of {len(paths)} evaluations."] if lacking else []
+
+
+def describe_settings(settings: DomainSettings) -> dict[str, Any]:
+    """The settings without the places where files lie on this machine."""
+    names = ("name", "longest", "min_turns", "mlm_steps", "seeds", "steps", "train_flags", "half")
+    return {
+        **{name: getattr(settings, name) for name in names},
+        "train": [short_path(source) for source in settings.train],
+        "encoder": short_path(settings.encoder),
+        "chinese_text": [short_path(source) for source in settings.chinese_text],
+        "sets": {each.name: short_path(each.file) for each in (*settings.domain, *settings.guards)},
+        "rows": [dataclasses.asdict(row) for row in settings.rows],
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Does what a command line asks for."""
+    commit = read_commit()  # of the code that is loaded
+    settings = read_settings(options)
+    found = make_plan(settings)
+    runner = Runner(settings.work_dir, found.runs, options.jobs, minutes=options.minutes)
+    if options.dry_run:
+        print("\n".join(runner.list_work()))
+        return
+    if not runner.run_all():
+        print(f"{options.minutes:g} minutes are over; the same command goes on")
+    report = make_report(settings, found, commit)
+    if report.sets:
+        write(report, describe_settings(settings), settings.work_dir, options.results_dir)
+
+
+def main() -> None:
+    try:
+        run(parse_arguments(sys.argv[1:]))
+    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes it")
+
+
+if __name__ == "__main__":
+    main()

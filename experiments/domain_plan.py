@@ -1,0 +1,177 @@
+"""From settings and rows to runs: preparation, a model for each row and seed, and its scores. A
+seed of all rows is done before the next is begun.
+"""
+
+import dataclasses
+import pathlib
+
+from corpus_plan import CorpusPlanner, Dialogues
+from domain_rows import DomainRow
+from domain_settings import DomainSettings, RetrievalFile
+from plan import ENCODER, LAST
+from runner import WORK, Run
+
+_HELD_OUT = 0.1
+_GUARD_SENTENCES = 2000
+# Every model reads so many tokens of a text, however few it was trained with: a sentence of a guard
+# that is cut says nothing of what training does.
+_READ = "--max_sequence_length=128"
+# A start made here is small and of other text: all of it learns, at a rate for a few hundred steps.
+_MADE = ("--learning_rate=1e-4", "--freeze_layers=0", "--nofreeze_embeddings")
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainPlan:
+    """The runs of a measure, and where results will lie.
+
+    Attributes:
+        runs: by name.
+        files: set -> the select.txt that is scored; of one that is built, where it will lie.
+        retrieval, responses: row -> results file of each seed; one where nothing is random.
+        trainings: row -> run of each seed's training; empty where nothing is trained.
+    """
+
+    runs: dict[str, Run]
+    files: dict[RetrievalFile, str]
+    retrieval: dict[DomainRow, list[pathlib.Path]]
+    responses: dict[DomainRow, list[pathlib.Path]]
+    trainings: dict[DomainRow, list[str]]
+
+
+def make_plan(settings: DomainSettings) -> DomainPlan:
+    """The runs that rows need, each once: what equal flags make is shared."""
+    planner = _Planner(settings)
+    found = DomainPlan(planner.runs, {}, *({row: [] for row in settings.rows} for _ in range(3)))
+    for place, seed in enumerate(settings.seeds):
+        for row in settings.rows:
+            if place and not row.seeded:
+                continue
+            if row.train:
+                found.trainings[row].append(planner.add_training(row, seed))
+            for results, add in (
+                (found.retrieval, planner.add_retrieval),
+                (found.responses, planner.add_responses),
+            ):
+                results[row].append(settings.work_dir / add(row, seed) / "results.json")
+    for each in (*settings.domain, *settings.guards):
+        found.files[each] = planner.locate(each).replace(WORK, str(settings.work_dir))
+    return found
+
+
+class _Planner(CorpusPlanner):
+    """The runs of the rows; methods that add one return its name."""
+
+    def __init__(self, settings: DomainSettings):
+        super().__init__(settings.chinese_text, settings.mlm_steps)
+        self._settings = settings
+
+    def add_training(self, row: DomainRow, seed: int) -> str:
+        """The training of a row."""
+        settings, data = self._settings, self._add_data()
+        start, needs = self.add_original(settings.encoder)
+        name = self._name("rows", row, seed, "train")
+        flags = [
+            f"--steps={settings.steps}",
+            *LAST,
+            *(() if settings.encoder else _MADE),
+            *settings.train_flags,
+            *row.train,
+            f"--encoder={start}",
+            f"--data_dir={WORK}/{data}/data",
+            f"--run_dir={WORK}/{name}/model",
+            f"--seed={seed}",
+        ]
+        return self.add_run(name, "train", flags, ENCODER, [*needs, data])
+
+    def add_retrieval(self, row: DomainRow, seed: int) -> str:
+        """The scores of a row on all sets, of a half."""
+        sets = (*self._settings.domain, *self._settings.guards)
+        built = [self._add_built(each) for each in sets if each.column]
+        flags = [
+            f"--retrieval={','.join(map(self.locate, sets))}",
+            f"--half={self._settings.half}",
+        ]
+        return self._add_scores("retrieval", row, seed, flags, built)
+
+    def add_responses(self, row: DomainRow, seed: int) -> str:
+        """The scores of a row in choosing responses of held-out dialogues."""
+        data = self._add_data()
+        held_out = "test" if self._settings.half == "report" else "dev"
+        flags = [f"--response_selection={WORK}/{data}/data/{held_out}.jsonl"]
+        return self._add_scores("responses", row, seed, flags, [data])
+
+    def locate(self, each: RetrievalFile) -> str:
+        """Where the select.txt of a set lies."""
+        return f"{WORK}/sets/{each.name}/select.txt" if each.column else each.file
+
+    def _add_scores(
+        self, kind: str, row: DomainRow, seed: int, flags: list[str], needs: list[str]
+    ) -> str:
+        model, made = self._add_model(row, seed)
+        name = self._name(f"{kind}/{self._settings.half}", row, seed, "train", "fit", "evaluate")
+        flags = [
+            f"--model={model}",
+            _READ,
+            *row.evaluate,
+            *flags,
+            f"--output={WORK}/{name}/results.json",
+        ]
+        return self.add_run(name, "evaluate", flags, "results.json", [*made, *needs])
+
+    def _add_model(self, row: DomainRow, seed: int) -> tuple[str, list[str]]:
+        """Where a row's model lies, and the run that makes it, if any."""
+        model, needs = self.add_original(self._settings.encoder)
+        if row.train:
+            needs = [self.add_training(row, seed)]
+            model = f"{WORK}/{needs[0]}/model"
+        if row.fit:
+            data, name = self._add_data(), self._name("fitted", row, seed, "train", "fit")
+            flags = [
+                *row.fit,
+                f"--encoder={model}",
+                f"--data_dir={WORK}/{data}/data",
+                f"--output_dir={WORK}/{name}/model",
+            ]
+            output = "model/baseline.json"
+            needs = [self.add_run(name, "fit_baseline", flags, output, [*needs, data])]
+            model = f"{WORK}/{name}/model"
+        return model, needs
+
+    def _add_built(self, each: RetrievalFile) -> str:
+        """A set of a table of labelled sentences."""
+        name = f"sets/{each.name}"
+        flags = [
+            f"--format={pathlib.Path(each.file).suffix.removeprefix('.')}",
+            f"--input={each.file}",
+            f"--intent_column={each.column}",
+            f"--sentences={_GUARD_SENTENCES}",
+            f"--output={self.locate(each)}",
+        ]
+        return self.add_run(name, "build_retrieval", flags, "select.txt", [])
+
+    def _add_data(self) -> str:
+        settings = self._settings
+        return self.add_data(
+            Dialogues(
+                settings.name,
+                settings.train,
+                settings.encoder,
+                settings.longest,
+                settings.min_turns,
+                _HELD_OUT,
+                _HELD_OUT,
+            )
+        )
+
+    def _name(self, kind: str, row: DomainRow, seed: int, *parts: str) -> str:
+        """A run's name: that of the first row that has the same flags of these jobs.
+
+        Of all rows that there are, so that the name is the same whichever are asked for.
+        """
+
+        def flags(other: DomainRow) -> list[tuple[str, ...]]:
+            return [getattr(other, part) for part in parts]
+
+        first = next(other for other in self._settings.known if flags(other) == flags(row))
+        suffix = f"-seed{seed}" if row.seeded else ""
+        return f"{kind}/{self._settings.name}/{first.name}{suffix}"

@@ -1,0 +1,206 @@
+"""What the measure of a domain found: a table a set, an overview, and which rows pass."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from domain_plan import DomainPlan
+from domain_rows import BASES, RECOMMENDED, DomainRow
+from domain_settings import DomainSettings
+from report import Line, Seeds, compare, correct, get_names, read_results, summarise
+from runner import read_record
+from selection_report import Table, read_seeds
+
+# What a row must keep to: the significance of its gain, and how far the rest may fall, in points.
+SIGNIFICANCE = 0.05
+GUARD_FALL = 0.3
+RESPONSE_FALL = 1.0
+_WAYS = ("cosine", "matching")
+_ROUNDING = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What models are scored on, with one score that is compared.
+
+    Attributes:
+        kind: "domain", "guard" or "responses".
+        name: of the set, or of the similarity.
+        title: for reports.
+        score: what is compared.
+    """
+
+    kind: str
+    name: str
+    title: str
+    score: str
+
+    @property
+    def column(self) -> str:
+        """The head of its column in the overview."""
+        score = {"map": "MAP", "r1": "R@1"}[self.score]
+        return f"{score} by {self.name}" if self.kind != "guard" else f"{score}, {self.name}"
+
+
+Lines = dict[Measured, dict[DomainRow, Line]]
+
+
+def read_scores(
+    settings: DomainSettings, found: DomainPlan
+) -> dict[Measured, dict[DomainRow, Seeds]]:
+    """Of everything that is measured the results that are there; of a plan that is not done too.
+
+    Raises:
+        InputError: a file is not of its form, or is of another set.
+    """
+    scores: dict[Measured, dict[DomainRow, Seeds]] = {}
+    for each in (*settings.domain, *settings.guards):
+        own = each in settings.domain
+        title = f"{settings.name}, retrieval by {each.name}" if own else f"guard: {each.name}"
+        measured = Measured("domain" if own else "guard", each.name, title, "map")
+        for row, paths in found.retrieval.items():
+            if there := [path for path in paths if path.is_file()]:
+                seeds = read_results(there, [found.files[each]])
+                scores.setdefault(measured, {})[row] = seeds
+    for way in _WAYS:
+        title = f"{settings.name}, response selection by {way}"
+        measured = Measured("responses", way, title, "r1")
+        for row, paths in found.responses.items():
+            there = [path for path in paths if path.is_file()]
+            # What is fitted to embeddings has no matching of tokens.
+            if there and not (way == "matching" and row.fit):
+                scores.setdefault(measured, {})[row] = read_seeds(there, way, "response")
+    return scores
+
+
+def make_lines(scores: Mapping[Measured, Mapping[DomainRow, Seeds]]) -> Lines:
+    """A line a row, compared with the better of the bases; each table corrected by itself."""
+    found = {}
+    for measured, scored in scores.items():
+        bases = [row for row in BASES if row in scored]
+        means = [summarise(scored[row], measured.score).mean for row in bases]
+        base = scored[bases[int(np.argmax(means))]] if bases else None
+        lines = []
+        for row, seeds in scored.items():
+            names = get_names(seeds)
+            differs = base is not None and row not in BASES
+            lines.append(
+                Line(
+                    row.title,
+                    row.title,
+                    None,
+                    {name: summarise(seeds, name) for name in names},
+                    {},
+                    {measured.score: compare(base, seeds, measured.score)} if differs else {},
+                    {},
+                )
+            )
+        (corrected,) = correct({measured.title: lines}).values()
+        found[measured] = dict(zip(scored, corrected, strict=True))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether a row passes, and each of its three conditions; None where that is not known.
+
+    Attributes:
+        rises: MAP in the domain does, surely by one of the sets, and surely falls by none.
+        holds: no guard falls by more than `GUARD_FALL`.
+        keeps: response selection, by the better similarity, is not below the recommended preset's
+            by more than `RESPONSE_FALL`.
+    """
+
+    rises: bool | None
+    holds: bool | None
+    keeps: bool | None
+
+    @property
+    def passes(self) -> bool | None:
+        """False as soon as one condition fails, and known only where all are."""
+        conditions = (self.rises, self.holds, self.keeps)
+        if False in conditions:
+            return False
+        return None if None in conditions else True
+
+
+def judge(row: DomainRow, lines: Lines) -> Verdict:
+    """What a row's lines say of it."""
+    own, guards = (
+        [of[row] for measured, of in lines.items() if measured.kind == kind and row in of]
+        for kind in ("domain", "guard")
+    )
+    rises = holds = keeps = None
+    if own and all(line.differences for line in own):
+        sure = [
+            line.differences["map"].value for line in own if line.corrected["map"] < SIGNIFICANCE
+        ]
+        rises = any(gain > 0 for gain in sure) and not any(gain < 0 for gain in sure)
+    if all(line.differences for line in guards):
+        falls = (-line.differences["map"].value for line in guards)
+        holds = all(fall <= GUARD_FALL + _ROUNDING for fall in falls)
+    ours, preset = _find_best(row, lines), _find_best(RECOMMENDED, lines)
+    if ours is not None and preset is not None:
+        keeps = preset - ours <= RESPONSE_FALL + _ROUNDING
+    return Verdict(rises, holds, keeps)
+
+
+def _find_best(row: DomainRow, lines: Lines) -> float | None:
+    """R@1 by the better of a row's similarities; None where it has no results."""
+    found = [
+        of[row].scores["r1"].mean
+        for measured, of in lines.items()
+        if measured.kind == "responses" and row in of
+    ]
+    return max(found, default=None)
+
+
+def make_verdicts(lines: Lines) -> Table:
+    """Of every row but the bases whether it passes, and by what."""
+    table: Table = [["", "MAP in the domain", "guards", "response selection", "passes"]]
+    preset = _find_best(RECOMMENDED, lines)
+    for row in _list_rows(lines):
+        if row in BASES:
+            continue
+        verdict = judge(row, lines)
+        own, guards = (
+            ", ".join(
+                f"{measured.name} {_describe(of[row], kind == 'domain')}"
+                for measured, of in lines.items()
+                if measured.kind == kind and row in of and of[row].differences
+            )
+            for kind in ("domain", "guard")
+        )
+        best = _find_best(row, lines)
+        responses = "" if best is None or preset is None else f"{best - preset:+.2f}"
+        guards = guards or "none given"
+        cells = ((own, verdict.rises), (guards, verdict.holds), (responses, verdict.keeps))
+        texts = [f"{_SAID[value]}: {text}" if text else _SAID[value] for text, value in cells]
+        table.append([row.title, *texts, _SAID[verdict.passes]])
+    return table
+
+
+_SAID = {True: "yes", False: "no", None: "not known"}
+
+
+def _describe(line: Line, certain: bool) -> str:
+    gain = f"{line.differences['map'].value:+.2f}"
+    return f"{gain} (p {line.corrected['map']:.4f})" if certain else gain
+
+
+def make_overview(settings: DomainSettings, found: DomainPlan, lines: Lines) -> Table:
+    """Of every row the score of each set, and the seconds that its training took."""
+    table: Table = [["", *(measured.column for measured in lines), "seconds of training"]]
+    for row in _list_rows(lines):
+        cells: list[str | float] = [
+            of[row].scores[measured.score].mean if row in of else ""
+            for measured, of in lines.items()
+        ]
+        records = [read_record(settings.work_dir / name) for name in found.trainings[row]]
+        seconds = [record["seconds"] for record in records if record and "seconds" in record]
+        table.append([row.title, *cells, f"{np.mean(seconds):.0f}" if seconds else ""])
+    return table
+
+
+def _list_rows(lines: Lines) -> list[DomainRow]:
+    return list(dict.fromkeys(row for of in lines.values() for row in of))

