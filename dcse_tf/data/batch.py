@@ -282,8 +282,7 @@ def make_batches(
                 only in rows that fill the batch up.
             With rival contexts also candidate_context: int32 `[rows, 1 + negatives]`, which of the
                 contexts each candidate is the response to; column 0 is the row's own.
-            Of turns with given candidates also given_index, given_mask and teacher_scores
-                `[rows, 1 + given]`, likewise.
+            Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -292,21 +291,26 @@ def make_batches(
         "turn_mask": turns["turn_mask"],
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
+        **({"candidate_context": candidate_rows} if rival_contexts else {}),
         **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
-    splits = turns["row_splits"]
-    batches = []
+    batches, splits = [], turns["row_splits"]
     for i in range(replicas):
-        own = {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()}
-        if rival_contexts:
-            own["candidate_context"] = candidate_rows[splits[i] : splits[i + 1]]
-            own |= {name: rows[name] for name in ("context", "turn_mask")}
+        own = _take_rows(rows, splits[i], splits[i + 1])
         batch = _index_table(turns, own, distinct)
         if shapes:
             batch = _fill_up(batch, shapes)
         batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
     return batches
+
+
+def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
+    """Some rows; with rival contexts, which may be any row's, the contexts of all."""
+    own = {name: value[begin:end] for name, value in rows.items()}
+    if "candidate_context" in rows:
+        own |= {name: rows[name] for name in ("context", "turn_mask")}
+    return own
 
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:

@@ -182,38 +182,59 @@ def build_dialogue_cse(
     given = given_inputs() if objective.distillation_weight else {}
     table = build_table_encoder(backbone, layout, centering)(dict(inputs))
     used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
-    mask, outputs = index["candidate_mask"], {}
+    mask, outputs = index["candidate_mask"], dict[str, keras.KerasTensor]()
     if objective.start:
         start = (objective.start, layout, objective.temperature, table, inputs, index)
         mask, outputs = ask_start(*start)
+
     nt_xent = NTXent(objective.temperature, dtype="float32", name="nt_xent")
     weights, all_pairs = zip(*((w, layer(*used)) for w, layer in _similarities(objective)))
-    contrasts = []
+    own_pairs = [_take_own_contexts(x, index) for x in all_pairs]
+    similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in own_pairs]
+    loss = _mix(weights, [nt_xent(x, mask) for x in similarities])
     if objective.both_directions:
-        contrasts.append([_compare_contexts(x, index) for x in all_pairs])
-        all_pairs = [ops.take(x, index["candidate_context"][:, 0], axis=0) for x in all_pairs]
-    similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in all_pairs]
-    contrasts.append(similarities)
-    losses = [_mix(weights, [nt_xent(x, mask) for x in contrast]) for contrast in contrasts]
+        contexts = [_compare_contexts(x, index) for x in all_pairs]
+        loss = _mix((0.5, 0.5), (loss, _mix(weights, [nt_xent(x, mask) for x in contexts])))
     # What is reported is the first.
-    outputs |= {"similarity": similarities[0], "loss": sum(losses) / len(losses)}
+    outputs |= {"similarity": similarities[0], "loss": loss}
     if given:
-        similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in all_pairs]
-        teach = Distillation(
-            objective.temperature,
-            objective.teacher_temperature,
-            dtype="float32",
-            name="distillation",
-        )
-        taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
-        outputs |= {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
-        share = objective.distillation_weight
-        parts = (outputs["loss"], outputs["distillation_loss"])
-        outputs["loss"] = _mix((1.0 - share, share), parts)
-    if "anchor_loss" in outputs:
-        weight = objective.start.anchor_weight
-        outputs["loss"] = _mix((1.0, weight), (outputs["loss"], outputs["anchor_loss"]))
+        outputs |= _teach(objective, weights, own_pairs, given)
+    outputs["loss"] = _add_losses(objective, outputs)
     return keras.Model({**inputs, **index, **given}, outputs, name="dialogue_cse")
+
+
+def _teach(
+    objective: Objective,
+    weights: Sequence[float],
+    own_pairs: Sequence[keras.KerasTensor],
+    given: dict[str, keras.KerasTensor],
+) -> dict[str, keras.KerasTensor]:
+    """What a teacher's scores of the given candidates add to the outputs."""
+    similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in own_pairs]
+    teach = Distillation(
+        objective.temperature, objective.teacher_temperature, dtype="float32", name="distillation"
+    )
+    taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
+    return {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
+
+
+def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
+    """The loss of the contrast, and what a teacher and the encoder as it was add to it."""
+    loss, share = outputs["loss"], objective.distillation_weight
+    if share:
+        loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
+    if objective.start and objective.start.anchor_weight:
+        loss = loss + objective.start.anchor_weight * outputs["anchor_loss"]
+    return loss
+
+
+def _take_own_contexts(
+    all_pairs: keras.KerasTensor, index: dict[str, keras.KerasTensor]
+) -> keras.KerasTensor:
+    """Of the similarities of contexts the rows of those that are rows' own."""
+    if "candidate_context" not in index:
+        return all_pairs
+    return ops.take(all_pairs, index["candidate_context"][:, 0], axis=0)
 
 
 def _compare_contexts(
