@@ -33,6 +33,7 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
+from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
 from dcse_tf.model.start import StartObjective, ask_start
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Objective:
         both_directions: whether also a response's context is contrasted with the contexts that
             its negatives are responses to, the two losses counting alike. Not in the paper.
         start: what is asked of the encoder as it was; None for nothing. Not in the paper.
+        heads: of contexts and of responses, which the plain cosine is computed behind; empty for
+            none. Not in the paper.
     """
 
     temperature: float
@@ -100,6 +103,7 @@ class Objective:
     teacher_temperature: float = 1.0
     both_directions: bool = False
     start: StartObjective | None = None
+    heads: Sequence[ProjectionHead] = ()
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
@@ -265,5 +269,10 @@ def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]
             )
         )
     if share > 0.0:
-        layers.append((share, MeanCosineSimilarity(dtype="float32", name="cosine")))
+        cosine = (
+            ProjectedCosineSimilarity(*objective.heads, dtype="float32", name="cosine")
+            if objective.heads
+            else MeanCosineSimilarity(dtype="float32", name="cosine")
+        )
+        layers.append((share, cosine))
     return layers

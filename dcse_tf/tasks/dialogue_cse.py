@@ -85,6 +85,17 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         minimum=0.0,
     )
 
+    projection_dim: int = option(
+        0,
+        "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
+        "one for responses, which are thrown away after training. 0: none.",
+        minimum=2,
+        or_zero=True,
+    )
+    projection_rate: float = option(
+        10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
+    )
+
     @property
     def asks_start(self) -> bool:
         """Whether a copy of the encoder as it was is needed."""
@@ -92,6 +103,10 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
 
     def check(self) -> None:
         super().check()
+        if self.projection_dim and not self.cosine_weight:
+            self.refuse("projection_dim", "is for the plain cosine, so it needs `cosine_weight`")
+        if self.is_given("projection_rate") and not self.projection_dim:
+            self.refuse("projection_rate", "has no meaning without `projection_dim`")
         if self.asks_start and not self.encoder:
             name = "anchor_weight" if self.anchor_weight else "false_negative_cosine"
             self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
@@ -133,6 +148,7 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     from dcse_tf.model import bert
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.model.projection import build_heads
     from dcse_tf.model.start import StartObjective
     from dcse_tf.tasks.shared import make_layout
 
@@ -141,6 +157,10 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         assert setup.source
         backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
         start = StartObjective(backbone, options.false_negative_cosine, options.anchor_weight)
+    heads = []
+    if width := options.projection_dim:
+        dim, rate = setup.backbone.hidden_dim, options.projection_rate
+        heads = build_heads(dim, width, rate, options.seed + 3)
     objective = Objective(
         options.temperature,
         parts.attention,
@@ -149,6 +169,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.teacher_temperature,
         options.both_directions,
         start,
+        heads,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
