@@ -10,7 +10,7 @@ from drawn_dialogues import collect, session
 from tiny_bert import DIM, VOCABULARY_SIZE, build_backbone
 
 from dcse_tf.data import selection
-from dcse_tf.data.dialogue_tasks import AUXILIARY_TASKS
+from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.model import cross_encoder, masked_lm
 from dcse_tf.model.cross_encoder import HeadShape
 from dcse_tf.model.layout import Layout

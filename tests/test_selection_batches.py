@@ -6,7 +6,7 @@ import tensorflow as tf
 from drawn_dialogues import collect, session
 
 from dcse_tf.data import selection
-from dcse_tf.data.dialogue_tasks import AUXILIARY_TASKS
+from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.pairs import PairRule
 

@@ -89,10 +89,13 @@ def test_so_does_a_run_without_bert(data_dir, tmp_path, architecture):
     assert evaluate_kept(data_dir, tmp_path) == pytest.approx(kept.score)
 
 
-def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path):
-    folder = save_reranker(tmp_path / "reranker")
+@pytest.mark.parametrize("packaged", [False, True])
+def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path, monkeypatch, packaged):
+    folder = save_reranker(tmp_path / "own_reranker")
+    monkeypatch.syspath_prepend(tmp_path)  # which makes the folder a package
     (tmp_path / "sts.txt").write_text("1\ta\tb\n5\tc\td\n")
-    options = EvaluateOptions(model=str(folder), sts=(str(tmp_path / "sts.txt"),))
+    model = "package:own_reranker" if packaged else str(folder)
+    options = EvaluateOptions(model=model, sts=(str(tmp_path / "sts.txt"),))
     with pytest.raises(InputError, match=r"`sts`: .* is a re-ranker, which gives no embeddings"):
         evaluate(options)
 

@@ -232,6 +232,7 @@ class Shapes:
         utterances: number of entries of the table; an added one has no token.
         tokens: number of tokens of an utterance.
         given: number of given candidates of a sample, the true response among them; 0 for none.
+        contexts: number of contexts, where a batch has those of other replicas too; 0 for `rows`.
     """
 
     rows: int
@@ -239,6 +240,7 @@ class Shapes:
     utterances: int
     tokens: int
     given: int = 0
+    contexts: int = 0
 
 
 def make_batches(
@@ -249,6 +251,7 @@ def make_batches(
     layout: Layout,
     distinct: bool = True,
     shapes: Shapes | None = None,
+    rival_contexts: bool = False,
 ) -> list[Tensors]:
     """The batches of all replicas for one step.
 
@@ -264,18 +267,22 @@ def make_batches(
         distinct: whether the table has every utterance once. Otherwise every use has an entry of
             its own, padded to the longest of the corpus, as in the paper's procedure ("plain").
         shapes: sizes to fill up to; None to leave them as they come.
+        rival_contexts: whether a batch also has the contexts that its negatives are responses to.
+            It then has those of the whole step, whichever replica they are of.
 
     Returns:
         For every replica a dict of
             padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
                 the table `[utterances, tokens]`, see `lay_out`.
-            context_index: int32 `[rows, slots]` into the table.
-            turn_mask: bool `[rows, slots]`, True = real turn.
+            context_index: int32 `[contexts, slots]` into the table; without rival contexts one for
+                every row.
+            turn_mask: bool `[contexts, slots]`, True = real turn.
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
             candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
                 only in rows that fill the batch up.
-            Of turns with given candidates also given_index, given_mask and teacher_scores
-                `[rows, 1 + given]`, likewise.
+            With rival contexts also candidate_context: int32 `[rows, 1 + negatives]`, which of the
+                contexts each candidate is the response to; column 0 is the row's own.
+            Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -284,18 +291,26 @@ def make_batches(
         "turn_mask": turns["turn_mask"],
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
+        **({"candidate_context": candidate_rows} if rival_contexts else {}),
         **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
-    splits = turns["row_splits"]
-    batches = []
+    batches, splits = [], turns["row_splits"]
     for i in range(replicas):
-        own = {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()}
+        own = _take_rows(rows, splits[i], splits[i + 1])
         batch = _index_table(turns, own, distinct)
         if shapes:
             batch = _fill_up(batch, shapes)
         batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
     return batches
+
+
+def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
+    """Some rows; with rival contexts, which may be any row's, the contexts of all."""
+    own = {name: value[begin:end] for name, value in rows.items()}
+    if "candidate_context" in rows:
+        own |= {name: rows[name] for name in ("context", "turn_mask")}
+    return own
 
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
@@ -319,6 +334,8 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
         "candidate_index": found[1],
         "candidate_mask": rows["candidate_mask"],
     }
+    if "candidate_context" in rows:
+        batch["candidate_context"] = rows["candidate_context"]
     if "given" in rows:
         batch["given_index"] = found[2]
         batch |= {name: rows[name] for name in ("given_mask", "teacher_scores")}
@@ -339,13 +356,14 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
         return tf.ensure_shape(tf.pad(value, [[0, missing[0]], [0, missing[1]]]), [rows, columns])
 
     slots = batch["turn_mask"].shape[1]
+    contexts = shapes.contexts or shapes.rows
+    candidates = [name for name in batch if name.startswith("candidate")]
     given = [name for name in ("given_index", "given_mask", "teacher_scores") if name in batch]
     return {
         "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
-        "context_index": fill("context_index", shapes.rows, slots),
-        "turn_mask": fill("turn_mask", shapes.rows, slots),
-        "candidate_index": fill("candidate_index", shapes.rows, shapes.candidates),
-        "candidate_mask": fill("candidate_mask", shapes.rows, shapes.candidates),
+        "context_index": fill("context_index", contexts, slots),
+        "turn_mask": fill("turn_mask", contexts, slots),
+        **{name: fill(name, shapes.rows, shapes.candidates) for name in candidates},
         **{name: fill(name, shapes.rows, shapes.given) for name in given},
     }
 

@@ -5,6 +5,9 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
+# What a re-ranker may learn beside its matching, from dialogues alone (Xu et al. 2020, 2.3).
+AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
+
 _SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 

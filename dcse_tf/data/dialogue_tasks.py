@@ -17,8 +17,6 @@ from dcse_tf.model.pairs import strip_ends
 
 Tensors = dict[str, tf.Tensor]
 
-AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
-
 
 def draw_dialogue(
     session: dict,

@@ -262,6 +262,7 @@ class BatchForm:
             tokens, see `flatten_contexts`.
         given: most negatives that a session of the corpus gives, for what a teacher says of them;
             0 to leave them. Not with "dense". The response is then a session's last turn.
+        rival_contexts: whether there are also the contexts that the negatives are responses to.
     """
 
     name: str
@@ -269,6 +270,7 @@ class BatchForm:
     session_turns: int = 0
     context_tokens: int = 0
     given: int = 0
+    rival_contexts: bool = False
 
 
 def make_contrastive_dataset(
@@ -310,6 +312,7 @@ def make_contrastive_dataset(
             stream.layout,
             distinct=form.name != "plain",
             shapes=shapes,
+            rival_contexts=form.rival_contexts,
         )
         return tuple(batches)
 
@@ -328,17 +331,19 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
 
     # A table holds no more than what its rows use...
     given = 1 + form.given if form.given else 0
-    used = own * ((1 if form.context_tokens else context.slots) + candidates + given)
+    contexts = rows if form.rival_contexts else own
+    slots = 1 if form.context_tokens else context.slots
+    used = contexts * slots + own * (candidates + given)
     # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
     # each row, with "unique" context and response. Contexts in one sequence are entries beside
     # the responses, and so are given candidates.
     distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
     if form.context_tokens:
-        distinct = dict.fromkeys(distinct, rows + own)
+        distinct = dict.fromkeys(distinct, rows + contexts)
     utterances = min(used, distinct.get(form.name, used) + own * form.given)
 
     tokens = max(longest, form.context_tokens)
-    return Shapes(own, candidates, utterances, tokens, given)
+    return Shapes(own, candidates, utterances, tokens, given, contexts)
 
 
 def make_masked_lm_dataset(

@@ -103,7 +103,7 @@ def _refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
     if is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
-            "`search` takes it as `reranker`, and Python as dcse_tf.Reranker"
+            "`evaluate` takes it, `search` as `reranker`, and Python as dcse_tf.Reranker"
         )
 
 

@@ -33,7 +33,7 @@ from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import resolve_inputs
-from dcse_tf.model.checkpoints import ENCODER_FOLDER
+from dcse_tf.model.checkpoints import ENCODER_FOLDER, resolve_checkpoint
 from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.reranker.reranker import Reranker
 
@@ -207,7 +207,10 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
     Raises:
         InputError: there is none; or a re-ranker is asked for what only embeddings have.
     """
-    folders = (pathlib.Path(config.model) / ENCODER_FOLDER, pathlib.Path(config.model))
+    place = pathlib.Path(config.model)
+    folders = [place / ENCODER_FOLDER, place]
+    if not place.exists():  # a package or a name on the hub, which are checkpoints
+        folders = [resolve_checkpoint(config.model, "model")]
     if not any(map(is_reranker, folders)):
         return SentenceEncoder.from_options(config)
     for name in ("retrieval", "sts", "pooling", "max_sequence_length", "jit_compile"):

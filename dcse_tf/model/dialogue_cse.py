@@ -33,6 +33,8 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
+from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
+from dcse_tf.model.start import StartObjective, ask_start
 
 if TYPE_CHECKING:
     import keras_hub
@@ -87,6 +89,11 @@ class Objective:
         distillation_weight: share in the loss of what a teacher says of given candidates, the rest
             being the contrast with negatives; from 0 to 1. Not in the paper.
         teacher_temperature: of the teacher's logits.
+        both_directions: whether also a response's context is contrasted with the contexts that
+            its negatives are responses to, the two losses counting alike. Not in the paper.
+        start: what is asked of the encoder as it was; None for nothing. Not in the paper.
+        heads: of contexts and of responses, which the plain cosine is computed behind; empty for
+            none. Not in the paper.
     """
 
     temperature: float
@@ -94,6 +101,9 @@ class Objective:
     cosine_weight: float = 0.0
     distillation_weight: float = 0.0
     teacher_temperature: float = 1.0
+    both_directions: bool = False
+    start: StartObjective | None = None
+    heads: Sequence[ProjectionHead] = ()
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
@@ -166,34 +176,79 @@ def build_dialogue_cse(
 
     Returns:
         A functional model from the tensors of `lay_out`, context_index, turn_mask,
-        candidate_index and candidate_mask to {"similarity": float32 `[batch, candidates]`,
-        "loss": float32 `[batch]`}. With a distillation weight also from given_index, given_mask and
+        candidate_index and candidate_mask, in both directions also candidate_context, to
+        {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`}, and what
+        `ask_start` gives. With a distillation weight also from given_index, given_mask and
         teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
         "distillation_loss": float32 `[batch]`}.
     """
-    inputs, index = table_inputs(layout), index_inputs()
+    inputs, index = table_inputs(layout), index_inputs(objective.both_directions)
     given = given_inputs() if objective.distillation_weight else {}
     table = build_table_encoder(backbone, layout, centering)(dict(inputs))
     used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
+    mask, outputs = index["candidate_mask"], dict[str, keras.KerasTensor]()
+    if objective.start:
+        start = (objective.start, layout, objective.temperature, table, inputs, index)
+        mask, outputs = ask_start(*start)
+
     nt_xent = NTXent(objective.temperature, dtype="float32", name="nt_xent")
     weights, all_pairs = zip(*((w, layer(*used)) for w, layer in _similarities(objective)))
-    similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in all_pairs]
-    loss = _mix(weights, [nt_xent(x, index["candidate_mask"]) for x in similarities])
+    own_pairs = [_take_own_contexts(x, index) for x in all_pairs]
+    similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in own_pairs]
+    loss = _mix(weights, [nt_xent(x, mask) for x in similarities])
+    if objective.both_directions:
+        contexts = [_compare_contexts(x, index) for x in all_pairs]
+        loss = _mix((0.5, 0.5), (loss, _mix(weights, [nt_xent(x, mask) for x in contexts])))
     # What is reported is the first.
-    outputs = {"similarity": similarities[0], "loss": loss}
+    outputs |= {"similarity": similarities[0], "loss": loss}
     if given:
-        similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in all_pairs]
-        teach = Distillation(
-            objective.temperature,
-            objective.teacher_temperature,
-            dtype="float32",
-            name="distillation",
-        )
-        taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
-        outputs |= {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
-        share = objective.distillation_weight
-        outputs["loss"] = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
+        outputs |= _teach(objective, weights, own_pairs, given)
+    outputs["loss"] = _add_losses(objective, outputs)
     return keras.Model({**inputs, **index, **given}, outputs, name="dialogue_cse")
+
+
+def _teach(
+    objective: Objective,
+    weights: Sequence[float],
+    own_pairs: Sequence[keras.KerasTensor],
+    given: dict[str, keras.KerasTensor],
+) -> dict[str, keras.KerasTensor]:
+    """What a teacher's scores of the given candidates add to the outputs."""
+    similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in own_pairs]
+    teach = Distillation(
+        objective.temperature, objective.teacher_temperature, dtype="float32", name="distillation"
+    )
+    taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
+    return {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
+
+
+def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
+    """The loss of the contrast, and what a teacher and the encoder as it was add to it."""
+    loss, share = outputs["loss"], objective.distillation_weight
+    if share:
+        loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
+    if objective.start and objective.start.anchor_weight:
+        loss = loss + objective.start.anchor_weight * outputs["anchor_loss"]
+    return loss
+
+
+def _take_own_contexts(
+    all_pairs: keras.KerasTensor, index: dict[str, keras.KerasTensor]
+) -> keras.KerasTensor:
+    """Of the similarities of contexts the rows of those that are rows' own."""
+    if "candidate_context" not in index:
+        return all_pairs
+    return ops.take(all_pairs, index["candidate_context"][:, 0], axis=0)
+
+
+def _compare_contexts(
+    all_pairs: keras.KerasTensor, index: dict[str, keras.KerasTensor]
+) -> keras.KerasTensor:
+    """The similarity of a row's response with its own context and those of its negatives, float
+    `[batch, candidates]`, of that of all contexts with all utterances.
+    """
+    of_response = ops.transpose(ops.take(all_pairs, index["candidate_index"][:, 0], axis=1))
+    return ops.take_along_axis(of_response, index["candidate_context"], axis=1)
 
 
 def _mix(weights: Sequence[float], losses: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
@@ -214,5 +269,10 @@ def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]
             )
         )
     if share > 0.0:
-        layers.append((share, MeanCosineSimilarity(dtype="float32", name="cosine")))
+        cosine = (
+            ProjectedCosineSimilarity(*objective.heads, dtype="float32", name="cosine")
+            if objective.heads
+            else MeanCosineSimilarity(dtype="float32", name="cosine")
+        )
+        layers.append((share, cosine))
     return layers

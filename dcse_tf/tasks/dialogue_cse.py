@@ -64,8 +64,52 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         minimum=1e-4,
     )
 
+    both_directions: bool = option(
+        False,
+        "Also contrast the context of a response with the contexts that its negatives are "
+        "responses to; the two losses count alike.",
+    )
+    false_negative_cosine: float = option(
+        1.0,
+        "Leave out the negatives whose cosine with the true response is above this by the encoder "
+        "as it was at the start: they mean the same. 1: none. A copy of the encoder then reads "
+        "every batch too.",
+        minimum=-1.0,
+        maximum=1.0,
+    )
+    anchor_weight: float = option(
+        0.0,
+        "Weight of a loss that holds the similarities of responses where they were at the start: "
+        "the cross entropy of those of a response with its negatives. 0: none. A copy of the "
+        "encoder then reads every batch too.",
+        minimum=0.0,
+    )
+
+    projection_dim: int = option(
+        0,
+        "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
+        "one for responses, which are thrown away after training. 0: none.",
+        minimum=2,
+        or_zero=True,
+    )
+    projection_rate: float = option(
+        10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
+    )
+
+    @property
+    def asks_start(self) -> bool:
+        """Whether a copy of the encoder as it was is needed."""
+        return self.false_negative_cosine < 1.0 or self.anchor_weight > 0.0
+
     def check(self) -> None:
         super().check()
+        if self.projection_dim and not self.cosine_weight:
+            self.refuse("projection_dim", "is for the plain cosine, so it needs `cosine_weight`")
+        if self.is_given("projection_rate") and not self.projection_dim:
+            self.refuse("projection_rate", "has no meaning without `projection_dim`")
+        if self.asks_start and not self.encoder:
+            name = "anchor_weight" if self.anchor_weight else "false_negative_cosine"
+            self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
         if self.distillation_weight and self.batch_form == "dense":
             self.refuse(
                 "batch_form",
@@ -102,16 +146,30 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
+    from dcse_tf.model import bert
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.model.projection import build_heads
+    from dcse_tf.model.start import StartObjective
     from dcse_tf.tasks.shared import make_layout
 
-    options, parts = setup.options, setup.parts
+    options, parts, start = setup.options, setup.parts, None
+    if options.asks_start:
+        assert setup.source
+        backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
+        start = StartObjective(backbone, options.false_negative_cosine, options.anchor_weight)
+    heads = []
+    if width := options.projection_dim:
+        dim, rate = setup.backbone.hidden_dim, options.projection_rate
+        heads = build_heads(dim, width, rate, options.seed + 3)
     objective = Objective(
         options.temperature,
         parts.attention,
         options.cosine_weight,
         options.distillation_weight,
         options.teacher_temperature,
+        options.both_directions,
+        start,
+        heads,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
@@ -122,7 +180,13 @@ def _make_dataset(
     from dcse_tf.tasks.shared import make_dialogue_dataset
 
     given = setup.manifest.splits["train"].given if setup.options.distillation_weight else None
-    return make_dialogue_dataset(setup, first_step, replicas, given=given.most if given else 0)
+    return make_dialogue_dataset(
+        setup,
+        first_step,
+        replicas,
+        given=given.most if given else 0,
+        rival_contexts=setup.options.both_directions,
+    )
 
 
 def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
@@ -131,17 +195,20 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     accuracy: the positive is above every negative; equal is not above. positive_similarity, and
     negative_similarity as the mean over a row's negatives. With a teacher, distillation_loss, its
     part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
-    one is first.
+    one is first. With the encoder as it was, left_out, the share of the negatives that are none,
+    and anchor_loss.
     """
-    from dcse_tf.tasks.shared import sum_rows, sum_taught_rows
+    from dcse_tf.tasks.shared import sum_rows, sum_start_rows, sum_taught_rows
 
     outputs = model(batch, training=True)
-    sums = sum_rows(outputs, "similarity", batch)
+    sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
     return {**sums, **sum_taught_rows(outputs, batch)} if "given_mask" in batch else sums
 
 
-def _list_taught_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
-    return ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
+def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
+    taught = ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
+    left_out = ("left_out",) if options.asks_start else ()
+    return (*taught, *left_out, *(("anchor_loss",) if options.anchor_weight else ()))
 
 
 register_task(
@@ -152,7 +219,7 @@ register_task(
         make_dataset=_make_dataset,
         compute_loss=compute_contrastive_loss,
         metrics=("accuracy", "positive_similarity", "negative_similarity"),
-        more_metrics=_list_taught_metrics,
+        more_metrics=_list_more_metrics,
         similarities=("matching", "cosine"),
         build_parts=_build_parts,
     )

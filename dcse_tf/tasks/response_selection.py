@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
+from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.options import BatchOptions, SequenceOptions, TrainOptions
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _NO_TASK = "none"
 _OF_BERT = ("speaker_embeddings", "freeze_layers", "freeze_embeddings", "compute_dtype")
-_AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ResponseSelectionOptions(SequenceOptions):
         choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
-        _AUXILIARY,
+        AUXILIARY_TASKS,
         "Tasks that are trained together with the matching, comma-separated: next_session (are two "
         "pieces of dialogue consecutive), restoration (of a turn whose tokens are all hidden), "
         "incoherence (which turn is another session's), consistency (of two turns of one speaker). "
@@ -84,7 +84,7 @@ class ResponseSelectionOptions(SequenceOptions):
     @property
     def tasks(self) -> tuple[str, ...]:
         """The auxiliary tasks in their order."""
-        return tuple(name for name in _AUXILIARY if name in self.auxiliary)
+        return tuple(name for name in AUXILIARY_TASKS if name in self.auxiliary)
 
     @property
     def has_bert(self) -> bool:
@@ -117,7 +117,7 @@ class ResponseSelectionOptions(SequenceOptions):
                 self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
         files = ("dev_retrieval", "dev_sts")
         self._refuse_given(files, "a re-ranker gives no embeddings of sentences")
-        known = (*_AUXILIARY, _NO_TASK)
+        known = (*AUXILIARY_TASKS, _NO_TASK)
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:

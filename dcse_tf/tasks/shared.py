@@ -69,6 +69,7 @@ def make_dialogue_dataset(
     replicas: int,
     context_tokens: int = 0,
     given: int = 0,
+    rival_contexts: bool = False,
 ) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives.
 
@@ -77,11 +78,16 @@ def make_dialogue_dataset(
         first_step: the step, from 0, whose batch comes first.
         replicas: batches a step.
         context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
-        given: see `BatchForm`.
+        given, rival_contexts: see `BatchForm`.
     """
     options = setup.options
     form = BatchForm(
-        options.batch_form, options.negatives, options.session_turns, context_tokens, given
+        options.batch_form,
+        options.negatives,
+        options.session_turns,
+        context_tokens,
+        given,
+        rival_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(setup.corpus, form, options.context, stream)
@@ -313,6 +319,16 @@ def _weigh_rows(batch: Tensors) -> tf.Tensor:
     mask = batch["candidate_mask"]
     # A row without a positive only fills the batch up.
     return tf.cast(mask[:, 0] & tf.reduce_any(mask[:, 1:], axis=1), tf.float32)
+
+
+def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
+    """Sums over the rows that count of what the encoder as it was says, see `ask_start`."""
+    rows = _weigh_rows(batch)
+    return {
+        name: tf.reduce_sum(outputs[name] * rows)
+        for name in ("left_out", "anchor_loss")
+        if name in outputs
+    }
 
 
 def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:

@@ -1,0 +1,136 @@
+"""What the encoder that a training started from says of the candidates of a batch.
+
+A frozen copy of it reads the same table as the encoder that is trained. It tells which negatives
+are none (Solatorio 2024, "GISTEmbed"), and holds the similarities of sentences where they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import keras
+from keras import ops
+
+from dcse_tf.model.layout import Layout, build_table_encoder
+from dcse_tf.model.losses import Distillation
+from dcse_tf.model.matching import inverse_root, masked_mean
+
+if TYPE_CHECKING:
+    import keras_hub
+
+
+@dataclasses.dataclass(frozen=True)
+class StartObjective:
+    """What is asked of the encoder that a training started from.
+
+    Attributes:
+        backbone: the BERT as it was, without dropout; it is frozen.
+        most_similar: a negative whose cosine with the true response is above this is left out.
+        anchor_weight: of the loss that holds the similarities; 0 for none.
+    """
+
+    backbone: keras_hub.models.BertBackbone
+    most_similar: float = 1.0
+    anchor_weight: float = 0.0
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class CandidateSimilarity(keras.layers.Layer):
+    """Cosine of every candidate of a row with its true response, by their mean embeddings."""
+
+    def call(self, token_embeddings, padding_mask, candidate_index):
+        """Compares the candidates.
+
+        Args:
+            token_embeddings: float `[utterances, tokens, dim]`, the encoded table.
+            padding_mask: bool `[utterances, tokens]`, True = real token.
+            candidate_index: int32 `[batch, candidates]` into the table, column 0 the response.
+
+        Returns:
+            float `[batch, candidates]`.
+        """
+        means = masked_mean(token_embeddings, padding_mask)
+        directions = means * inverse_root(ops.sum(means * means, axis=-1, keepdims=True))
+        responses = ops.take(directions, candidate_index[:, 0], axis=0)
+        similarity = ops.matmul(responses, ops.transpose(directions))
+        return ops.take_along_axis(similarity, candidate_index, axis=1)
+
+    def compute_output_shape(
+        self, token_embeddings_shape, padding_mask_shape, candidate_index_shape
+    ):
+        return tuple(candidate_index_shape)
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class FalseNegativeMask(keras.layers.Layer):
+    """Leaves out the negatives that mean what the true response means.
+
+    Args:
+        most_similar: the highest cosine of a negative that stays.
+    """
+
+    def __init__(self, most_similar=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.most_similar = most_similar
+
+    def call(self, similarity, candidate_mask):
+        """Args: similarity: float `[batch, candidates]`, with the response, which column 0 is;
+        candidate_mask: bool of that shape. Returns: bool, the candidates that stay.
+        """
+        if self.most_similar >= 1.0:
+            return candidate_mask
+        stay = ops.less_equal(similarity, self.most_similar)
+        is_response = ops.equal(ops.arange(ops.shape(stay)[1]), 0)
+        return ops.logical_and(candidate_mask, ops.logical_or(stay, is_response))
+
+    def compute_output_shape(self, similarity_shape, candidate_mask_shape):
+        return tuple(candidate_mask_shape)
+
+    def get_config(self):
+        return {**super().get_config(), "most_similar": self.most_similar}
+
+
+def ask_start(
+    objective: StartObjective,
+    layout: Layout,
+    temperature: float,
+    table: keras.KerasTensor,
+    inputs: dict[str, keras.KerasTensor],
+    index: dict[str, keras.KerasTensor],
+) -> tuple[keras.KerasTensor, dict[str, keras.KerasTensor]]:
+    """Adds the encoder as it was to a training model.
+
+    Args:
+        objective: what is asked of it.
+        layout: of the tables that come.
+        temperature: of the similarities that are held.
+        table: float `[utterances, tokens, dim]`, by the encoder that is trained.
+        inputs, index: of the training model, see `build_dialogue_cse`.
+
+    Returns:
+        candidate_mask: bool `[batch, candidates]`, without the negatives that are none.
+        And {"left_out": float32 `[batch]`, the share of the row's negatives that is left out}; with
+        an anchor weight also "anchor_loss": float32 `[batch]`, the cross entropy of the candidates'
+        similarities to the true response, in a softmax, under those by the encoder as it was.
+    """
+    objective.backbone.trainable = False
+    encoder = build_table_encoder(objective.backbone, layout)
+    before = keras.Model(encoder.input, encoder.output, name="start_encoder")(dict(inputs))
+    compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")
+    used = (inputs["padding_mask"], index["candidate_index"])
+    similarity = compare(before, *used)
+    mask = index["candidate_mask"]
+    kept = FalseNegativeMask(objective.most_similar, name="false_negatives")(similarity, mask)
+    left_out = 1.0 - _count_negatives(kept) / ops.maximum(_count_negatives(mask), 1.0)
+    outputs = {"left_out": ops.where(ops.any(mask[:, 1:], axis=1), left_out, 0.0)}
+    if objective.anchor_weight:
+        # All negatives, also those that the contrast leaves out: they are the nearest.
+        hold = Distillation(temperature, temperature, dtype="float32", name="anchor")
+        now = compare(table, *used)
+        outputs["anchor_loss"] = hold(now[:, 1:], similarity[:, 1:], mask[:, 1:])
+    return kept, outputs
+
+
+def _count_negatives(mask: keras.KerasTensor) -> keras.KerasTensor:
+    return ops.sum(ops.cast(mask[:, 1:], "float32"), axis=1)

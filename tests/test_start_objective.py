@@ -1,0 +1,276 @@
+"""What the encoder as it was adds to the objective, and the contrast in both directions."""
+
+import keras
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from test_baseline_tasks import read_checkpoint
+from test_batches import candidates, gather, make_samples
+from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_batch
+from tiny_bert import build_backbone, draw_utterances, encode_alone
+from train_options import make_options
+
+from dcse_tf.data.batch import Shapes, make_batches, turns_of_samples
+from dcse_tf.data.stream import PADDED
+from dcse_tf.model import bert
+from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.model.start import CandidateSimilarity, FalseNegativeMask, StartObjective
+from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.options import OptionError
+from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
+from dcse_tf.training import job
+from dcse_tf.training.build import build_training
+
+# Which row's response a candidate is: 4, 6 and 7 are those of rows 0, 1 and 2.
+OWNERS = [[0, 1, 2], [1, 0], [2, 0, 2]]
+
+
+def embed(backbone):
+    encoder = build_bert_encoder(backbone)
+    return [encode_alone(encoder, ids) for ids in draw_utterances(8)]
+
+
+def compute(objective, layout=PADDED, batch=None, backbone=None):
+    model = build_dialogue_cse(backbone or build_backbone(), layout, objective)
+    return {name: value.numpy() for name, value in model(batch or make_batch()).items()}
+
+
+def batch_with_contexts():
+    owners = tf.ragged.constant(OWNERS, tf.int32).to_tensor()
+    return {**make_batch(), "candidate_context": owners}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_both_directions_contrast_the_contexts_of_a_response_too(share):
+    outputs = compute(
+        Objective(TEMPERATURE, cosine_weight=share, both_directions=True),
+        batch=batch_with_contexts(),
+    )
+    tokens = embed(build_backbone())
+
+    def contrast(pairs, score):
+        values = [score([tokens[i] for i in CONTEXTS[row]], tokens[j]) for row, j in pairs]
+        return reference.nt_xent(values, TEMPERATURE)
+
+    def loss_of(row, score):
+        forward = [(row, j) for j in CANDIDATES[row]]
+        backward = [(owner, CANDIDATES[row][0]) for owner in OWNERS[row]]
+        return (contrast(forward, score) + contrast(backward, score)) / 2
+
+    expected = [
+        share * loss_of(row, reference.plain_cosine)
+        + (1 - share) * loss_of(row, reference.similarity)
+        for row in range(3)
+    ]
+    np.testing.assert_allclose(outputs["loss"], expected, rtol=1e-4)
+    one_way = compute(Objective(TEMPERATURE, cosine_weight=share))
+    np.testing.assert_allclose(outputs["similarity"], one_way["similarity"], atol=1e-6)
+    assert np.abs(outputs["loss"] - one_way["loss"]).max() > 1e-3
+
+
+def cosines_of(tokens):
+    """Of each candidate with its row's response, by mean embeddings."""
+    return [
+        [reference.plain_cosine([tokens[row[0]]], tokens[j]) for j in row] for row in CANDIDATES
+    ]
+
+
+def test_candidates_are_compared_with_the_true_response():
+    backbone, batch = build_backbone(), make_batch()
+    table = build_bert_encoder(backbone)({k: batch[k] for k in ("token_ids", "padding_mask")})
+    found = CandidateSimilarity()(table, batch["padding_mask"], batch["candidate_index"]).numpy()
+    for values, expected in zip(found, cosines_of(embed(backbone)), strict=True):
+        np.testing.assert_allclose(values[: len(expected)], expected, atol=1e-5)
+
+
+def test_negatives_that_mean_the_same_are_left_out_by_hand():
+    similarity = tf.constant([[1.0, 0.9, 0.7, 0.2], [1.0, 0.1, 0.95, 0.0]])
+    mask = tf.constant([[True] * 4, [True, True, False, True]])
+    kept = FalseNegativeMask(0.7)(similarity, mask).numpy().tolist()
+    assert kept == [[True, False, True, True], [True, True, False, True]]
+    # The response stays, however low the limit is; without a limit everything does.
+    assert FalseNegativeMask(-1.0)(similarity, mask).numpy()[:, 0].all()
+    over = similarity + 1e-3
+    np.testing.assert_array_equal(FalseNegativeMask(1.0)(over, mask), mask)
+    layer = FalseNegativeMask(0.4)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert again.most_similar == 0.4
+
+
+@pytest.mark.parametrize("layout", [PADDED, Layout("packed", 16), Layout("bucketed", buckets=2)])
+def test_the_start_masks_negatives_and_holds_similarities(layout):
+    start, trained = build_backbone(seed=5), build_backbone()
+    before, after = (cosines_of(embed(each)) for each in (start, trained))
+    limit = float(np.median([value for row in before for value in row[1:]]))
+    batch = make_batch()
+    padding = batch.pop("padding_mask")
+    batch |= lay_out(tf.where(padding, batch.pop("token_ids"), 0), layout)
+    outputs = compute(
+        Objective(TEMPERATURE, cosine_weight=1.0, start=StartObjective(start, limit, 0.5)),
+        layout,
+        batch,
+        trained,
+    )
+    tokens, counts = embed(trained), []
+    for row, candidates_ in enumerate(CANDIDATES):
+        context = [tokens[i] for i in CONTEXTS[row]]
+        kept = [j == 0 or value <= limit for j, value in enumerate(before[row])]
+        values = [
+            reference.plain_cosine(context, tokens[j])
+            for j, stays in zip(candidates_, kept, strict=True)
+            if stays
+        ]
+        teacher = [value / TEMPERATURE for value in before[row][1:]]
+        anchor = reference.distillation(after[row][1:], teacher, TEMPERATURE, 1.0)
+        loss = reference.nt_xent(values, TEMPERATURE) + 0.5 * anchor
+        assert outputs["loss"][row] == pytest.approx(loss, rel=1e-4)
+        assert outputs["anchor_loss"][row] == pytest.approx(anchor, rel=1e-4)
+        counts.append(1 - sum(kept[1:]) / len(kept[1:]))
+    np.testing.assert_allclose(outputs["left_out"], counts, atol=1e-6)
+    assert 0 < sum(counts) < 3
+
+
+def test_the_start_is_not_trained_and_the_anchor_is_at_its_lowest_where_nothing_changed():
+    start, trained, changed = build_backbone(), build_backbone(), build_backbone(seed=5)
+    objective = Objective(TEMPERATURE, start=StartObjective(start, anchor_weight=1.0))
+    model = build_dialogue_cse(trained, PADDED, objective)
+    assert len(model.trainable_variables) == len(
+        build_dialogue_cse(trained, PADDED, Objective(TEMPERATURE)).trainable_variables
+    )
+    same = model(make_batch())["anchor_loss"].numpy()
+    other = compute(objective, backbone=changed)["anchor_loss"]
+    assert same[0] < other[0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(make_batch())["anchor_loss"])
+    norms = [tf.norm(g) for g in tape.gradient(loss, model.trainable_variables) if g is not None]
+    assert max(norms) < 1e-4
+
+
+# Batches
+
+
+def test_every_candidate_has_the_context_that_it_is_the_response_to():
+    turns = turns_of_samples(make_samples(), 2)
+    draw = tf.constant([1, 0])
+    plain = make_batches(turns, 3, draw, 2, PADDED)
+    (whole,) = make_batches(turns_of_samples(make_samples(), 1), 3, draw, 1, PADDED)
+    whole = {name: value.numpy() for name, value in whole.items()}
+    responses = [row[0] for row in candidates(whole)]
+    for batch, before in zip(
+        make_batches(turns, 3, draw, 2, PADDED, rival_contexts=True), plain, strict=True
+    ):
+        batch, before = ({k: v.numpy() for k, v in b.items()} for b in (batch, before))
+        assert len(batch["context_index"]) == 8  # of both replicas
+        assert candidates(batch) == candidates(before)
+        own = batch["candidate_context"][:, 0]
+        contexts = gather(batch, batch["context_index"])
+        assert [contexts[i] for i in own] == gather(before, before["context_index"])
+        for row, mask, names in zip(
+            batch["candidate_context"], batch["candidate_mask"], candidates(batch), strict=True
+        ):
+            assert [responses[i] for i in row[mask]] == list(names)
+
+
+def test_fixed_shapes_have_room_for_the_contexts_of_all_replicas():
+    shapes = Shapes(rows=5, candidates=4, utterances=60, tokens=9, contexts=10)
+    turns = turns_of_samples(make_samples(), 2)
+    for batch in make_batches(
+        turns, 3, tf.constant([1, 0]), 2, PADDED, shapes=shapes, rival_contexts=True
+    ):
+        assert batch["candidate_context"].shape == batch["candidate_index"].shape == (5, 4)
+        assert batch["context_index"].shape == batch["turn_mask"].shape == (10, 3)
+        assert not batch["turn_mask"][8:].numpy().any()
+
+
+@pytest.mark.parametrize("name", ["anchor_weight", "false_negative_cosine"])
+def test_random_weights_cannot_say_what_is_no_negative(name):
+    with pytest.raises(OptionError, match=f"`{name}`.*needs an `encoder`"):
+        make_options(data_dir="d", run_dir="r", encoder_size="tiny", **{name: 0.5})
+
+
+# The training
+
+
+@pytest.fixture(scope="module")
+def start(data_dir, tmp_path_factory):
+    """A small BERT of the corpus' vocabulary."""
+    folder = tmp_path_factory.mktemp("start")
+    vocabulary = read_vocabulary(data_dir / "vocabulary")
+    config = bert.make_bert_config(2, 64, len(vocabulary.tokens))
+    backbone = bert.build_backbone(config, 0.0)
+    bert.initialize_weights(backbone.trainable_variables, 0, stddev=0.05)
+    bert.save_backbone(folder, backbone, config)
+    write_vocabulary(folder, vocabulary)
+    return folder
+
+
+def make_training_options(data_dir, start, run_dir="run", **changes):
+    settings = {
+        "task": "dialogue_cse", "data_dir": str(data_dir), "run_dir": str(run_dir), "steps": 4,
+        "encoder": str(start), "global_batch_size": 8, "dropout": 0.0, "negatives": 3,
+        "dev_samples": 0, "freeze_layers": 0, "freeze_embeddings": False, "cosine_weight": 0.5,
+        "save_every": 2, "projector_sentences": 0, "log_every": 1,
+        "both_directions": True, "false_negative_cosine": 0.9, "anchor_weight": 0.3,
+    }  # fmt: skip
+    return make_options(**{**settings, **changes})
+
+
+def differentiate(training, replicas=1):
+    variables = training.model.trainable_variables
+    totals, sums = None, []
+    for batch in training.spec.make_dataset(training.setup, 0, replicas).take(replicas):
+        with tf.GradientTape() as tape:
+            sums.append(compute_contrastive_loss(training.model, batch))
+        found = tape.gradient(sums[-1]["loss"], [v.value for v in variables])
+        found = [tf.convert_to_tensor(gradient).numpy() for gradient in found]
+        totals = found if totals is None else [a + b for a, b in zip(totals, found, strict=True)]
+    names = ("loss", "weight", "accuracy", "left_out", "anchor_loss")
+    return [sum(float(each[name]) for each in sums) for name in names], totals
+
+
+def assert_same(first, second):
+    np.testing.assert_allclose(first[0], second[0], rtol=1e-4)
+    for one, other in zip(first[1], second[1], strict=True):
+        np.testing.assert_allclose(one, other, atol=3e-4)
+
+
+@pytest.mark.parametrize("form", ["unique", "dense"])
+def test_two_devices_have_the_loss_and_gradients_of_one(data_dir, start, form):
+    training = build_training(make_training_options(data_dir, start, batch_form=form))
+    found = differentiate(training)
+    assert_same(found, differentiate(training, replicas=2))
+    assert found[0][3] > 0  # some negatives are left out
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layout": "bucketed"}, {"layout": "padded"}, {"batch_form": "plain"}]
+)
+def test_layouts_and_forms_have_one_loss_and_gradient(data_dir, start, changes):
+    packed = build_training(make_training_options(data_dir, start))
+    other = build_training(make_training_options(data_dir, start, **changes))
+    assert_same(differentiate(packed), differentiate(other))
+
+
+@pytest.mark.slow
+def test_a_run_that_was_cut_off_ends_like_one_that_was_not(data_dir, start, tmp_path, monkeypatch):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    settings = {"dropout": 0.1, "deterministic": True}
+    job.train(make_training_options(data_dir, start, whole, **settings))
+    steps = iter(range(1, 9))
+
+    def stop_at_the_third(metrics):
+        assert 0.0 <= metrics["left_out"] <= 1.0 < metrics["anchor_loss"] + 1.0
+        if next(steps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        job.train(make_training_options(data_dir, start, cut, **settings))
+    job.train(make_training_options(data_dir, start, cut, **settings))
+    first, second = read_checkpoint(whole), read_checkpoint(cut)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(second[name], value, err_msg=name)
