@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation import nearest
+from dcse_tf.evaluation.nearest import find_nearest
 from dcse_tf.files import MADE_FROM_FILE
-from dcse_tf.search import nearest
 from dcse_tf.search.index import (
     EMBEDDINGS_FILE,
     FAISS_FILE,
@@ -22,7 +23,7 @@ from dcse_tf.search.index import (
     scale_to_unit_length,
     write_corpus_texts,
 )
-from dcse_tf.search.nearest import ApproximateIndex, Settings, find_nearest
+from dcse_tf.search.nearest import ApproximateIndex, Settings
 
 
 def draw_directions(rows, dim, seed=0):
