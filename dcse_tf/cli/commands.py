@@ -20,7 +20,7 @@ from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
@@ -132,6 +132,17 @@ def compare(options: CompareOptions) -> None:
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
+def changes(options: ChangesOptions) -> None:
+    """Shows what changed from one encoder to another, without labels."""
+    from dcse_tf.evaluation import changes_job
+    from dcse_tf.evaluation.changes import describe, format_text
+
+    found = changes_job.show_changes(options)
+    print(f"{format_text(found)}\n\n{describe(found)}")
+    if options.output_dir:
+        print(f"changes.md and changes.json are in {options.output_dir}")
+
+
 def embed(options: EmbedOptions) -> None:
     """Embeds the sentences of a file."""
     from dcse_tf.tools import embed as job
@@ -239,6 +250,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "fit_baseline": (FitBaselineOptions, fit_baseline),
     "evaluate": (EvaluateOptions, evaluate),
     "compare": (CompareOptions, compare),
+    "changes": (ChangesOptions, changes),
     "embed": (EmbedOptions, embed),
     "search": (SearchOptions, search),
     "explain": (ExplainOptions, explain),

@@ -108,6 +108,7 @@ def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
 
 # Settings about places and speed, which do not affect what is learnt.
 _LEFT_OUT = {
+    "changes_samples",
     "data_dir",
     "keep_checkpoints",
     "log_every",
