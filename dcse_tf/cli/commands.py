@@ -25,6 +25,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
@@ -159,6 +160,17 @@ def explain(options: ExplainOptions) -> None:
     print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
 
 
+def merge(options: MergeOptions) -> None:
+    """Averages an encoder's weights before and after training, or centres an encoder."""
+    from dcse_tf.tools import merge as job
+
+    merged = job.merge(options)
+    if merged.choice:
+        print(f"{merged.choice.format_table()}\n\n{merged.choice.reason}")
+        print(f"the table is {merged.folder}/{job.SHARES_FILE}")
+    print(f"the encoder is in {merged.folder}; evaluate it with --model={merged.folder}")
+
+
 def export(options: ExportOptions) -> None:
     """Exports a trained encoder or re-ranker for serving."""
     from dcse_tf.exporting import job
@@ -254,6 +266,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "embed": (EmbedOptions, embed),
     "search": (SearchOptions, search),
     "explain": (ExplainOptions, explain),
+    "merge": (MergeOptions, merge),
     "export": (ExportOptions, export),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
     "build_candidates": (BuildCandidatesOptions, build_candidates),

@@ -19,7 +19,7 @@ from dcse_tf.evaluation.report import align
 
 _MOVED = 8  # sentences shown
 _QUERIES = 1000  # compared with all at a time
-_SHOWN = 48  # characters of a sentence
+_SHOWN, _WRITTEN = 36, 200  # characters of a sentence, in a terminal and on a page
 _CERTAIN = 0.05
 _SCORES = {"cosine_r1": "R@1", "cosine_mrr": "MRR"}
 
@@ -192,8 +192,8 @@ def _describe_score(score: ScoreChange) -> str:
     change = score.difference
     figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
     if change.p_value >= _CERTAIN:
-        return f"response selection did not surely change: {figures}"
-    return f"response selection {'rose' if change.value > 0 else 'fell'} {figures}"
+        return f"response selection (R@1) not surely changed, {figures}"
+    return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
 
 
 def list_figures(changes: Changes) -> list[tuple[str, str, str, str]]:
@@ -238,9 +238,13 @@ def list_moved(changes: Changes, most: int) -> list[tuple[str, str, str, str]]:
     rows = [("sentence", "nearest before", "nearest after", "kept")]
     for moved in changes.moved:
         texts = (moved.sentence, moved.before, moved.after)
-        first, second, third = (t if len(t) <= most else f"{t[: most - 3]}..." for t in texts)
+        first, second, third = (_cut(text, most) for text in texts)
         rows.append((first, second, third, f"{moved.kept} of {NEIGHBOURS}"))
     return rows
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def format_text(changes: Changes) -> str:
@@ -259,14 +263,15 @@ def format_markdown(changes: Changes, title: str, notes: Sequence[str]) -> str:
         title: its head.
         notes: where the figures come from, a paragraph each.
     """
+    hubs = [_cut(text, _WRITTEN) for text in changes.hub_sentence]
     parts = [f"# {title}", f"{describe(changes)}.", *notes, _table(list_figures(changes))]
     parts.append(
-        "Most frequent neighbour before: {!r}; after: {!r}.".format(*changes.hub_sentence)
-        + " The raw cosine compares embeddings without aligning them: another direction of all"
-        " axes makes it fall and changes nothing else."
+        "The largest hub is the sentence that is among the nearest of most others. Before: "
+        f"“{hubs[0]}”; after: “{hubs[1]}”. The raw cosine compares embeddings without aligning "
+        "them: a rotation of all embeddings makes it fall and changes nothing else."
     )
     if changes.moved:
-        parts += ["## The sentences that moved most", _table(list_moved(changes, 200))]
+        parts += ["## The sentences that moved most", _table(list_moved(changes, _WRITTEN))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -113,6 +113,14 @@ def measure_changes(before: Encode, after: Encode, held_out: HeldOut) -> Changes
     return figures.compare_embeddings(texts, before(texts), after(texts), scores)
 
 
+def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
+    """A sentence about how much of a text each reads, if that differs: a change by itself."""
+    lengths = [encoder.settings.get("max_sequence_length") for encoder in (before, after)]
+    if None in lengths or lengths[0] == lengths[1]:
+        return ()
+    return (f"A sentence is read up to {lengths[0]} tokens before, {lengths[1]} after.",)
+
+
 def write_changes(
     folder: pathlib.Path,
     changes: Changes,
@@ -160,9 +168,10 @@ def show_changes(options: ChangesOptions) -> Changes:
         max_samples=options.max_samples,
         seed=options.seed,
     )
-    for note in held_out.notes:
-        logging.info("%s", note)
     before, after = (SentenceEncoder.load(name) for name in (options.before, options.after))
+    notes = (*held_out.notes, *note_lengths(before, after))
+    for note in notes:
+        logging.info("%s", note)
     if not options.output_dir:
         return measure_changes(before.encode, after.encode, held_out)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
@@ -174,5 +183,5 @@ def show_changes(options: ChangesOptions) -> Changes:
             "the corpus": manifest.corpus_fingerprint,
         }
         title = f"From {options.before} to {options.after}"
-        write_changes(folder, found, held_out.notes, made_from, title)
+        write_changes(folder, found, notes, made_from, title)
     return found

@@ -114,18 +114,14 @@ class _Sample:
 
 
 def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:
-    """Embeds utterances of a corpus, cut to the encoder's length.
+    """Embeds utterances of a corpus of the encoder's vocabulary, cut to the encoder's length.
 
     Args:
-        encoder: of the corpus' vocabulary.
+        encoder: the encoder.
         token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
 
     Returns:
         float32 `[utterances, dim]`.
     """
-    length = encoder.graph.max_sequence_length
-    # The last token, [SEP], stays.
-    token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
     progress = Progress("tokens of the corpus")
-    lengths = token_ids.row_lengths().numpy()
-    return embed_inputs(encoder, token_ids, lengths, progress=progress.update)
+    return embed_inputs(encoder, *encoder.read_tokens(token_ids), progress=progress.update)

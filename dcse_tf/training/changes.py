@@ -12,6 +12,7 @@ from dcse_tf.evaluation.changes_job import (
     JSON_FILE,
     PAGE_FILE,
     measure_changes,
+    note_lengths,
     read_held_out,
     write_changes,
 )
@@ -82,17 +83,16 @@ class ShowChanges(Hook):
             # Other draws than those by which the step was chosen.
             seed=options.seed + 1,
         )
-        before, after = (
-            SentenceEncoder.load(folder).encode for folder in (str(setup.source), self._run_dir)
-        )
-        found = measure_changes(before, after, held_out)
-        notes = (*held_out.notes, _CHOSEN_BY)
+        assert setup.source
+        before, after = map(SentenceEncoder.load, (setup.source, self._run_dir))
+        found = measure_changes(before.encode, after.encode, held_out)
+        notes = (*held_out.notes, *note_lengths(before, after), _CHOSEN_BY)
         write_changes(self._run_dir, found, notes, made_from, "What the training changed")
         logging.info(
-            "what the training changed:\n%s\n\n%s\n%s\nmore in %s",
+            "what the training changed:\n%s\n\n%s\n%s\nall of it is in %s",
             format_text(found),
             describe(found),
-            " ".join(held_out.notes),
+            " ".join(notes),
             self._run_dir / PAGE_FILE,
         )
 
