@@ -200,12 +200,8 @@ def _choose(
 
     as_it_is = measure(start.tensors, False, "the start")
     base = measure(start.tensors, True, "centred") if options.center else as_it_is
-    shares = {
-        share: measure(
-            average_tensors(start.tensors, trained.tensors, share),
-            options.center,
-            f"share {share:g}",
-        )
-        for share in options.list_shares()
-    }
+    shares = {}
+    for share in options.list_shares():
+        tensors = average_tensors(start.tensors, trained.tensors, share)
+        shares[share] = measure(tensors, options.center, f"share {share:g}")
     return compare_shares(judge, as_it_is, base, shares, options.keep, options.guard_tolerance)
