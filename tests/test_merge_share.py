@@ -28,7 +28,7 @@ RISING = {0.25: 2.0, 0.5: 4.2, 0.75: 5.0, 1.0: 4.0}
         (RISING, 1.0, 0.75),
         (RISING, 0.4, 0.25),  # exactly 40%
         (RISING, 0.0, 0.25),
-        ({0.25: -1.0, 0.5: 3.0}, 0.0, 0.5),  # what loses is never chosen
+        ({0.1: -1.0, 0.25: 0.0, 0.5: 3.0}, 0.0, 0.5),  # what gains nothing is never chosen
         ({0.25: 2.0}, 0.8, 0.25),  # the others are refused by a guard
         ({0.5: 0.0, 1.0: -2.0}, 0.8, 0.0),
         ({}, 0.8, 0.0),
