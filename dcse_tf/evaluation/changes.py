@@ -192,7 +192,7 @@ def _describe_score(score: ScoreChange) -> str:
     change = score.difference
     figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
     if change.p_value >= _CERTAIN:
-        return f"response selection (R@1) not surely changed, {figures}"
+        return f"no certain change of response selection (R@1), {figures}"
     return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
 
 
