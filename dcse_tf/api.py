@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dcse_tf import progress
 from dcse_tf.cli.flags import find_files, list_fields, plain_type, read_flags
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.merge_options import MergeOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
+    from dcse_tf.evaluation.changes import Changes
     from dcse_tf.evaluation.report import Result
+    from dcse_tf.tools.merge import Merged
     from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
@@ -117,6 +120,60 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
 
     with _visible():
         return job.evaluate(read)
+
+
+def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
+    """Averages an encoder's weights before and after training, or centres an encoder.
+
+        merged = dcse_tf.merge(start="bert", trained="run", share=0.5, output_dir="merged")
+        merged = dcse_tf.merge(
+            start="bert", trained="run", share="auto", data_dir="data", output_dir="chosen"
+        )
+        print(merged.share, merged.choice.reason)
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse merge --help`.
+
+    Returns:
+        The folder that was written, the share and, if it was chosen, how.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: an encoder or the corpus cannot be used, or the encoders are not of one
+            architecture and vocabulary.
+        FileExistsError: the output exists, without `overwrite`.
+    """
+    read = make_options(MergeOptions, "merge", preset, options)
+    from dcse_tf.tools import merge as job
+
+    with _visible():
+        return job.merge(read)
+
+
+def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
+    """Shows what changed from one encoder to another, on held-out dialogues without labels.
+
+        found = dcse_tf.changes(before="bert", after="run", data_dir="data")
+        print(found.kept, found.mean_cosine, [moved.sentence for moved in found.moved])
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse changes --help`.
+
+    Returns:
+        Response selection before and after, the neighbours kept, and what else changed.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: an encoder or the corpus cannot be used.
+        FileExistsError: the output exists, without `overwrite`.
+    """
+    read = make_options(ChangesOptions, "changes", preset, options)
+    from dcse_tf.evaluation import changes_job
+
+    with _visible():
+        return changes_job.show_changes(read)
 
 
 def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:

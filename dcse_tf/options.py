@@ -35,7 +35,7 @@ def option(
     maximum: float | None = None,
     or_zero: bool = False,
     required: bool = False,
-    words: Mapping[str, int] | None = None,
+    words: Mapping[str, float] | None = None,
     reads: bool = False,
     files: bool = False,
     writes: bool = False,

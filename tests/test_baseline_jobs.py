@@ -16,6 +16,7 @@ from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.baselines.registry import BASELINES, FittedToEmbeddings, FittedToTexts
 from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.geometry import NAMES
@@ -27,7 +28,7 @@ from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
 from dcse_tf.options import OptionError, option
 from dcse_tf.tools.embed import embed
-from dcse_tf.tools.fit_baseline import fit_baseline, sample_utterances
+from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
 

@@ -49,6 +49,8 @@ REQUIRED = [
     ("score_candidates", "model", ["--input=a.jsonl", "--output=b.jsonl"]),
     ("build_sts", "output_dir", ["--input=a.csv"]),
     ("merge_sts", "sheets", ["--output=sts.txt"]),
+    ("changes", "after", ["--before=bert", "--data_dir=data"]),
+    ("merge", "start", ["--trained=run", "--output_dir=out"]),
     ("compare", "results", []),
     ("fit_baseline", "kind", ["--output_dir=out"]),
     ("fit_baseline", "output_dir", ["--kind=word_vectors", "--word_vectors=glove.txt"]),
@@ -147,7 +149,8 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
     fields = dataclasses.fields(config)
     names = [field.name for field in fields if field.metadata["files"]]
     read = {field.name for field in fields if field.metadata["reads"]}
-    assert read - {"model", "reranker", "encoder", "vocab", "data_dir", "run_dir"} <= set(names)
+    folders = {"model", "reranker", "encoder", "vocab", "data_dir", "run_dir"}
+    assert read - folders - {"before", "after", "start", "trained"} <= set(names)
     for name in names:
         for missing in (f"{tmp_path}/none.txt", f"{tmp_path}/*.txt", f"{tmp_path}"):
             settings = object.__new__(config)  # whose other settings nobody checks

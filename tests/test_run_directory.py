@@ -63,6 +63,7 @@ FREE = {
     "keep_checkpoints": 5,
     "profile_steps": 2,
     "projector_sentences": 5,
+    "changes_samples": 20,
     "logical_cpus": 2,
     "epochs": 10.0,  # followed by the steps
 }

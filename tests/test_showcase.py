@@ -29,7 +29,7 @@ from dcse_tf.evaluation.retrieval import (
 from dcse_tf.tasks import TASKS
 from dcse_tf.training import job
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.dev_evaluation import _CANDIDATES
+from dcse_tf.training.dev_evaluation import CANDIDATES
 from dcse_tf.training.tensorboard import (
     HEADLINES,
     Points,
@@ -115,7 +115,7 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
     encoder = SentenceEncoder.load(shown, max_sequence_length=16)
     samples = response_selection.make_samples(
         read_dialogues(data_dir / "dev.jsonl"),
-        candidates=_CANDIDATES,
+        candidates=CANDIDATES,
         context=Context(3, "both"),
         max_samples=12,
         seed=0,

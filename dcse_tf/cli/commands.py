@@ -20,11 +20,12 @@ from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
@@ -132,6 +133,17 @@ def compare(options: CompareOptions) -> None:
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
+def changes(options: ChangesOptions) -> None:
+    """Shows what changed from one encoder to another, without labels."""
+    from dcse_tf.evaluation import changes_job
+    from dcse_tf.evaluation.changes import describe, format_text
+
+    found = changes_job.show_changes(options)
+    print(f"{format_text(found)}\n\n{describe(found)}")
+    if options.output_dir:
+        print(f"changes.md and changes.json are in {options.output_dir}")
+
+
 def embed(options: EmbedOptions) -> None:
     """Embeds the sentences of a file."""
     from dcse_tf.tools import embed as job
@@ -146,6 +158,17 @@ def explain(options: ExplainOptions) -> None:
 
     print(job.explain(options))
     print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
+
+
+def merge(options: MergeOptions) -> None:
+    """Averages an encoder's weights before and after training, or centres an encoder."""
+    from dcse_tf.tools import merge as job
+
+    merged = job.merge(options)
+    if merged.choice:
+        print(f"{merged.choice.format_table()}\n\n{merged.choice.reason}")
+        print(f"the table is {merged.folder}/{job.SHARES_FILE}")
+    print(f"the encoder is in {merged.folder}; evaluate it with --model={merged.folder}")
 
 
 def export(options: ExportOptions) -> None:
@@ -239,9 +262,11 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "fit_baseline": (FitBaselineOptions, fit_baseline),
     "evaluate": (EvaluateOptions, evaluate),
     "compare": (CompareOptions, compare),
+    "changes": (ChangesOptions, changes),
     "embed": (EmbedOptions, embed),
     "search": (SearchOptions, search),
     "explain": (ExplainOptions, explain),
+    "merge": (MergeOptions, merge),
     "export": (ExportOptions, export),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
     "build_candidates": (BuildCandidatesOptions, build_candidates),

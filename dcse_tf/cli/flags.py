@@ -27,16 +27,17 @@ _LONGEST_MESSAGE = 1000  # characters
 _OPTION = re.compile("`([a-z][a-z0-9_]*)`")
 
 
-class _NumberOrWord(flags.IntegerParser):
-    """An integer, or a word that stands for one."""
+class _NumberOrWord(flags.ArgumentParser):
+    """A number, or a word that stands for one."""
 
-    def __init__(self, words: Mapping[str, int]):
+    def __init__(self, kind: type, words: Mapping[str, float]):
         super().__init__()
+        self._number: Any = flags.IntegerParser() if kind is int else flags.FloatParser()
         self._words = words
-        self.syntactic_help = f"an integer or {', '.join(words)}"
+        self.syntactic_help = f"{self._number.syntactic_help} or {', '.join(words)}"
 
-    def convert(self, argument: Any) -> int:
-        return self._words[argument] if argument in self._words else super().convert(argument)
+    def parse(self, argument: Any) -> Any:
+        return self._words[argument] if argument in self._words else self._number.parse(argument)
 
 
 def define_flags(options: type[Options], job: str) -> flags.FlagValues:
@@ -59,7 +60,8 @@ def define_flags(options: type[Options], job: str) -> flags.FlagValues:
         if rules["choices"]:
             flags.DEFINE_enum(field.name, default, list(rules["choices"]), help_text, **where)
         elif rules["words"]:
-            parser, serializer = _NumberOrWord(rules["words"]), flags.ArgumentSerializer()
+            parser = _NumberOrWord(plain_type(field.type), rules["words"])
+            serializer = flags.ArgumentSerializer()
             flags.DEFINE(parser, field.name, default, help_text, serializer=serializer, **where)
         else:
             define = _DEFINE[plain_type(field.type)]

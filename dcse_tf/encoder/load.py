@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -46,7 +47,7 @@ def load_backend(options: ModelOptions) -> Backend:
         return SavedModelBackend(folder, options.batch_tokens)
 
     folder = find_folder(options.model, "model")
-    _refuse_reranker(folder, options.model, "model")
+    refuse_reranker(folder, options.model, "model")
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")
@@ -56,16 +57,22 @@ def load_backend(options: ModelOptions) -> Backend:
     return load_checkpoint(folder, options)
 
 
-def load_checkpoint(folder: pathlib.Path, options: ModelOptions) -> GraphBackend:
-    """`load_backend` of a folder that holds a BERT, whatever `model` says."""
+def load_checkpoint(
+    folder: pathlib.Path, options: ModelOptions, tensors: dict[str, np.ndarray] | None = None
+) -> GraphBackend:
+    """`load_backend` of a folder that holds a BERT, whatever `model` says.
+
+    Args:
+        folder: the checkpoint.
+        options: how it is run.
+        tensors: of the BERT, in place of those in the folder; it then has no fingerprint.
+    """
     config = read_config(folder)
-    bert = FusedBert(read_bert_tensors(folder, config), config, options.compute_dtype)
-    return GraphBackend(
-        _build_graph(folder, config, bert, options.max_sequence_length, options.pooling),
-        options.batch_tokens,
-        options.compute_dtype,
-        options.jit_compile,
-    )
+    own = read_bert_tensors(folder, config) if tensors is None else tensors
+    bert = FusedBert(own, config, options.compute_dtype)
+    graph = _build_graph(folder, config, bert, options.max_sequence_length, options.pooling)
+    graph.source = folder if tensors is None else None
+    return GraphBackend(graph, options.batch_tokens, options.compute_dtype, options.jit_compile)
 
 
 def load_graph(
@@ -83,7 +90,7 @@ def load_graph(
         InputError: see `load_backend`.
     """
     folder = find_folder(name, option)
-    _refuse_reranker(folder, name, option)
+    refuse_reranker(folder, name, option)
     if is_baseline(folder) and read_baseline(folder).spec.make_encode:
         raise InputError(
             f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
@@ -98,7 +105,7 @@ def find_folder(name: str, option: str) -> pathlib.Path:
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
-def _refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
+def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
     """Its BERT could embed, but was trained for [CLS] of a pair: the embeddings mean nothing."""
     if is_reranker(folder):
         raise InputError(

@@ -7,9 +7,41 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 
+# Neighbours of a sentence that are compared; of fewer sentences every list of them is the same.
+NEIGHBOURS = 10
+LEAST_SENTENCES = NEIGHBOURS + 2
+
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateOptions(ModelOptions):
+class SelectionOptions(Options):
+    """How responses are drawn from sessions and ranked; stands before another base class."""
+
+    candidates: int = option(
+        10, "Response selection: candidates per context, including the true response.", minimum=2
+    )
+    context_turns: int = option(
+        3, "Response selection: context turns on each side of the response, at most.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "Response selection: context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    max_samples: int = option(
+        500,
+        "Response selection: sessions per file, at most, with one response each. 0: all.",
+        minimum=0,
+    )
+    seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
+
+    @property
+    def context(self) -> Context:
+        """Which turns surround a response."""
+        return Context(self.context_turns, self.context_side)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions(SelectionOptions, ModelOptions):
     """Scores an encoder on evaluation sets."""
 
     retrieval: tuple[str, ...] = option(
@@ -70,28 +102,11 @@ class EvaluateOptions(ModelOptions):
         "JSON file for the results. Default: print the table only.",
         writes=True,
     )
-    candidates: int = option(
-        10, "Response selection: candidates per context, including the true response.", minimum=2
-    )
-    context_turns: int = option(
-        3, "Response selection: context turns on each side of the response, at most.", minimum=1
-    )
-    context_side: str = option(
-        "both",
-        "Response selection: context before and after the response (both) or before only.",
-        choices=("both", "before"),
-    )
-    max_samples: int = option(
-        500,
-        "Response selection: sessions per file, at most, with one response each. 0: all.",
-        minimum=0,
-    )
     join_consecutive: bool = option(
         False,
         "Response selection: join consecutive turns of one speaker, for files that prepare_data "
         "did not write: its files have the turns as training sees them.",
     )
-    seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,11 +140,6 @@ class EvaluateOptions(ModelOptions):
                 "are told apart",
             )
 
-    @property
-    def context(self) -> Context:
-        """Which turns surround a response."""
-        return Context(self.context_turns, self.context_side)
-
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions(Options):
@@ -147,3 +157,34 @@ class CompareOptions(Options):
         super().__post_init__()
         if len(self.results) < 2:
             raise OptionError("`results`: expected two files or more, comma-separated")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangesOptions(SelectionOptions):
+    """Shows what changed from one encoder to another, on held-out dialogues without labels."""
+
+    before: str = option(
+        "",
+        "The encoder before: a folder, a hub name, package:NAME, a run directory or an export.",
+        required=True,
+        reads=True,
+    )
+    after: str = option("", "The encoder after, likewise.", required=True, reads=True)
+    data_dir: str = option(
+        "",
+        "Folder that prepare_data wrote: the sentences and sessions of its dev split are compared, "
+        "or if that is too small sentences of the train split.",
+        required=True,
+        reads=True,
+    )
+    sentences: int = option(
+        1000,
+        "Different sentences compared, at most, drawn by a hash.",
+        minimum=LEAST_SENTENCES,
+    )
+    output_dir: str = option(
+        "",
+        "Folder for changes.md and changes.json. Default: print only.",
+        writes=True,
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")

@@ -20,6 +20,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.model.merging import read_merge_record
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
@@ -108,6 +109,7 @@ def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
 
 # Settings about places and speed, which do not affect what is learnt.
 _LEFT_OUT = {
+    "changes_samples",
     "data_dir",
     "keep_checkpoints",
     "log_every",
@@ -215,6 +217,8 @@ def _describe_encoder(
     }
     if encoder.postprocessing is not None:
         facts["after the pooling"] = encoder.postprocessing.name
+    if record := read_merge_record(source):
+        facts |= {f"merged: {what}": text for what, text in record.describe().items()}
     return facts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -185,16 +184,12 @@ def save_backbone(
         folder: where to; it exists.
         backbone: the BERT.
         config: its configuration.
-        token_mean: float `[dim]` that is subtracted from its token embeddings; it goes into the
-            bias of the last layer norm, so that whatever reads the files has it.
+        token_mean: float `[dim]` that is subtracted from its token embeddings.
     """
-    config = {**config, "architectures": ["BertModel"]}
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
     if token_mean is not None:
-        name = f"encoder.layer.{backbone.num_layers - 1}.output.LayerNorm.bias"
-        tensors[name] = tensors[name] - token_mean
-    bert_weights.write_tensors(folder, tensors)
+        tensors = bert_weights.shift_tokens(tensors, backbone.num_layers, token_mean)
+    bert_weights.write_bert(folder, config, tensors)
 
 
 def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float = 0.02) -> None:

@@ -261,18 +261,21 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 ENCODER_FOLDER = "encoder"
 # Of a re-ranker, see `dcse_tf.model.reranker_files`.
 RERANKER_FILE = "reranker.json"
+# Of the matching of an encoder, see `dcse_tf.model.dialogue_cse`.
+ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
 _LENGTH_FILE = "tokenizer_config.json"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
+_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
 _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
     RERANKER_FILE,
+    ATTENTION_FILE,
     _SETTINGS_FILE,
-    "model*.safetensors",
-    "model.safetensors.index.json",
+    *_WEIGHT_FILES,
     "baseline*",
 )
 # Of a sentence-transformers model on the hub: the transformer may lie in one of its folders.
@@ -346,9 +349,16 @@ def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
         ) from error
 
 
-def copy_checkpoint(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies the files of a checkpoint folder that make an encoder of it."""
-    for path in sorted({path for pattern in _ALL_FILES for path in source.glob(pattern)}):
+def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = True) -> None:
+    """Copies the files of a checkpoint folder that make an encoder of it.
+
+    Args:
+        source: the checkpoint.
+        target: where to; it exists.
+        weights: whether the BERT's are among them.
+    """
+    patterns = [name for name in _ALL_FILES if weights or name not in _WEIGHT_FILES]
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
         shutil.copyfile(path, target / path.name)
 
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import TokenCentering, initialize_weights
-from dcse_tf.model.checkpoints import write_tensor_file
+from dcse_tf.model.checkpoints import ATTENTION_FILE, write_tensor_file
 from dcse_tf.model.layout import (
     Layout,
     build_table_encoder,
@@ -39,8 +39,6 @@ from dcse_tf.model.start import StartObjective, ask_start
 if TYPE_CHECKING:
     import keras_hub
 
-_FILE = "turn_attention.safetensors"
-
 
 def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
     """A `TurnAttention` with weights that (seed, position) gives."""
@@ -54,7 +52,7 @@ def write_turn_attention(folder: pathlib.Path, attention: TurnAttention) -> None
     """Writes kind and weights into an encoder's folder."""
     tensors = {variable.path: variable.numpy() for variable in attention.variables}
     settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
-    write_tensor_file(folder / _FILE, tensors, settings)
+    write_tensor_file(folder / ATTENTION_FILE, tensors, settings)
 
 
 def read_turn_attention(folder: pathlib.Path) -> TurnAttention | None:
@@ -63,7 +61,7 @@ def read_turn_attention(folder: pathlib.Path) -> TurnAttention | None:
     Raises:
         InputError: the file is damaged.
     """
-    path = folder / _FILE
+    path = folder / ATTENTION_FILE
     if not path.is_file():
         return None
     try:

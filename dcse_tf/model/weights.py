@@ -7,6 +7,7 @@ differ. keras-hub can load such files but not write them.
 from __future__ import annotations
 
 import dataclasses
+import json
 import operator
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -251,6 +252,40 @@ def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: 
 def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
     """The values of Keras variables under HuggingFace's names."""
     return {pair.name: np.ascontiguousarray(pair.to_huggingface()) for pair in pairs}
+
+
+def shift_tokens(
+    tensors: Mapping[str, np.ndarray], layers: int, shift: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The tensors of a BERT whose token embeddings lack a constant, and so its sentence embeddings.
+
+    It goes into the bias of the last layer norm, so that whatever reads the files has it.
+
+    Args:
+        tensors: under the names that `read_tensors` gives.
+        layers: how many transformer layers the BERT has.
+        shift: float `[dim]` that is subtracted.
+    """
+    name = _layer_prefix(layers - 1) + "output.LayerNorm.bias"
+    return {**tensors, name: (tensors[name] - shift).astype(tensors[name].dtype)}
+
+
+def write_bert(
+    folder: pathlib.Path, config: Mapping[str, Any], tensors: dict[str, np.ndarray]
+) -> None:
+    """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them.
+
+    Args:
+        folder: where to; it exists.
+        config: of the BERT.
+        tensors: its weights, without a head.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    config = {**config, "architectures": ["BertModel"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_tensors(folder, tensors)
 
 
 def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:

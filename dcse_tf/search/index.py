@@ -21,10 +21,11 @@ from absl import logging
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
+from dcse_tf.evaluation.nearest import Nearest, find_nearest
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
 from dcse_tf.progress import Progress
-from dcse_tf.search.nearest import ApproximateIndex, Nearest, Settings, find_nearest
+from dcse_tf.search.nearest import ApproximateIndex, Settings
 
 TEXTS_FOLDER = "texts"
 EMBEDDINGS_FILE = "embeddings.npy"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
+from dcse_tf.evaluation.options import LEAST_SENTENCES
 from dcse_tf.options import OptionError, Options, option, redefault
 from dcse_tf.tasks import registry
 
@@ -67,6 +68,13 @@ class RunOptions(Options):
         "Dev sentences that TensorBoard's Projector page shows as the kept encoder embeds them: of "
         "`dev_retrieval` with their intents, or else of the dev split. 0: none.",
         minimum=0,
+    )
+    changes_samples: int = option(
+        1000,
+        "Held-out sentences on which the encoder that the run leaves is compared with its start "
+        "when the training is over, see `changes`. 0, or without `dev_samples`: it is not.",
+        minimum=LEAST_SENTENCES,
+        or_zero=True,
     )
     dev_samples: int = option(
         200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0

@@ -14,8 +14,8 @@ from dcse_tf.baselines.registry import (
     FittedToTexts,
     find_baseline,
 )
-from dcse_tf.data.manifest import Manifest, read_manifest
-from dcse_tf.data.records import parse_session, shard_paths
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.batching import embed_inputs
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_checkpoint
@@ -62,18 +62,10 @@ class _Sample:
     def texts(self) -> list[str]:
         options = self._fitted_to(FittedToTexts)
         tokens = read_vocabulary(pathlib.Path(options.data_dir) / "vocabulary").tokens
-        pieces = [[tokens[i] for i in ids[1:-1]] for ids in self._token_ids.to_list()]
-        return [" ".join(row).replace(" ##", "") for row in pieces]
+        return spell_utterances(self._token_ids, tokens)
 
     def embeddings(self) -> np.ndarray:
-        length = self._encoder.graph.max_sequence_length
-        # The last token, [SEP], stays.
-        token_ids = tf.concat(
-            [self._token_ids[:, :-1][:, : length - 1], self._token_ids[:, -1:]], axis=1
-        )
-        lengths = token_ids.row_lengths().numpy()
-        progress = Progress("tokens of the corpus")
-        return embed_inputs(self._encoder, token_ids, lengths, progress=progress.update)
+        return embed_utterances(self._encoder, self._token_ids)
 
     def copy_encoder(self, folder: pathlib.Path) -> str:
         """Copies the encoder's files into a folder; returns its pooling."""
@@ -121,55 +113,15 @@ class _Sample:
         return self._options
 
 
-def sample_utterances(
-    folder: pathlib.Path, manifest: Manifest, count: int, seed: int, sessions_at_a_time: int = 256
-) -> tf.RaggedTensor:
-    """Draws distinct utterances of the train split.
-
-    Token ids and seed give every distinct utterance a key; those with the smallest keys are drawn,
-    in the order of their keys. So the first n of a larger sample are the sample of n.
+def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:
+    """Embeds utterances of a corpus of the encoder's vocabulary, cut to the encoder's length.
 
     Args:
-        folder: what `prepare_data` wrote.
-        manifest: of the folder.
-        count: number of utterances, at most; 0 for all.
-        seed: decides which.
-        sessions_at_a_time: that are read.
+        encoder: the encoder.
+        token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
 
     Returns:
-        int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
+        float32 `[utterances, dim]`.
     """
-    split = manifest.splits["train"]
-    records = tf.data.TFRecordDataset(shard_paths(folder, split)).map(
-        parse_session, tf.data.AUTOTUNE, deterministic=True
-    )
-
-    kept: dict[int, np.ndarray] = {}
-    limit = np.uint64(2**64 - 1)
-    progress = Progress("sessions read")
-    for batch in records.ragged_batch(sessions_at_a_time).prefetch(1):
-        keys = _draw_keys(batch["utterances"].flat_values.numpy(), seed)
-        turns = batch["token_ids"].merge_dims(0, 1)
-        ids, splits = turns.values.numpy(), turns.row_splits.numpy()
-        for place in np.flatnonzero(keys <= limit):
-            # A copy, because a view would keep the whole batch in memory.
-            found = ids[splits[place] : splits[place + 1]].copy()
-            kept.setdefault(int(keys[place]), found)
-        if count and len(kept) > 2 * count:  # only now and then, because it sorts
-            kept = {key: kept[key] for key in sorted(kept)[:count]}
-            limit = np.uint64(max(kept))
-        progress.update(progress.done + int(batch["session"].shape[0]), split.sessions)
-
-    chosen = [kept[key] for key in sorted(kept)[: count or None]]
-    values = np.concatenate([np.zeros(0, np.int32), *chosen])
-    lengths = np.array([len(ids) for ids in chosen], np.int64)
-    return tf.RaggedTensor.from_row_lengths(values, lengths)
-
-
-def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
-    """A random-looking uint64 for each int64, all different (splitmix64; Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        z = fingerprints.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+    progress = Progress("tokens of the corpus")
+    return embed_inputs(encoder, *encoder.read_tokens(token_ids), progress=progress.update)

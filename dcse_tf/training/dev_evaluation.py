@@ -63,7 +63,7 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
     )
 
 
-_CANDIDATES = 10
+CANDIDATES = 10
 
 
 class DevEvaluation:
@@ -166,7 +166,7 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
         return []
     samples = response_selection.make_samples(
         response_selection.read_turns(setup.data_dir / "dev.jsonl"),
-        candidates=_CANDIDATES,
+        candidates=CANDIDATES,
         context=options.context,
         max_samples=options.dev_samples,
         seed=options.seed,
@@ -175,6 +175,6 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
         logging.warning(
             "%s: too few dev sessions to rank a response among %d; no response selection",
             setup.data_dir / "dev.jsonl",
-            _CANDIDATES,
+            CANDIDATES,
         )
     return samples

@@ -13,6 +13,7 @@ from dcse_tf.files import lock_folder
 from dcse_tf.model import checkpoints
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
+from dcse_tf.training.changes import ShowChanges
 from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore
 from dcse_tf.training.controller import Checkpoints, Controller, Divergence, StopSignals
 from dcse_tf.training.dev_evaluation import DevEvaluation, describe_trouble
@@ -120,7 +121,11 @@ def _make_controller(
         trainer,
         training.batches,
         Checkpoints(store, options.save_every, keep_start=divergence.skip),
-        [evaluation, showcase, report, Profile(summaries.folder, options.profile_steps)],
+        [
+            *(evaluation, showcase, report),
+            Profile(summaries.folder, options.profile_steps),
+            ShowChanges(training.setup),
+        ],
         steps=options.steps,
         divergence=divergence,
         signals=signals,

@@ -26,6 +26,7 @@ _FREE = {
     "keep_checkpoints",
     "profile_steps",
     "projector_sentences",
+    "changes_samples",
 }
 _FILES = {"data_dir", "encoder", "token_vectors", "token_index"}
 _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}

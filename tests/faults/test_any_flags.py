@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.cli.flags import list_fields, one_line, parse_flags
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
@@ -48,6 +49,8 @@ JOBS = {
     BuildCandidatesOptions: ["--input=a.jsonl", "--output=out.jsonl"],
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],
+    ChangesOptions: ["--before=start", "--after=run", "--data_dir=data"],
+    MergeOptions: ["--start=start", "--trained=run", "--output_dir=out"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
     SearchOptions: ["--model=run", "--corpus=a.txt"],
     FitBaselineOptions: ["--kind=flow", "--encoder=e", "--data_dir=d", "--output_dir=out"],

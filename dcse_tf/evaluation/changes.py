@@ -1,0 +1,281 @@
+"""What lies between two encoders, seen in a user's own sentences, without labels.
+
+Nothing here depends on the directions of the axes but the raw cosine, which says so: an encoder and
+its rotation have the same neighbours and the same scores.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation.bootstrap import Difference, difference, interval
+from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.nearest import find_nearest
+from dcse_tf.evaluation.options import LEAST_SENTENCES, NEIGHBOURS
+from dcse_tf.evaluation.report import align
+
+_MOVED = 8  # sentences shown
+_QUERIES = 1000  # compared with all at a time
+_SHOWN, _WRITTEN = 36, 200  # characters of a sentence, in a terminal and on a page
+_CERTAIN = 0.05
+_SCORES = {"cosine_r1": "R@1", "cosine_mrr": "MRR"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreChange:
+    """A score of response selection, in percent, with its 95% intervals.
+
+    Attributes:
+        name: "cosine_r1" or "cosine_mrr".
+        before, after: of the two encoders.
+        before_interval, after_interval: of each by itself.
+        difference: of the two on the same samples, paired.
+    """
+
+    name: str
+    before: float
+    after: float
+    before_interval: tuple[float, float] | None
+    after_interval: tuple[float, float] | None
+    difference: Difference
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """A sentence that has other neighbours now.
+
+    Attributes:
+        sentence: it.
+        kept: how many of its nearest are the same.
+        before, after: the one nearest to it.
+    """
+
+    sentence: str
+    kept: int
+    before: str
+    after: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What changed from one encoder to another; pairs are (before, after).
+
+    Attributes:
+        sentences: how many were compared.
+        kept: percentage of the `NEIGHBOURS` nearest sentences that are the same, in the mean.
+        chance_kept: the same of two encoders that have nothing to do with each other.
+        cosine: mean cosine of a sentence's two embeddings as they are, not aligned: another
+            direction of the axes alone makes it fall. None if the dimensions differ.
+        mean_cosine: of two different sentences (anisotropy).
+        hub: percentage of the lists of neighbours that the sentence found most often is in.
+        hub_sentence: that sentence.
+        moved: sentences that kept the fewest neighbours; of equal ones first those whose old
+            nearest is now farthest behind the new one.
+        scores: of response selection; none where there are too few sessions.
+    """
+
+    sentences: int
+    kept: float
+    chance_kept: float
+    cosine: float | None
+    mean_cosine: tuple[float, float]
+    hub: tuple[float, float]
+    hub_sentence: tuple[str, str]
+    moved: tuple[Moved, ...]
+    scores: tuple[ScoreChange, ...] = ()
+
+
+def compare_embeddings(
+    sentences: Sequence[str],
+    before: np.ndarray,
+    after: np.ndarray,
+    scores: tuple[ScoreChange, ...] = (),
+) -> Changes:
+    """Compares two encoders by their embeddings of the same sentences.
+
+    Args:
+        sentences: distinct ones.
+        before: float `[sentences, dim]`.
+        after: float `[sentences, k]`.
+        scores: see `compare_scores`.
+
+    Raises:
+        InputError: they are fewer than LEAST_SENTENCES, or an embedding is not finite.
+    """
+    if len(sentences) < LEAST_SENTENCES:
+        raise InputError(
+            f"only {len(sentences)} different sentences to compare; expected {LEAST_SENTENCES} or "
+            f"more, so that the {NEIGHBOURS} nearest are not all others"
+        )
+    first, second = metrics.normalize(before), metrics.normalize(after)
+    lists = find_neighbours(first), find_neighbours(second)
+    kept = np.array([len(np.intersect1d(*rows)) for rows in zip(*lists, strict=True)])
+    hubs = [np.bincount(rows.ravel(), minlength=len(sentences)) for rows in lists]
+
+    shapes = [geometry.describe(sentences, space, np.zeros(0)) for space in (first, second)]
+    same = first.shape == second.shape
+    return Changes(
+        sentences=len(sentences),
+        kept=100.0 * float(kept.mean()) / NEIGHBOURS,
+        chance_kept=100.0 * NEIGHBOURS / (len(sentences) - 1),
+        cosine=float(np.sum(first * second, axis=1).mean()) if same else None,
+        mean_cosine=(shapes[0]["anisotropy"], shapes[1]["anisotropy"]),
+        hub=tuple(100.0 * float(counts.max()) / len(sentences) for counts in hubs),  # type: ignore[arg-type]
+        hub_sentence=tuple(sentences[int(counts.argmax())] for counts in hubs),  # type: ignore[arg-type]
+        moved=_find_moved(sentences, second, lists, kept),
+        scores=scores,
+    )
+
+
+def find_neighbours(embeddings: np.ndarray) -> np.ndarray:
+    """The `NEIGHBOURS` nearest other rows of each row, nearest first; int64 `[rows, NEIGHBOURS]`.
+
+    Args:
+        embeddings: float64 `[rows, dim]`, of length 1 each.
+    """
+    matrix = embeddings.astype(np.float32)
+    lists = []
+    for start in range(0, len(matrix), _QUERIES):
+        found = find_nearest(matrix, matrix[start : start + _QUERIES], NEIGHBOURS + 1)
+        for row, near in enumerate(found, start=start):
+            # A row may be behind others that are equal to it.
+            lists.append(near.rows[near.rows != row][:NEIGHBOURS])
+    return np.stack(lists)
+
+
+def _find_moved(
+    sentences: Sequence[str],
+    after: np.ndarray,
+    lists: tuple[np.ndarray, np.ndarray],
+    kept: np.ndarray,
+) -> tuple[Moved, ...]:
+    old, new = lists[0][:, 0], lists[1][:, 0]
+    behind = np.sum(after * (after[new] - after[old]), axis=1)
+    order = [row for row in np.lexsort((-behind, kept)) if kept[row] < NEIGHBOURS]
+    return tuple(
+        Moved(sentences[row], int(kept[row]), sentences[old[row]], sentences[new[row]])
+        for row in order[:_MOVED]
+    )
+
+
+def compare_scores(before: Evaluation, after: Evaluation) -> tuple[ScoreChange, ...]:
+    """Response selection by cosine of two encoders on the same samples."""
+    return tuple(
+        ScoreChange(
+            name,
+            before.scores[name],
+            after.scores[name],
+            interval(before.items, name),
+            interval(after.items, name),
+            difference(before.items, after.items, name),
+        )
+        for name in _SCORES
+    )
+
+
+def describe(changes: Changes) -> str:
+    """One line in plain words, of figures alone."""
+    parts = [_describe_score(score) for score in changes.scores[:1]]
+    parts.append(
+        f"{changes.kept:.0f}% of the {NEIGHBOURS} nearest neighbours kept "
+        f"({changes.chance_kept:.0f}% by chance)"
+    )
+    parts.append("mean cosine of two sentences {:.2f} -> {:.2f}".format(*changes.mean_cosine))
+    parts.append("the largest hub in {:.1f}% -> {:.1f}% of the lists".format(*changes.hub))
+    return "; ".join(parts)
+
+
+def _describe_score(score: ScoreChange) -> str:
+    change = score.difference
+    figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
+    if change.p_value >= _CERTAIN:
+        return f"no certain change of response selection (R@1), {figures}"
+    return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
+
+
+def list_figures(changes: Changes) -> list[tuple[str, str, str, str]]:
+    """The figures as rows of (what, before, after, change), the first row being the head."""
+    rows = [("", "before", "after", "change")]
+    for score in changes.scores:
+        change = score.difference
+        rows.append(
+            (
+                f"response selection {_SCORES[score.name]}, %",
+                _with_interval(score.before, score.before_interval),
+                _with_interval(score.after, score.after_interval),
+                f"{change.value:+.1f} ({change.low:+.1f} to {change.high:+.1f}), "
+                f"p {change.p_value:.2g}",
+            )
+        )
+    for label, (first, second), digits in (
+        ("mean cosine of two sentences", changes.mean_cosine, 3),
+        (f"largest hub, % of the lists of {NEIGHBOURS} nearest", changes.hub, 1),
+    ):
+        cells = f"{first:.{digits}f}", f"{second:.{digits}f}", f"{second - first:+.{digits}f}"
+        rows.append((label, *cells))
+    kept = f"{changes.kept:.1f} (by chance {changes.chance_kept:.1f})"
+    rows.append((f"neighbours kept, % of the {NEIGHBOURS} nearest", "", "", kept))
+    if changes.cosine is not None:
+        label = "cosine of a sentence before and after, raw"
+        rows.append((label, "", "", f"{changes.cosine:.3f}"))
+    return rows
+
+
+def _with_interval(value: float, limits: tuple[float, float] | None) -> str:
+    return f"{value:.1f}" + (f" ({limits[0]:.1f} to {limits[1]:.1f})" if limits else "")
+
+
+def list_moved(changes: Changes, most: int) -> list[tuple[str, str, str, str]]:
+    """The sentences that moved most as rows, the first being the head.
+
+    Args:
+        changes: what changed.
+        most: characters of a sentence.
+    """
+    rows = [("sentence", "nearest before", "nearest after", "kept")]
+    for moved in changes.moved:
+        texts = (moved.sentence, moved.before, moved.after)
+        first, second, third = (_cut(text, most) for text in texts)
+        rows.append((first, second, third, f"{moved.kept} of {NEIGHBOURS}"))
+    return rows
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def format_text(changes: Changes) -> str:
+    """The figures and the sentences that moved most, as tables for a terminal."""
+    parts = [align(list_figures(changes), text_columns=1)]
+    if changes.moved:
+        parts.append("the sentences that moved most:\n" + align(list_moved(changes, _SHOWN), 3))
+    return "\n\n".join(parts)
+
+
+def format_markdown(changes: Changes, title: str, notes: Sequence[str]) -> str:
+    """The same as a page.
+
+    Args:
+        changes: what changed.
+        title: its head.
+        notes: where the figures come from, a paragraph each.
+    """
+    hubs = [_cut(text, _WRITTEN) for text in changes.hub_sentence]
+    parts = [f"# {title}", f"{describe(changes)}.", *notes, _table(list_figures(changes))]
+    parts.append(
+        "The largest hub is the sentence that is among the nearest of most others. Before: "
+        f"“{hubs[0]}”; after: “{hubs[1]}”. The raw cosine compares embeddings without aligning "
+        "them: a rotation of all embeddings makes it fall and changes nothing else."
+    )
+    if changes.moved:
+        parts += ["## The sentences that moved most", _table(list_moved(changes, _WRITTEN))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

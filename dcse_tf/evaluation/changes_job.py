@@ -1,0 +1,187 @@
+"""The job that shows what changed from one encoder to another, on held-out dialogues."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.data.manifest import Manifest, read_manifest
+from dcse_tf.data.prepare import VOCABULARY_FOLDER
+from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.evaluation import changes as figures
+from dcse_tf.evaluation.changes import Changes
+from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.options import LEAST_SENTENCES, ChangesOptions
+from dcse_tf.evaluation.response_selection import (
+    Sample,
+    evaluate_by_cosine,
+    make_samples,
+    read_dialogues,
+)
+from dcse_tf.files import atomic_directory, atomic_file, hash_number
+from dcse_tf.model.tokenizer import read_vocabulary
+
+JSON_FILE, PAGE_FILE = "changes.json", "changes.md"
+_DEV_FILE = "dev.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """What two encoders are compared on.
+
+    Attributes:
+        sentences: distinct ones, ignoring case.
+        samples: of response selection; none where there are too few sessions.
+        notes: where both come from, a sentence each.
+    """
+
+    sentences: list[str]
+    samples: list[Sample]
+    notes: tuple[str, ...]
+
+
+def read_held_out(
+    data_dir: pathlib.Path,
+    manifest: Manifest,
+    sentences: int,
+    *,
+    candidates: int,
+    context: Context,
+    max_samples: int,
+    seed: int,
+) -> HeldOut:
+    """Draws sentences and samples of the dev split; of the train split if it has few sentences.
+
+    Args:
+        data_dir: what `prepare_data` wrote.
+        manifest: of the folder.
+        sentences: how many, at most; a hash of the text and the seed decides which.
+        candidates, context, max_samples, seed: see `make_samples`.
+    """
+    dialogues = read_dialogues(data_dir / _DEV_FILE)
+    chosen, split = draw_sentences(dialogues, sentences, seed), "dev"
+    if len(chosen) < LEAST_SENTENCES:
+        found = sample_utterances(data_dir, manifest, sentences, seed)
+        tokens = read_vocabulary(data_dir / VOCABULARY_FOLDER).tokens
+        chosen = list({text.casefold(): text for text in spell_utterances(found, tokens)}.values())
+        split = "train"
+    notes = [f"Neighbours and cosines: {len(chosen)} sentences of the {split} dialogues."]
+    samples = make_samples(
+        dialogues, candidates=candidates, context=context, max_samples=max_samples, seed=seed
+    )
+    notes.append(
+        f"Response selection: {len(samples)} dev sessions, the true response among {candidates} by "
+        "its cosine with the mean of its context, with 95% intervals."
+        if samples
+        else f"No response selection: too few dev sessions to rank a response among {candidates}."
+    )
+    return HeldOut(chosen, samples, tuple(notes))
+
+
+def draw_sentences(
+    dialogues: Sequence[tuple[str, Sequence[str]]], count: int, seed: int
+) -> list[str]:
+    """Distinct texts of dialogues, ignoring case, by a hash of the text and the seed.
+
+    The first n of a larger draw are the draw of n, whatever else is said in the dialogues.
+    """
+    texts: dict[str, str] = {}
+    for _, turns in dialogues:
+        for text in turns:
+            texts.setdefault(text.casefold(), text)
+    order = sorted(texts, key=lambda key: (hash_number(f"{seed}:sentence:{key}"), key))
+    return [texts[key] for key in order[:count]]
+
+
+def measure_changes(before: Encode, after: Encode, held_out: HeldOut) -> Changes:
+    """Computes what changed.
+
+    Raises:
+        InputError: there are too few sentences, or an encoder has diverged.
+    """
+    scores: tuple[figures.ScoreChange, ...] = ()
+    if held_out.samples:
+        scores = figures.compare_scores(
+            *(evaluate_by_cosine(held_out.samples, encode) for encode in (before, after))
+        )
+    texts = held_out.sentences
+    return figures.compare_embeddings(texts, before(texts), after(texts), scores)
+
+
+def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
+    """A sentence about how much of a text each reads, if that differs: a change by itself."""
+    lengths = [encoder.settings.get("max_sequence_length") for encoder in (before, after)]
+    if None in lengths or lengths[0] == lengths[1]:
+        return ()
+    return (f"A sentence is read up to {lengths[0]} tokens before, {lengths[1]} after.",)
+
+
+def write_changes(
+    folder: pathlib.Path,
+    changes: Changes,
+    notes: Sequence[str],
+    made_from: Mapping[str, Any],
+    title: str,
+) -> None:
+    """Writes changes.md and then changes.json, each atomically: the second says that all is there.
+
+    Args:
+        folder: where to; it exists.
+        changes: what changed.
+        notes: where the figures come from.
+        made_from: what they depend on, kept in changes.json.
+        title: of the page.
+    """
+    content = {
+        "verdict": figures.describe(changes),
+        "notes": list(notes),
+        **dataclasses.asdict(changes),
+        "made_from": dict(made_from),
+    }
+    page = figures.format_markdown(changes, title, notes)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    for name, written in ((PAGE_FILE, page), (JSON_FILE, text)):
+        with atomic_file(folder / name) as partial:
+            partial.write_text(written, encoding="utf-8")
+
+
+def show_changes(options: ChangesOptions) -> Changes:
+    """Compares two encoders on held-out dialogues; writes the figures if an output is named.
+
+    Raises:
+        InputError: an encoder or the data cannot be used.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    data_dir = pathlib.Path(options.data_dir)
+    manifest = read_manifest(data_dir)
+    held_out = read_held_out(
+        data_dir,
+        manifest,
+        options.sentences,
+        candidates=options.candidates,
+        context=options.context,
+        max_samples=options.max_samples,
+        seed=options.seed,
+    )
+    before, after = (SentenceEncoder.load(name) for name in (options.before, options.after))
+    notes = (*held_out.notes, *note_lengths(before, after))
+    for note in notes:
+        logging.info("%s", note)
+    if not options.output_dir:
+        return measure_changes(before.encode, after.encode, held_out)
+    with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
+        found = measure_changes(before.encode, after.encode, held_out)
+        made_from = {
+            "settings": options.to_dict(),
+            "before": before.fingerprint(),
+            "after": after.fingerprint(),
+            "the corpus": manifest.corpus_fingerprint,
+        }
+        title = f"From {options.before} to {options.after}"
+        write_changes(folder, found, notes, made_from, title)
+    return found

@@ -1,0 +1,207 @@
+"""The job that merges a trained encoder with its start, or centres an encoder."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.files import atomic_directory
+from dcse_tf.model import checkpoints
+from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.weights import read_bert_tensors, shift_tokens, write_bert
+from dcse_tf.tools.fit_baseline import embed_utterances
+from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.tools.merge_share import (
+    Choice,
+    Judge,
+    Measured,
+    compare_shares,
+    describe_measured,
+    read_judge,
+)
+
+SHARES_FILE = "shares.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Merged:
+    """What was written.
+
+    Attributes:
+        folder: the encoder.
+        share: of the trained encoder; 0 where the start was only centred.
+        choice: how the share was chosen; None if it was given.
+    """
+
+    folder: pathlib.Path
+    share: float
+    choice: Choice | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Checkpoint:
+    """An encoder to be merged: where it lies, what it is called, and its weights."""
+
+    name: str
+    folder: pathlib.Path
+    config: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+    @property
+    def modules(self) -> checkpoints.SentenceModules | None:
+        return checkpoints.read_modules(self.folder)
+
+    @property
+    def pooling(self) -> str:
+        return self.modules.pooling if self.modules else "mean"
+
+    def describe(self) -> Origin:
+        return Origin(self.name, checkpoints.hash_files(self.folder))
+
+
+def merge(options: MergeOptions) -> Merged:
+    """Writes (1 - share) start + share trained as an encoder, centred if that is asked for.
+
+    The mean that is subtracted is that of sentence embeddings, for it is their cosines that count.
+    That of token embeddings is another one: it gives long sentences more weight. A constant taken
+    from all tokens is taken from their mean and from [CLS] as well, so both poolings are centred.
+
+    Raises:
+        InputError: an encoder, the corpus or a guard cannot be used, or the encoders are not of one
+            architecture and vocabulary.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    start = _read(options.start, "start")
+    trained = _read(options.trained, "trained") if options.trained else start
+    _require_pair(start, trained)
+    corpus = _Corpus(options, trained) if options.needs_data else None
+    judge = read_judge(options) if options.is_auto else None
+
+    with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
+        _copy_rest(folder, trained)
+        choice = _choose(options, start, trained, corpus, judge) if judge and corpus else None
+        share = choice.share if choice else options.share if options.trained else 0.0
+        tensors = average_tensors(start.tensors, trained.tensors, share)
+        record = MergeRecord(
+            start.describe(), trained.describe() if options.trained else None, share
+        )
+        if options.center and corpus:
+            mean = corpus.mean_embedding(_load(trained, tensors))
+            tensors = shift_tokens(tensors, trained.config["num_hidden_layers"], mean)
+            record = dataclasses.replace(
+                record, centered_on=corpus.fingerprint, utterances=corpus.utterances
+            )
+        write_bert(folder, trained.config, tensors)
+        record.write(folder)
+        if choice:
+            text = json.dumps(choice.to_dict(), indent=1, ensure_ascii=False) + "\n"
+            (folder / SHARES_FILE).write_text(text, encoding="utf-8")
+    return Merged(pathlib.Path(options.output_dir), share, choice)
+
+
+def _read(name: str, option: str) -> _Checkpoint:
+    folder = checkpoints.resolve_checkpoint(name, option)
+    refuse_baseline(folder, option)
+    refuse_reranker(folder, name, option)
+    checkpoints.refuse_maps(folder, option)
+    config = checkpoints.read_config(folder)
+    return _Checkpoint(name, folder, config, read_bert_tensors(folder, config))
+
+
+def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
+    """Refuses encoders that cannot be merged; says so if they are pooled differently."""
+    problem = f"`trained`={trained.name}: is no encoder like `start`={start.name}"
+    require_alike(start.config, trained.config, problem)
+    fingerprints = [read_vocabulary(each.folder).fingerprint() for each in (start, trained)]
+    if fingerprints[0] != fingerprints[1]:
+        raise InputError(
+            f"{problem}: another vocabulary; expected an encoder trained from this start"
+        )
+    if start.pooling != trained.pooling:
+        logging.warning(
+            "%s pools by %s, %s by %s, as the merged encoder will",
+            *(start.name, start.pooling, trained.name, trained.pooling),
+        )
+
+
+def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
+    """Writes what the merged encoder has besides the weights: all as the trained one has it."""
+    checkpoints.copy_checkpoint(trained.folder, folder, weights=False)
+    length = checkpoints.read_max_sequence_length(trained.folder)
+    checkpoints.write_max_sequence_length(folder, length)
+    if trained.modules:
+        checkpoints.write_modules(folder, trained.modules, trained.config["hidden_size"])
+
+
+def _load(trained: _Checkpoint, tensors: dict[str, np.ndarray]) -> GraphBackend:
+    """An encoder with other weights than its folder has."""
+    return load_checkpoint(trained.folder, ModelOptions(model=trained.name), tensors)
+
+
+class _Corpus:
+    """A prepared corpus: the utterances on which encoders are centred.
+
+    Raises:
+        InputError: it cannot be used with the encoder, or has no utterance.
+
+    Attributes:
+        fingerprint: of the corpus.
+        utterances: how many of them there are; 0 if none is asked for.
+    """
+
+    def __init__(self, options: MergeOptions, trained: _Checkpoint):
+        data_dir = pathlib.Path(options.data_dir)
+        manifest = read_manifest(data_dir, read_vocabulary(trained.folder).fingerprint())
+        self.fingerprint = manifest.corpus_fingerprint
+        self._token_ids: tf.RaggedTensor | None = None
+        self.utterances = 0
+        if options.center:
+            self._token_ids = sample_utterances(
+                data_dir, manifest, options.max_utterances, options.seed
+            )
+            self.utterances = int(self._token_ids.nrows())
+            if not self.utterances:
+                raise InputError(f"`data_dir`={data_dir}: the train split has no utterance")
+
+    def mean_embedding(self, encoder: GraphBackend) -> np.ndarray:
+        """The mean sentence embedding, float64 `[dim]`."""
+        return embed_utterances(encoder, self._token_ids).mean(axis=0, dtype=np.float64)
+
+
+def _choose(
+    options: MergeOptions,
+    start: _Checkpoint,
+    trained: _Checkpoint,
+    corpus: _Corpus,
+    judge: Judge,
+) -> Choice:
+    """Measures the start and every share, and chooses."""
+
+    def measure(tensors: dict[str, np.ndarray], center: bool, name: str) -> Measured:
+        backend = _load(trained, tensors)
+        encode = SentenceEncoder(backend).encode
+        mean = corpus.mean_embedding(backend) if center else 0.0
+        found = judge.measure(lambda texts: encode(texts) - mean)
+        logging.info("%s: %s", name, describe_measured(found))
+        return found
+
+    as_it_is = measure(start.tensors, False, "the start")
+    base = measure(start.tensors, True, "centred") if options.center else as_it_is
+    shares = {}
+    for share in options.list_shares():
+        tensors = average_tensors(start.tensors, trained.tensors, share)
+        shares[share] = measure(tensors, options.center, f"share {share:g}")
+    return compare_shares(judge, as_it_is, base, shares, options.keep, options.guard_tolerance)

@@ -1,0 +1,129 @@
+"""Settings of `merge`."""
+
+import dataclasses
+
+from dcse_tf.evaluation.options import SelectionOptions
+from dcse_tf.options import OptionError, option
+
+AUTO = -1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeOptions(SelectionOptions):
+    """Averages an encoder's weights before and after training, or centres an encoder."""
+
+    start: str = option(
+        "",
+        "The encoder that the training started from: a folder, a hub name, package:NAME or a run "
+        "directory.",
+        required=True,
+        reads=True,
+    )
+    trained: str = option(
+        "",
+        "What was trained from it, likewise. Without it the start itself is centred (`center`).",
+        reads=True,
+    )
+    output_dir: str = option(
+        "",
+        "Folder of the encoder to write, for `model` and `encoder`; pooling, length and matching "
+        "are those of the trained one.",
+        required=True,
+        writes=True,
+    )
+    share: float = option(
+        0.5,
+        "Share of the trained encoder's weights, from 0 (the start's) to 1 (the trained one's). "
+        "auto: chosen on the dev dialogues of `data_dir`, without labels.",
+        minimum=AUTO,
+        maximum=1.0,
+        words={"auto": AUTO},
+    )
+    data_dir: str = option(
+        "",
+        "For `share`=auto and `center`: folder that prepare_data wrote, with the encoders' "
+        "vocabulary.",
+        reads=True,
+    )
+    shares: tuple[str, ...] = option(
+        ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0"),
+        "auto: the shares to choose from, comma-separated, above 0 and at most 1.",
+    )
+    keep: float = option(
+        0.8,
+        "auto: the smallest share is chosen whose gain over the start in response selection (MRR "
+        "by cosine) is at least this part of the largest one.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    guard: tuple[str, ...] = option(
+        (),
+        "auto: semantic retrieval sets (select.txt), comma-separated, on which MAP must not fall.",
+        files=True,
+    )
+    guard_tolerance: float = option(
+        0.3,
+        "auto: by how many points the MAP of a `guard` may fall below the start's.",
+        minimum=0.0,
+    )
+    center: bool = option(
+        False,
+        "Subtract the mean sentence embedding of the corpus' training utterances, by the last "
+        "layer norm's bias; with auto of every share and of the start, too.",
+    )
+    max_utterances: int = option(
+        10_000,
+        "center: distinct training utterances of which the mean is taken, at most, drawn by a "
+        "hash. 0: all.",
+        minimum=0,
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if AUTO < self.share < 0.0:
+            self.refuse("share", "expected a number from 0 to 1, or auto")
+        if not (self.trained or self.center):
+            raise OptionError("give `trained`, what to merge `start` with, or `center`")
+        if not self.trained and self.is_given("share"):
+            self.refuse("share", "has no meaning without `trained`")
+        if self.needs_data != bool(self.data_dir):
+            raise OptionError(
+                "`data_dir` goes with `share`=auto and with `center`, and only with them"
+            )
+        self._check_auto()
+
+    def _check_auto(self) -> None:
+        selection = ("candidates", "context_turns", "context_side", "max_samples")
+        for name in ("shares", "keep", "guard", "guard_tolerance", *selection):
+            if self.is_given(name) and not self.is_auto:
+                self.refuse(name, "has no meaning without `share`=auto")
+        if self.is_given("guard_tolerance") and not self.guard:
+            self.refuse("guard_tolerance", "has no meaning without `guard`")
+        if self.is_given("max_utterances") and not self.center:
+            self.refuse("max_utterances", "has no meaning without `center`")
+        self.list_shares()
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the share is chosen."""
+        return self.share == AUTO
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a corpus is read."""
+        return self.is_auto or self.center
+
+    def list_shares(self) -> list[float]:
+        """The shares to choose from, ascending.
+
+        Raises:
+            OptionError: one is not a number above 0 and at most 1.
+        """
+        try:
+            shares = sorted({float(text) for text in self.shares})
+        except ValueError:
+            shares = []
+        if not shares or not all(0.0 < share <= 1.0 for share in shares):
+            self.refuse("shares", "expected numbers above 0 and at most 1, with commas between")
+        return shares

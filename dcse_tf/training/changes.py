@@ -1,0 +1,117 @@
+"""What a training changed, shown when it is over: the encoder it leaves beside its start."""
+
+import pathlib
+from typing import Any
+
+from absl import logging
+
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.changes import describe, format_text
+from dcse_tf.evaluation.changes_job import (
+    JSON_FILE,
+    PAGE_FILE,
+    measure_changes,
+    note_lengths,
+    read_held_out,
+    write_changes,
+)
+from dcse_tf.input_files import read_json_object
+from dcse_tf.model.checkpoints import ENCODER_FOLDER, hash_files
+from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.spec import Setup
+from dcse_tf.training.checkpoint_store import read_kept
+from dcse_tf.training.controller import Hook
+from dcse_tf.training.dev_evaluation import CANDIDATES
+
+_CHOSEN_BY = (
+    "The step that was kept was chosen by scores on dev sessions: what response selection gained "
+    "here is rather too much than too little. The test sessions had no part in it."
+)
+
+
+class ShowChanges(Hook):
+    """Writes changes.md and changes.json into the run's folder, after the encoder.
+
+    A run that is resumed at its end has them already, and does not compute them again.
+
+    Args:
+        setup: of the run.
+    """
+
+    def __init__(self, setup: Setup):
+        self._setup = setup
+        self._run_dir = pathlib.Path(setup.options.run_dir)
+
+    def end(self, step: int) -> None:
+        if not self._setup.options.changes_samples:
+            return
+        reason = self._why_not()
+        if not reason:
+            try:
+                self._show()
+            except InputError as error:
+                reason = str(error)
+        if reason:
+            logging.info("what the training changed is not shown: %s", reason)
+
+    def _why_not(self) -> str:
+        setup = self._setup
+        if TASKS[setup.options.task].make_scorer:
+            return "a re-ranker gives no embeddings"
+        if setup.source is None:
+            return "the training started from random weights"
+        if not setup.options.dev_samples:
+            return "`dev_samples`=0 asks for nothing to be measured"
+        if read_kept(self._run_dir / ENCODER_FOLDER).step == 0:
+            return "the run kept the encoder that it started from"
+        return ""
+
+    def _show(self) -> None:
+        setup, options = self._setup, self._setup.options
+        made_from = self._made_from()
+        if self._is_done(made_from):
+            logging.info("what the training changed is in %s", self._run_dir / PAGE_FILE)
+            return
+        held_out = read_held_out(
+            setup.data_dir,
+            setup.manifest,
+            options.changes_samples,
+            candidates=CANDIDATES,
+            context=options.context,
+            max_samples=options.dev_samples,
+            # Other draws than those by which the step was chosen.
+            seed=options.seed + 1,
+        )
+        assert setup.source
+        before, after = map(SentenceEncoder.load, (setup.source, self._run_dir))
+        found = measure_changes(before.encode, after.encode, held_out)
+        notes = (*held_out.notes, *note_lengths(before, after), _CHOSEN_BY)
+        write_changes(self._run_dir, found, notes, made_from, "What the training changed")
+        logging.info(
+            "what the training changed:\n%s\n\n%s\n%s\nall of it is in %s",
+            format_text(found),
+            describe(found),
+            " ".join(notes),
+            self._run_dir / PAGE_FILE,
+        )
+
+    def _made_from(self) -> dict[str, Any]:
+        """What the figures depend on."""
+        setup, options = self._setup, self._setup.options
+        assert setup.source
+        return {
+            "before": hash_files(setup.source),
+            "after": hash_files(self._run_dir / ENCODER_FOLDER),
+            "the corpus": setup.manifest.corpus_fingerprint,
+            "sentences": options.changes_samples,
+            "sessions": options.dev_samples,
+            "seed": options.seed,
+        }
+
+    def _is_done(self, made_from: dict[str, Any]) -> bool:
+        path = self._run_dir / JSON_FILE
+        try:
+            return path.is_file() and read_json_object(path).get("made_from") == made_from
+        except InputError:  # damaged since: computed again
+            return False
