@@ -20,7 +20,7 @@ import typing
 
 __version__ = "0.1.0"
 
-from dcse_tf.api import evaluate, export, prepare_data, train
+from dcse_tf.api import evaluate, export, mine_neighbours, prepare_data, train
 from dcse_tf.baselines.registry import register_baseline
 from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
@@ -40,6 +40,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "mine_neighbours",
     "prepare_data",
     "register_baseline",
     "register_format",

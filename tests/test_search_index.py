@@ -76,7 +76,7 @@ class _Coarse(np.ndarray):
     def __matmul__(self, other):
         products = np.asarray(self) @ np.asarray(other)
         errors = np.random.default_rng(products.shape[1]).uniform(-1, 1, products.shape)
-        return (products + 0.45 * nearest._SLACK * errors).astype(np.float32)
+        return (products + 0.45 * nearest.SLACK * errors).astype(np.float32)
 
 
 @pytest.mark.parametrize("block_rows", [1, 9, 200])
@@ -319,4 +319,4 @@ def test_slack_is_over_the_error_of_float32():
     """Of the widest encoder in use: products of float32 against float64."""
     matrix, queries = draw_directions(500, 1024), draw_directions(20, 1024, seed=3)
     wide = queries.astype(np.float64) @ matrix.T.astype(np.float64)
-    assert np.abs(queries @ matrix.T - wide).max() < nearest._SLACK / 10
+    assert np.abs(queries @ matrix.T - wide).max() < nearest.SLACK / 10

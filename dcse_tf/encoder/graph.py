@@ -153,10 +153,20 @@ class GraphBackend:
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and their number; with XLA rounded up to a multiple of 8."""
         token_ids = self.graph.tokenize(tf.constant(sentences))
+        return token_ids, self._count_tokens(token_ids)
+
+    def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:
+        """As `read`, of sentences that are tokenised already: int32 `[n, (tokens)]`, with [CLS] and
+        [SEP].
+        """
+        length = self.graph.max_sequence_length
+        # The last token, [SEP], stays.
+        token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
+        return token_ids, self._count_tokens(token_ids)
+
+    def _count_tokens(self, token_ids: tf.RaggedTensor) -> np.ndarray:
         lengths = token_ids.row_lengths().numpy()
-        if self._jit_compile:
-            lengths = -(-lengths // _XLA_TOKENS) * _XLA_TOKENS
-        return token_ids, lengths
+        return -(-lengths // _XLA_TOKENS) * _XLA_TOKENS if self._jit_compile else lengths
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> tf.Tensor:
         """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""

@@ -46,7 +46,7 @@ def load_backend(options: ModelOptions) -> Backend:
         return SavedModelBackend(folder, options.batch_tokens)
 
     folder = find_folder(options.model, "model")
-    _refuse_reranker(folder, options.model, "model")
+    refuse_reranker(folder, options.model, "model")
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")
@@ -83,7 +83,7 @@ def load_graph(
         InputError: see `load_backend`.
     """
     folder = find_folder(name, option)
-    _refuse_reranker(folder, name, option)
+    refuse_reranker(folder, name, option)
     if is_baseline(folder) and read_baseline(folder).spec.make_encode:
         raise InputError(
             f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
@@ -98,7 +98,7 @@ def find_folder(name: str, option: str) -> pathlib.Path:
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
-def _refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
+def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
     """Its BERT could embed, but was trained for [CLS] of a pair: the embeddings mean nothing."""
     if is_reranker(folder):
         raise InputError(

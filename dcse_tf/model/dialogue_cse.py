@@ -33,6 +33,7 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
+from dcse_tf.model.neighbours import contrast_neighbours, neighbour_inputs
 
 if TYPE_CHECKING:
     import keras_hub
@@ -87,6 +88,8 @@ class Objective:
         distillation_weight: share in the loss of what a teacher says of given candidates, the rest
             being the contrast with negatives; from 0 to 1. Not in the paper.
         teacher_temperature: of the teacher's logits.
+        neighbour_weight: share in the loss of what tells neighbours apart, the rest being what is
+            above; from 0 to 1. Not in the paper.
     """
 
     temperature: float
@@ -94,6 +97,7 @@ class Objective:
     cosine_weight: float = 0.0
     distillation_weight: float = 0.0
     teacher_temperature: float = 1.0
+    neighbour_weight: float = 0.0
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
@@ -169,7 +173,8 @@ def build_dialogue_cse(
         candidate_index and candidate_mask to {"similarity": float32 `[batch, candidates]`,
         "loss": float32 `[batch]`}. With a distillation weight also from given_index, given_mask and
         teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
-        "distillation_loss": float32 `[batch]`}.
+        "distillation_loss": float32 `[batch]`}. With a neighbour weight also from the tensors of
+        `share_pairs`, and to what `contrast_neighbours` gives; "loss" then is without its share.
     """
     inputs, index = table_inputs(layout), index_inputs()
     given = given_inputs() if objective.distillation_weight else {}
@@ -193,7 +198,14 @@ def build_dialogue_cse(
         outputs |= {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
         share = objective.distillation_weight
         outputs["loss"] = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
-    return keras.Model({**inputs, **index, **given}, outputs, name="dialogue_cse")
+    pairs = {}
+    if share := objective.neighbour_weight:
+        pairs = neighbour_inputs()
+        outputs["loss"] = (1.0 - share) * outputs["loss"]
+        outputs |= contrast_neighbours(
+            table, inputs["padding_mask"], pairs, objective.temperature, share
+        )
+    return keras.Model({**inputs, **index, **given, **pairs}, outputs, name="dialogue_cse")
 
 
 def _mix(weights: Sequence[float], losses: Sequence[keras.KerasTensor]) -> keras.KerasTensor:

@@ -14,7 +14,7 @@ from dcse_tf.files import atomic_file
 _BLOCK_ROWS = 16_384
 # Larger than float32's error in a cosine: rows this close below the last of the best are compared
 # again in float64, so that none of the nearest is lost.
-_SLACK = 1e-5
+SLACK = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +70,11 @@ def _pick(products: np.ndarray, found: Nearest, top: int) -> np.ndarray:
     """Rows of a block that may be among the best so far, int `[candidates]`."""
     if not np.isfinite(products).all():
         return np.arange(len(products))  # `quantize` will refuse them
-    floor = found.cosines[-1] - _SLACK if len(found.rows) == top else -np.inf
+    floor = found.cosines[-1] - SLACK if len(found.rows) == top else -np.inf
     near = np.flatnonzero(products >= floor)
     if len(near) > top:
         last = np.partition(products[near], -top)[-top]
-        near = near[products[near] >= last - _SLACK]
+        near = near[products[near] >= last - SLACK]
     return near
 
 

@@ -66,14 +66,9 @@ class _Sample:
         return [" ".join(row).replace(" ##", "") for row in pieces]
 
     def embeddings(self) -> np.ndarray:
-        length = self._encoder.graph.max_sequence_length
-        # The last token, [SEP], stays.
-        token_ids = tf.concat(
-            [self._token_ids[:, :-1][:, : length - 1], self._token_ids[:, -1:]], axis=1
-        )
-        lengths = token_ids.row_lengths().numpy()
+        inputs = self._encoder.read_tokens(self._token_ids)
         progress = Progress("tokens of the corpus")
-        return embed_inputs(self._encoder, token_ids, lengths, progress=progress.update)
+        return embed_inputs(self._encoder, *inputs, progress=progress.update)
 
     def copy_encoder(self, folder: pathlib.Path) -> str:
         """Copies the encoder's files into a folder; returns its pooling."""

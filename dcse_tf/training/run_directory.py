@@ -27,7 +27,7 @@ _FREE = {
     "profile_steps",
     "projector_sentences",
 }
-_FILES = {"data_dir", "encoder", "token_vectors", "token_index"}
+_FILES = {"data_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"}
 _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}
 
 
