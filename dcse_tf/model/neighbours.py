@@ -32,7 +32,7 @@ class NeighbourContrast(keras.layers.Layer):
         super().__init__(**kwargs)
         self.contrast = NTXent(temperature, dtype=self.dtype_policy)
 
-    def call(self, token_embeddings, padding_mask, index, pairs, mask, weights):
+    def call(self, token_embeddings, padding_mask, index, pairs, negative_mask, weights):
         """Computes what the rows of a batch add to the sums over it.
 
         Args:
@@ -40,7 +40,7 @@ class NeighbourContrast(keras.layers.Layer):
             padding_mask: bool `[utterances, tokens]`, True = real token.
             index: int32 `[texts, 1]` into the table: the texts of all pairs.
             pairs: int32 `[rows, 2]`, a text and its partner among those.
-            mask: bool `[rows, texts]`, True = a negative.
+            negative_mask: bool `[rows, texts]`, True = a negative.
             weights: float `[rows]`, what each row counts.
 
         Returns:
@@ -53,9 +53,9 @@ class NeighbourContrast(keras.layers.Layer):
         cosines = ops.matmul(ops.take(units, pairs[:, 0], axis=0), ops.transpose(units))
         partner = ops.take_along_axis(cosines, pairs[:, 1:], axis=1)
         candidates = ops.concatenate([partner, cosines], axis=1)
-        candidate_mask = ops.concatenate([ops.ones_like(partner, dtype="bool"), mask], axis=1)
+        candidate_mask = ops.concatenate([ops.ones_like(partner, dtype="bool"), negative_mask], axis=1)
         # Below every cosine.
-        hardest = ops.max(ops.where(mask, cosines, ops.full((), -2.0, cosines.dtype)), axis=1)
+        hardest = ops.max(ops.where(negative_mask, cosines, ops.full((), -2.0, cosines.dtype)), axis=1)
         hits = ops.cast(partner[:, 0] > hardest, cosines.dtype)
         return self.contrast(candidates, candidate_mask) * weights, hits * weights
 
@@ -65,7 +65,7 @@ class NeighbourContrast(keras.layers.Layer):
         padding_mask_shape,
         index_shape,
         pairs_shape,
-        mask_shape,
+        negative_mask_shape,
         weights_shape,
     ):
         return weights_shape, weights_shape

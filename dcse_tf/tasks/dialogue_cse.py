@@ -121,12 +121,14 @@ def read_neighbours(options: DialogueCseOptions, corpus: "Manifest") -> "Corpus"
         corpus: manifest of its dialogues.
 
     Raises:
-        InputError: there is no manifest, or it does not fit its folder.
-        OptionError: the pairs do not fit the corpus, or are too few.
+        InputError: the manifest cannot be read, or does not fit its folder.
+        OptionError: there are no pairs, too few, or they do not fit the corpus.
     """
-    from dcse_tf.data.manifest import Corpus, read_manifest
+    from dcse_tf.data.manifest import FILE_NAME, Corpus, read_manifest
 
     folder = pathlib.Path(options.neighbours_dir)
+    if not (folder / FILE_NAME).is_file():
+        options.refuse("neighbours_dir", "has no manifest; expected what mine_neighbours wrote")
     manifest = read_manifest(folder)
     pairs = manifest.splits["train"]
     if pairs.utterances != 2 * pairs.sessions or len(manifest.splits) != 1:
