@@ -139,7 +139,8 @@ BESIDE = {
     "max_predictions": {"task": "mlm"},
     "pairs": {"task": "post_training"},
     "teacher_temperature": {"distillation_weight": 0.5},
-    **dict.fromkeys(("neighbour_weight", "neighbour_pairs"), {"neighbours_dir": "pairs"}),
+    "neighbour_weight": {"neighbours_dir": "pairs"},
+    "neighbour_pairs": {"neighbours_dir": "pairs"},
     **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
     **{name: {"task": "response_selection"} for name in _OF_SELECTION},
 }

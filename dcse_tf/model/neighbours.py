@@ -53,9 +53,13 @@ class NeighbourContrast(keras.layers.Layer):
         cosines = ops.matmul(ops.take(units, pairs[:, 0], axis=0), ops.transpose(units))
         partner = ops.take_along_axis(cosines, pairs[:, 1:], axis=1)
         candidates = ops.concatenate([partner, cosines], axis=1)
-        candidate_mask = ops.concatenate([ops.ones_like(partner, dtype="bool"), negative_mask], axis=1)
+        candidate_mask = ops.concatenate(
+            [ops.ones_like(partner, dtype="bool"), negative_mask], axis=1
+        )
         # Below every cosine.
-        hardest = ops.max(ops.where(negative_mask, cosines, ops.full((), -2.0, cosines.dtype)), axis=1)
+        hardest = ops.max(
+            ops.where(negative_mask, cosines, ops.full((), -2.0, cosines.dtype)), axis=1
+        )
         hits = ops.cast(partner[:, 0] > hardest, cosines.dtype)
         return self.contrast(candidates, candidate_mask) * weights, hits * weights
 

@@ -57,11 +57,12 @@ _TEXTS_AT_A_TIME = 65_536
 _TURNS_AT_A_TIME = 8192
 _PAIRS_AT_A_TIME = 4096
 _SHARDS = 8
-# The settings that decide what is found and kept.
-_DECISIVE = (
-    *("context_weight", "center", "neighbours", "keep_share", "min_cosine", "same_role"),
+# The settings that decide what is found, and what is kept of it.
+_FINDING = (
+    *("context_weight", "center", "neighbours", "same_role"),
     *("index_type", "hnsw_m", "ef_construction", "ef_search", "nlist", "nprobe"),
 )
+_KEEPING = ("keep_share", "min_cosine")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,7 @@ def mine_neighbours(options: MineNeighboursOptions) -> Mined:
             raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
         encoder = _load_encoder(options)
         manifest = read_manifest(data_dir, encoder.graph.vocabulary.fingerprint())
-        made_from = _describe(options, manifest, encoder)
+        made_from = _describe_sources(options, manifest, encoder)
         with resumable(output, made_from, options.overwrite) as work:
             turns = read_turns(data_dir, manifest.splits["train"])
             embeddings = _embed_texts(turns, encoder, work / "texts")
@@ -134,7 +135,9 @@ def mine_neighbours(options: MineNeighboursOptions) -> Mined:
             mined = _count(turns, distinct, kept, options)
             pairs = work / "pairs"
             with atomic_directory(pairs, overwrite=True) as folder:
-                _write_pairs(turns, kept, manifest, made_from, folder)
+                kept_by = {f"`{name}`": getattr(options, name) for name in _KEEPING}
+                settings = {**made_from.values, **kept_by}
+                _write_pairs(turns, kept, manifest, settings, folder)
                 _write_sample(turns, kept, mined, data_dir, folder / SAMPLE_FILE)
             replace_folder(pairs, output)
     return mined
@@ -149,12 +152,13 @@ def _load_encoder(options: MineNeighboursOptions) -> GraphBackend:
     return load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
 
 
-def _describe(
+def _describe_sources(
     options: MineNeighboursOptions, manifest: Manifest, encoder: GraphBackend
 ) -> MadeFrom:
     train = manifest.splits["train"]
-    used: dict[str, Any] = {**encoder.settings, **options.to_dict(), **encoder.settings}
-    names = ("pooling", "max_sequence_length", "compute_dtype", *_DECISIVE)
+    # As the encoder resolved them.
+    used: dict[str, Any] = {**options.to_dict(), **encoder.settings}
+    names = ("pooling", "max_sequence_length", "compute_dtype", *_FINDING)
     return MadeFrom(
         {
             "the corpus": manifest.corpus_fingerprint,
@@ -286,7 +290,7 @@ def _count(turns: Turns, mutual: Pairs, kept: Pairs, options: MineNeighboursOpti
 
 
 def _write_pairs(
-    turns: Turns, pairs: Pairs, corpus: Manifest, made_from: MadeFrom, folder: pathlib.Path
+    turns: Turns, pairs: Pairs, corpus: Manifest, settings: dict[str, Any], folder: pathlib.Path
 ) -> None:
     """Writes a corpus whose sessions are the pairs, in the order of the corpus.
 
@@ -308,7 +312,7 @@ def _write_pairs(
             tokenizer_fingerprint=corpus.tokenizer_fingerprint,
             splits={"train": split},
             dropped={},
-            settings=dict(made_from.values),
+            settings=settings,
         ),
     )
 
