@@ -20,7 +20,15 @@ import typing
 
 __version__ = "0.1.0"
 
-from dcse_tf.api import changes, evaluate, export, merge, prepare_data, train
+from dcse_tf.api import (
+    changes,
+    evaluate,
+    export,
+    merge,
+    mine_neighbours,
+    prepare_data,
+    train,
+)
 from dcse_tf.baselines.registry import register_baseline
 from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
@@ -42,6 +50,7 @@ __all__ = [
     "evaluate",
     "export",
     "merge",
+    "mine_neighbours",
     "prepare_data",
     "register_baseline",
     "register_format",

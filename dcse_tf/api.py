@@ -18,6 +18,7 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
+from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.changes import Changes
     from dcse_tf.evaluation.report import Result
+    from dcse_tf.search.neighbours import Mined
     from dcse_tf.tools.merge import Merged
     from dcse_tf.training.hooks import Outcome
 
@@ -61,6 +63,33 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
     with _visible():
         folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
         return prepare(read, folder)
+
+
+def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
+    """Finds pairs of utterances that are alike in like contexts, for `train(neighbours_dir=...)`.
+
+        mined = dcse_tf.mine_neighbours(
+            data_dir="data", encoder="bert-base-uncased", output_dir="pairs"
+        )
+        print(mined.describe())
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse mine_neighbours --help`.
+
+    Returns:
+        How many pairs there are, how many texts and turns have one, and how similar they are.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: the corpus or the encoder cannot be used, or not together; or there is no pair.
+        FileExistsError: the output exists, without `overwrite`.
+    """
+    read = make_options(MineNeighboursOptions, "mine_neighbours", preset, options)
+    from dcse_tf.search import neighbours as job
+
+    with _visible():
+        return job.mine_neighbours(read)
 
 
 def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":

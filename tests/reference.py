@@ -420,3 +420,62 @@ def consistency_loss(same: float, other: float, margin: float) -> float:
 def negative_log_likelihood(logits: Sequence[float], answer: int) -> float:
     """Of the answer under the softmax of the logits."""
     return -math.log(math.exp(logits[answer]) / sum(math.exp(logit) for logit in logits))
+
+
+def turn_key(
+    turn: np.ndarray, around: Sequence[np.ndarray], weight: float, mean: np.ndarray
+) -> np.ndarray:
+    """The turn's embedding and `weight` times the mean of those around it, each centred and of
+    length 1; of length 1 itself.
+    """
+
+    def unit(vector: np.ndarray) -> np.ndarray:
+        return vector / math.sqrt(sum(float(x) ** 2 for x in vector))
+
+    context = mean_of_rows(np.array([unit(np.float64(vector) - mean) for vector in around]))
+    return unit(unit(np.float64(turn) - mean) + weight * context)
+
+
+def mutual_neighbours(
+    keys: Sequence[np.ndarray],
+    dialogues: Sequence[object],
+    texts: Sequence[object],
+    roles: Sequence[object],
+    count: int,
+) -> dict[tuple[int, int], float]:
+    """Pairs of places each among the other's `count` nearest of other dialogues and other texts and
+    of the same role, and their cosines in steps of 1e-6. Of equally near ones the first is nearer.
+    """
+    cosines = [[round(cosine(first, second), 6) for second in keys] for first in keys]
+    nearest = []
+    for i in range(len(keys)):
+        others = [
+            j
+            for j in range(len(keys))
+            if dialogues[j] != dialogues[i] and texts[j] != texts[i] and roles[j] == roles[i]
+        ]
+        nearest.append(sorted(others, key=lambda j: (-cosines[i][j], j))[:count])
+    return {
+        (i, j): cosines[i][j]
+        for i in range(len(keys))
+        for j in nearest[i]
+        if i < j and i in nearest[j]
+    }
+
+
+def neighbour_contrast(
+    pairs: Sequence[tuple[object, object]], embeddings: dict, temperature: float
+) -> list[tuple[float, bool]]:
+    """Of each pair there and back: -log softmax of the partner's cosine among those of all texts
+    that are no partner of the text, and whether the partner is above all the others.
+    """
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    results = []
+    for pair in pairs:
+        for text, partner in (pair, pair[::-1]):
+            partners = {a for p in pairs for a, b in (p, p[::-1]) if b == text}
+            others = [other for other in texts if other != text and other not in partners]
+            cosines = [cosine(embeddings[text], embeddings[other]) for other in (partner, *others)]
+            hit = all(cosines[0] > value for value in cosines[1:])
+            results.append((nt_xent(cosines, temperature), hit))
+    return results

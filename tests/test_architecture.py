@@ -12,7 +12,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # What each room may import of the package; modules at the top (errors, files) are open to all.
 ALLOWED = {
-    "api": {"cli", "data", "evaluation", "exporting", "model", "tasks", "tools", "training"},
+    "api": {
+        *("cli", "data", "evaluation", "exporting", "model", "search", "tasks", "tools"),
+        "training",
+    },
     "cli": {
         "baselines",
         "data",
@@ -26,7 +29,7 @@ ALLOWED = {
         "training",
     },
     "tools": {"baselines", "data", "encoder", "evaluation", "model", "reranker"},
-    "search": {"encoder", "evaluation", "reranker", "tools"},
+    "search": {"baselines", "data", "encoder", "evaluation", "model", "reranker", "tools"},
     "training": {"baselines", "data", "encoder", "evaluation", "model", "reranker", "tasks"},
     "tasks": {"data", "evaluation", "model"},
     "exporting": {"data", "encoder", "evaluation", "model", "reranker", "tasks", "training"},

@@ -75,7 +75,7 @@ FROM_NOW_ON = {
     "max_skipped": 8,
 }
 # Those whose content is compared, and the folder itself.
-COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index"}
+COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"}
 # Of all others the run depends, and nothing else may be taken on a resume.
 FIXED = {
     "task": "mlm",
@@ -118,6 +118,8 @@ FIXED = {
     "pairs": "pieces",
     "distillation_weight": 0.5,
     "teacher_temperature": 2.0,
+    "neighbour_weight": 0.3,
+    "neighbour_pairs": 8,
     "seed": 1,
     "deterministic": True,
     "dev_samples": 50,
@@ -138,6 +140,8 @@ BESIDE = {
     "max_predictions": {"task": "mlm"},
     "pairs": {"task": "post_training"},
     "teacher_temperature": {"distillation_weight": 0.5},
+    "neighbour_weight": {"neighbours_dir": "pairs"},
+    "neighbour_pairs": {"neighbours_dir": "pairs"},
     **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
     **{name: {"task": "response_selection"} for name in _OF_SELECTION},
 }
@@ -150,7 +154,9 @@ def test_every_setting_is_in_one_of_these_lists():
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_what_a_run_depends_on_may_not_change(tmp_path, name):
+def test_what_a_run_depends_on_may_not_change(tmp_path, name, monkeypatch):
+    # There are no pairs, as there is no corpus.
+    monkeypatch.setattr("dcse_tf.tasks.dialogue_cse.read_neighbours", lambda *given: None)
     beside = BESIDE.get(name, {})
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)

@@ -23,7 +23,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.search.options import SearchOptions
+from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
@@ -66,6 +66,17 @@ def inspect_data(options: InspectOptions) -> None:
 
     print(job.inspect_data(options))
     print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
+
+
+def mine_neighbours(options: MineNeighboursOptions) -> None:
+    """Finds pairs of utterances that are alike in like contexts, to train on."""
+    from dcse_tf.search import neighbours as job
+
+    print(job.mine_neighbours(options).describe())
+    print(
+        f"the pairs, and {job.SAMPLE_FILE} to look at, are in {options.output_dir}; then: "
+        f"dcse train --neighbours_dir={options.output_dir}"
+    )
 
 
 def train(options: TrainOptions) -> None:
@@ -258,6 +269,7 @@ def merge_sts(options: MergeStsOptions) -> None:
 COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "prepare_data": (PrepareOptions, prepare_data),
     "inspect_data": (InspectOptions, inspect_data),
+    "mine_neighbours": (MineNeighboursOptions, mine_neighbours),
     "train": (TrainOptions, train),
     "fit_baseline": (FitBaselineOptions, fit_baseline),
     "evaluate": (EvaluateOptions, evaluate),

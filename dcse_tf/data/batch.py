@@ -16,6 +16,8 @@ Where a corpus gives candidates and a teacher's scores of them, there are also
     given: int32 `[rows, 1 + given]`, the places of the response and then of its given negatives;
     given_mask: bool `[rows, 1 + given]`, True = a candidate;
     teacher_scores: float32 `[rows, 1 + given]`.
+With pairs of neighbours there are also neighbours, neighbour_pairs and neighbour_mask, see
+`append_pairs`.
 """
 
 import dataclasses
@@ -24,6 +26,7 @@ import tensorflow as tf
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
+from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
 from dcse_tf.model.layout import Layout, lay_out
 
 Tensors = dict[str, tf.Tensor]
@@ -233,6 +236,8 @@ class Shapes:
         tokens: number of tokens of an utterance.
         given: number of given candidates of a sample, the true response among them; 0 for none.
         contexts: number of contexts, where a batch has those of other replicas too; 0 for `rows`.
+        neighbours: number of texts in pairs of neighbours, twice that of the pairs of the step.
+        neighbour_rows: rows of a replica among these.
     """
 
     rows: int
@@ -241,6 +246,8 @@ class Shapes:
     tokens: int
     given: int = 0
     contexts: int = 0
+    neighbours: int = 0
+    neighbour_rows: int = 0
 
 
 def make_batches(
@@ -283,6 +290,8 @@ def make_batches(
             With rival contexts also candidate_context: int32 `[rows, 1 + negatives]`, which of the
                 contexts each candidate is the response to; column 0 is the row's own.
             Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
+            Of a step with pairs of neighbours also neighbour_index, int32 `[texts, 1]` into the
+                table, and neighbour_pairs, neighbour_mask and neighbour_weights, see `share_pairs`.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -296,8 +305,9 @@ def make_batches(
     }
 
     batches, splits = [], turns["row_splits"]
+    pairs = share_pairs(turns, candidate_mask, replicas)
     for i in range(replicas):
-        own = _take_rows(rows, splits[i], splits[i + 1])
+        own = _take_rows(rows, splits[i], splits[i + 1]) | pairs[i]
         batch = _index_table(turns, own, distinct)
         if shapes:
             batch = _fill_up(batch, shapes)
@@ -315,7 +325,8 @@ def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     """Collects the utterances of some rows into a table and points the rows at them."""
-    places = [rows[name] for name in ("context", "candidates", "given") if name in rows]
+    names = ("context", "candidates", "given", "neighbours")
+    places = [rows[name] for name in names if name in rows]
     used = tf.concat([tf.reshape(each, [-1]) for each in places], axis=0)
     if distinct:
         texts, index = tf.unique(tf.gather(turns["utterances"], used))
@@ -339,6 +350,9 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     if "given" in rows:
         batch["given_index"] = found[2]
         batch |= {name: rows[name] for name in ("given_mask", "teacher_scores")}
+    if "neighbours" in rows:
+        batch["neighbour_index"] = found[-1]
+        batch |= {name: rows[name] for name in ROW_TENSORS}
     return batch
 
 
@@ -359,12 +373,19 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
     contexts = shapes.contexts or shapes.rows
     candidates = [name for name in batch if name.startswith("candidate")]
     given = [name for name in ("given_index", "given_mask", "teacher_scores") if name in batch]
+    pairs = {}
+    if "neighbour_index" in batch:
+        # Every step has as many rows, and only the texts that stand in two pairs are missing.
+        pairs = {name: batch[name] for name in ROW_TENSORS}
+        pairs["neighbour_index"] = fill("neighbour_index", shapes.neighbours, 1)
+        pairs["neighbour_mask"] = fill("neighbour_mask", shapes.neighbour_rows, shapes.neighbours)
     return {
         "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
         "context_index": fill("context_index", contexts, slots),
         "turn_mask": fill("turn_mask", contexts, slots),
         **{name: fill(name, shapes.rows, shapes.candidates) for name in candidates},
         **{name: fill(name, shapes.rows, shapes.given) for name in given},
+        **pairs,
     }
 
 

@@ -27,6 +27,7 @@ from dcse_tf.data.dialogue_tasks import draw_dialogue
 from dcse_tf.data.given import pad_given
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
+from dcse_tf.data.neighbours import NeighbourForm, append_pairs
 from dcse_tf.data.post_training import (
     PostTrainingForm,
     draw_example,
@@ -274,7 +275,11 @@ class BatchForm:
 
 
 def make_contrastive_dataset(
-    corpus: Corpus, form: BatchForm, context: Context, stream: Stream
+    corpus: Corpus,
+    form: BatchForm,
+    context: Context,
+    stream: Stream,
+    neighbours: NeighbourForm | None = None,
 ) -> tf.data.Dataset:
     """Batches for the contrastive objectives, see `make_batches`; `replicas` of them a step.
 
@@ -283,10 +288,14 @@ def make_contrastive_dataset(
         form: what becomes of a session.
         context: which turns surround a response.
         stream: how the corpus is read.
+        neighbours: pairs to be told apart beside the responses, if any.
     """
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
-    shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
+    shapes = None
+    if stream.fixed_shapes:
+        shapes = _largest_batch(form, context, stream, longest)
+        shapes = _with_neighbours(shapes, neighbours, stream) if neighbours else shapes
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
         session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
@@ -297,13 +306,15 @@ def make_contrastive_dataset(
             return step, make_sample(session, draw, context, longest, given)
         return step, make_sample(session, draw, context, longest)
 
-    def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
+    def assemble(steps: tf.Tensor, elements: dict, pairs: dict | None = None) -> tuple[dict, ...]:
         if is_dense:
             turns = turns_of_sessions(elements, context, stream.replicas)
         else:
             turns = turns_of_samples(elements, stream.replicas)
         if form.context_tokens:
             turns = flatten_contexts(turns, context.turns, form.context_tokens)
+        if pairs:
+            turns = append_pairs(turns, pairs)
         batches = make_batches(
             turns,
             form.negatives,
@@ -320,7 +331,30 @@ def make_contrastive_dataset(
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
     collect = dataset.ragged_batch if is_dense else dataset.batch
     dataset = collect(stream.batch_size, drop_remainder=True)
+    if neighbours:
+        zipped = tf.data.Dataset.zip(dataset, _read_pairs(neighbours, stream))
+        dataset = zipped.map(lambda dialogues, pairs: (*dialogues, pairs))
     return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
+
+
+def _read_pairs(neighbours: NeighbourForm, stream: Stream) -> tf.data.Dataset:
+    """The pairs of each step, from the stream's first one on, as `append_pairs` takes them."""
+    split, size = neighbours.corpus.manifest.splits["train"], neighbours.pairs
+    stream = dataclasses.replace(stream, batch_size=size)
+    folder = neighbours.corpus.folder
+    pairs = repeat_epochs(folder, split, "sessions", lambda records: records, stream)
+    pairs = pairs.map(lambda step, epoch, index, record: parse_session(record), tf.data.AUTOTUNE)
+    return pairs.ragged_batch(size, drop_remainder=True)
+
+
+def _with_neighbours(shapes: Shapes, neighbours: NeighbourForm, stream: Stream) -> Shapes:
+    texts = 2 * neighbours.pairs
+    return dataclasses.replace(
+        shapes,
+        utterances=shapes.utterances + texts,
+        neighbours=texts,
+        neighbour_rows=texts // stream.replicas,
+    )
 
 
 def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: int) -> Shapes:

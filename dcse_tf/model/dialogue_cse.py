@@ -33,6 +33,7 @@ from dcse_tf.model.matching import (
     TurnAggregation,
     TurnAttention,
 )
+from dcse_tf.model.neighbours import contrast_neighbours, neighbour_inputs
 from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
 from dcse_tf.model.start import StartObjective, ask_start
 
@@ -92,6 +93,8 @@ class Objective:
         start: what is asked of the encoder as it was; None for nothing. Not in the paper.
         heads: of contexts and of responses, which the plain cosine is computed behind; empty for
             none. Not in the paper.
+        neighbour_weight: share in the loss of what tells neighbours apart, the rest being what is
+            above; from 0 to 1. Not in the paper.
     """
 
     temperature: float
@@ -102,6 +105,7 @@ class Objective:
     both_directions: bool = False
     start: StartObjective | None = None
     heads: Sequence[ProjectionHead] = ()
+    neighbour_weight: float = 0.0
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
@@ -178,7 +182,8 @@ def build_dialogue_cse(
         {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`}, and what
         `ask_start` gives. With a distillation weight also from given_index, given_mask and
         teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
-        "distillation_loss": float32 `[batch]`}.
+        "distillation_loss": float32 `[batch]`}. With a neighbour weight also from the tensors of
+        `share_pairs`, and to what `contrast_neighbours` gives; "loss" then is without its share.
     """
     inputs, index = table_inputs(layout), index_inputs(objective.both_directions)
     given = given_inputs() if objective.distillation_weight else {}
@@ -202,7 +207,12 @@ def build_dialogue_cse(
     if given:
         outputs |= _teach(objective, weights, own_pairs, given)
     outputs["loss"] = _add_losses(objective, outputs)
-    return keras.Model({**inputs, **index, **given}, outputs, name="dialogue_cse")
+    pairs = neighbour_inputs() if objective.neighbour_weight else {}
+    if pairs:
+        share, temperature = objective.neighbour_weight, objective.temperature
+        outputs["loss"] = (1.0 - share) * outputs["loss"]
+        outputs |= contrast_neighbours(table, inputs["padding_mask"], pairs, temperature, share)
+    return keras.Model({**inputs, **index, **given, **pairs}, outputs, name="dialogue_cse")
 
 
 def _teach(

@@ -1,13 +1,37 @@
-"""Settings of `search`."""
+"""Settings of `search` and `mine_neighbours`."""
 
 import dataclasses
 
 from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.options import OptionError, option
+from dcse_tf.model.options import EncoderOptions
+from dcse_tf.options import OptionError, Options, option, redefault
+
+KINDS = ("exact", "hnsw", "ivf")
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchOptions(ModelOptions):
+class ApproximateOptions(Options):
+    """How an approximate index is built and searched."""
+
+    hnsw_m: int = option(32, "Building hnsw: links of each text.", minimum=2)
+    ef_construction: int = option(
+        200, "Building hnsw: candidates from which the links are chosen.", minimum=1
+    )
+    ef_search: int = option(
+        128, "Searching hnsw: candidates. More is slower and finds more.", minimum=1
+    )
+    nlist: int = option(
+        0,
+        "Building ivf: lists. 0: four times the square root of the number of texts.",
+        minimum=0,
+    )
+    nprobe: int = option(
+        32, "Searching ivf: lists that are read. More is slower and finds more.", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(ModelOptions, ApproximateOptions):
     """Finds the texts of a corpus that are nearest to queries."""
 
     corpus: str = option(
@@ -45,22 +69,7 @@ class SearchOptions(ModelOptions):
         "exact compares a query with every text; hnsw and ivf are approximate indexes of FAISS "
         "(pip install 'dcse_tf[search]'), whose recall is measured after the build. Default: that "
         "of an existing `index`, or else exact.",
-        choices=("exact", "hnsw", "ivf"),
-    )
-    hnsw_m: int = option(32, "Building hnsw: links of each text.", minimum=2)
-    ef_construction: int = option(
-        200, "Building hnsw: candidates from which the links are chosen.", minimum=1
-    )
-    ef_search: int = option(
-        128, "Searching hnsw: candidates. More is slower and finds more.", minimum=1
-    )
-    nlist: int = option(
-        0,
-        "Building ivf: lists. 0: four times the square root of the number of texts.",
-        minimum=0,
-    )
-    nprobe: int = option(
-        32, "Searching ivf: lists that are read. More is slower and finds more.", minimum=1
+        choices=KINDS,
     )
     overwrite: bool = option(False, "Build `index` anew even if it exists.")
 
@@ -79,3 +88,78 @@ class SearchOptions(ModelOptions):
                 f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, for these "
                 "are the best of them"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
+    """Finds utterances of different dialogues that are alike and stand in like contexts."""
+
+    data_dir: str = option(
+        "",
+        "Folder that prepare_data wrote with the encoder's vocabulary; neighbours are looked for "
+        "in its train split.",
+        required=True,
+        reads=True,
+    )
+    encoder: str = option(
+        "",
+        "The checkpoint whose embeddings are compared, usually the one that a training starts "
+        "from: a folder, a hub name, package:NAME or a run directory. It is not trained.",
+        required=True,
+        reads=True,
+    )
+    output_dir: str = option(
+        "",
+        "Folder to write, for `neighbours_dir` of train; it appears only when it is complete. If "
+        "the job is stopped, the same command resumes it.",
+        required=True,
+        writes=True,
+    )
+    context_weight: float = option(
+        1.0,
+        "What the turns before and after count in the comparison, the utterance itself counting 1. "
+        "0: utterances alone.",
+        minimum=0.0,
+    )
+    center: bool = option(
+        True, "Subtract the mean of all distinct utterances from every embedding first."
+    )
+    neighbours: int = option(
+        5,
+        "Nearest turns of other dialogues that are looked for; two turns are a pair if each is "
+        "among the other's.",
+        minimum=1,
+        maximum=1000,
+    )
+    keep_share: float = option(
+        0.25, "Share of the pairs, the most similar, that is kept.", minimum=0.0, maximum=1.0
+    )
+    min_cosine: float = option(
+        -1.0,
+        "Pairs below this similarity are left out as well. -1: none.",
+        minimum=-1.0,
+        maximum=1.0,
+    )
+    same_role: bool = option(
+        True,
+        "Only turns of the same speaker are pairs, that is of the one who spoke first in each "
+        "session, second, and so on. Of no effect where a corpus does not say who speaks.",
+    )
+    index_type: str = option(
+        "exact",
+        "exact compares every turn with all others: minutes for 200,000 turns, and four times as "
+        "long for twice as many; hnsw and ivf are approximate indexes of FAISS for larger corpora "
+        "(pip install 'dcse_tf[search]').",
+        choices=KINDS,
+    )
+    batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)
+    compute_dtype: str = redefault(ModelOptions, "compute_dtype", "float32")
+    overwrite: bool = option(
+        False, "Replace `output_dir` if it exists, and start anew instead of resuming."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(ApproximateOptions):
+            if self.index_type == "exact" and self.is_given(field.name):
+                self.refuse(field.name, "only with `index_type`=hnsw or ivf")

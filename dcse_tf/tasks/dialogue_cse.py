@@ -5,6 +5,7 @@ imported inside the functions.
 """
 
 import dataclasses
+import pathlib
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.options import option, redefault
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from dcse_tf.data.manifest import Manifest
+    from dcse_tf.data.manifest import Corpus, Manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,20 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         "With `distillation_weight`: what the teacher's scores are divided by; the higher, the "
         "softer its choice.",
         minimum=1e-4,
+    )
+    neighbours_dir: str = option(
+        "",
+        "Folder of pairs that mine_neighbours wrote: utterances that are alike in like contexts "
+        "are to be alike by themselves, told from those of the other pairs. Default: none.",
+    )
+    neighbour_weight: float = option(
+        0.5,
+        "With `neighbours_dir`: share of the loss that it has, the rest being that of the task.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    neighbour_pairs: int = option(
+        64, "With `neighbours_dir`: pairs a step over all devices.", minimum=2
     )
 
     both_directions: bool = option(
@@ -118,6 +133,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
             )
         if self.is_given("teacher_temperature") and not self.distillation_weight:
             self.refuse("teacher_temperature", "has no meaning without `distillation_weight`")
+        for name in ("neighbour_weight", "neighbour_pairs"):
+            if self.is_given(name) and not self.neighbours_dir:
+                self.refuse(name, "has no meaning without `neighbours_dir`")
+        if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
+            self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
         if self.aggregation != "mean" and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
 
@@ -131,7 +151,51 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
                     " a teacher's scores; expected what prepare_data made of a file that "
                     "score_candidates wrote",
                 )
+        if self.neighbours_dir:
+            read_neighbours(self, manifest)
         return super().resolve(manifest, positions)
+
+
+def read_neighbours(options: DialogueCseOptions, corpus: "Manifest") -> "Corpus":
+    """The pairs of a training.
+
+    Args:
+        options: of the training, with pairs.
+        corpus: manifest of its dialogues.
+
+    Raises:
+        InputError: the manifest cannot be read, or does not fit its folder.
+        OptionError: there are no pairs, too few, or they do not fit the corpus.
+    """
+    from dcse_tf.data.manifest import FILE_NAME, Corpus, read_manifest
+
+    folder = pathlib.Path(options.neighbours_dir)
+    if not (folder / FILE_NAME).is_file():
+        options.refuse("neighbours_dir", "has no manifest; expected what mine_neighbours wrote")
+    manifest = read_manifest(folder)
+    pairs = manifest.splits["train"]
+    if pairs.utterances != 2 * pairs.sessions or len(manifest.splits) != 1:
+        options.refuse("neighbours_dir", "holds dialogues; expected what mine_neighbours wrote")
+    if manifest.tokenizer_fingerprint != corpus.tokenizer_fingerprint:
+        options.refuse(
+            "neighbours_dir",
+            f"was mined with another vocabulary or casing than that of {options.data_dir}; run "
+            f"mine_neighbours with `data_dir`={options.data_dir}",
+        )
+    if manifest.max_sequence_length > corpus.max_sequence_length:
+        options.refuse(
+            "neighbours_dir",
+            f"has utterances of up to {manifest.max_sequence_length} tokens, {options.data_dir} "
+            f"only of up to {corpus.max_sequence_length}; run mine_neighbours with "
+            f"`data_dir`={options.data_dir}",
+        )
+    if pairs.sessions < options.neighbour_pairs:
+        options.refuse(
+            "neighbour_pairs",
+            f"{folder} has only {pairs.sessions}; give fewer, or mine more by `neighbours` or "
+            "`keep_share` of mine_neighbours",
+        )
+    return Corpus(folder, manifest)
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
@@ -170,6 +234,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.both_directions,
         start,
         heads,
+        options.neighbour_weight if options.neighbours_dir else 0.0,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
@@ -177,15 +242,23 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
 def _make_dataset(
     setup: Setup[DialogueCseOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
+    from dcse_tf.data.neighbours import NeighbourForm
     from dcse_tf.tasks.shared import make_dialogue_dataset
 
-    given = setup.manifest.splits["train"].given if setup.options.distillation_weight else None
+    options, neighbours = setup.options, None
+    given = setup.manifest.splits["train"].given if options.distillation_weight else None
+    if options.neighbours_dir and options.neighbour_weight:
+        if options.neighbour_pairs % replicas:
+            options.refuse("neighbour_pairs", f"not divisible by {replicas} devices")
+        corpus = read_neighbours(options, setup.manifest)
+        neighbours = NeighbourForm(corpus, options.neighbour_pairs)
     return make_dialogue_dataset(
         setup,
         first_step,
         replicas,
         given=given.most if given else 0,
-        rival_contexts=setup.options.both_directions,
+        rival_contexts=options.both_directions,
+        neighbours=neighbours,
     )
 
 
@@ -196,19 +269,25 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     negative_similarity as the mean over a row's negatives. With a teacher, distillation_loss, its
     part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
     one is first. With the encoder as it was, left_out, the share of the negatives that are none,
-    and anchor_loss.
+    and anchor_loss. With pairs of neighbours, neighbour_loss, likewise, and neighbour_accuracy: the
+    partner is above every other text.
     """
-    from dcse_tf.tasks.shared import sum_rows, sum_start_rows, sum_taught_rows
+    from dcse_tf.tasks.shared import sum_neighbours, sum_rows, sum_start_rows, sum_taught_rows
 
     outputs = model(batch, training=True)
     sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
-    return {**sums, **sum_taught_rows(outputs, batch)} if "given_mask" in batch else sums
+    if "given_mask" in batch:
+        sums |= sum_taught_rows(outputs, batch)
+    return sum_neighbours(outputs, sums) if "neighbour_loss" in outputs else sums
 
 
 def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
     taught = ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
     left_out = ("left_out",) if options.asks_start else ()
-    return (*taught, *left_out, *(("anchor_loss",) if options.anchor_weight else ()))
+    anchor = ("anchor_loss",) if options.anchor_weight else ()
+    paired = options.neighbours_dir and options.neighbour_weight
+    neighbours = ("neighbour_loss", "neighbour_accuracy") if paired else ()
+    return (*taught, *left_out, *anchor, *neighbours)
 
 
 register_task(

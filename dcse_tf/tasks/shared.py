@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.data.masking import MaskingRule
+from dcse_tf.data.neighbours import NeighbourForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints, masked_lm
@@ -70,6 +71,7 @@ def make_dialogue_dataset(
     context_tokens: int = 0,
     given: int = 0,
     rival_contexts: bool = False,
+    neighbours: NeighbourForm | None = None,
 ) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives.
 
@@ -79,6 +81,7 @@ def make_dialogue_dataset(
         replicas: batches a step.
         context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
         given, rival_contexts: see `BatchForm`.
+        neighbours: see `make_contrastive_dataset`.
     """
     options = setup.options
     form = BatchForm(
@@ -90,7 +93,7 @@ def make_dialogue_dataset(
         rival_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
-    return make_contrastive_dataset(setup.corpus, form, options.context, stream)
+    return make_contrastive_dataset(setup.corpus, form, options.context, stream, neighbours)
 
 
 def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
@@ -348,3 +351,15 @@ def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
         "distillation_loss": tf.reduce_sum(outputs["distillation_loss"] * rows),
         "teacher_agreement": tf.reduce_sum(tf.cast(chosen == best, tf.float32) * rows),
     }
+
+
+def sum_neighbours(outputs: Tensors, sums: Tensors) -> Tensors:
+    """The sums of a batch with those of its pairs of neighbours, whose share the loss then has.
+
+    Args:
+        outputs: of the training model: what `contrast_neighbours` gives.
+        sums: of the dialogues.
+    """
+    names = ("neighbour_loss", "neighbour_accuracy")
+    loss = sums["loss"] + tf.reduce_sum(outputs["neighbour_share"])
+    return {**sums, "loss": loss, **{name: tf.reduce_sum(outputs[name]) for name in names}}

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.data.manifest import FILE_NAME, read_manifest
 from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
@@ -70,6 +71,8 @@ def _train(options: TrainOptions) -> Outcome:
         UnicodeDecodeError,
     ):
         check_records(training.setup.data_dir, inputs.manifest)
+        if pairs := _find_pairs(options):
+            check_records(pairs, read_manifest(pairs))
         raise  # the data are whole
     assert evaluation.outcome
     return evaluation.outcome
@@ -139,7 +142,16 @@ def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path
     for name in ("token_vectors", "token_index"):
         if path := getattr(options, name):
             found[f"`{name}`"] = pathlib.Path(path)
+    if pairs := _find_pairs(options):
+        found["`neighbours_dir`"] = pairs / FILE_NAME
     return found
+
+
+def _find_pairs(options: TrainOptions) -> pathlib.Path | None:
+    """The corpus of pairs that a task reads beside its own."""
+    # Only some tasks have the option.
+    name = getattr(options, "neighbours_dir", "")
+    return pathlib.Path(name) if name else None
 
 
 def _log_model(model: keras.Model, replicas: int) -> None:

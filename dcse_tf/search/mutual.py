@@ -1,0 +1,248 @@
+"""Turns that stand in like contexts and are alike: mutual nearest neighbours of other dialogues.
+
+Compare MTP-CLNN (Zhang et al. 2022, "New Intent Discovery with Pre-training and Contrastive
+Learning"), whose neighbours are of single sentences and one-sided.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.evaluation.metrics import quantize
+from dcse_tf.evaluation.nearest import SLACK
+from dcse_tf.search.index import scale_to_unit_length
+from dcse_tf.search.nearest import ApproximateIndex, Settings
+
+_ROWS_AT_A_TIME = 8192
+
+
+def average_rows(embeddings: np.ndarray) -> np.ndarray:
+    """The mean of the rows of a matrix, possibly on disk: float32 `[dim]`."""
+    total = np.zeros(embeddings.shape[1], np.float64)
+    for start in range(0, len(embeddings), _ROWS_AT_A_TIME):
+        total += embeddings[start : start + _ROWS_AT_A_TIME].sum(axis=0, dtype=np.float64)
+    return (total / len(embeddings)).astype(np.float32)
+
+
+def make_keys(
+    embeddings: np.ndarray,
+    mean: np.ndarray,
+    text: np.ndarray,
+    around: tuple[np.ndarray, np.ndarray],
+    weight: float,
+) -> np.ndarray:
+    """Keys of turns: unit(u) + weight x mean(unit(turn before), unit(turn after)), of length 1.
+
+    Args:
+        embeddings: float32 `[texts, dim]`, possibly on disk.
+        mean: float32 `[dim]`, subtracted from every embedding first.
+        text: int64 `[turns]`, the row of each turn's text.
+        around: the same of the turn before and the one after; -1 where there is none.
+        weight: of the context.
+
+    Returns:
+        float32 `[turns, dim]`.
+    """
+
+    def embed(rows: np.ndarray) -> np.ndarray:
+        units = scale_to_unit_length(np.asarray(embeddings[np.maximum(rows, 0)]) - mean)
+        return np.where(rows[:, None] >= 0, units, 0.0)
+
+    neighbours = np.add(*(embed(rows) for rows in around))
+    count = np.add(*(rows >= 0 for rows in around), dtype=np.float64)
+    context = neighbours / np.maximum(count, 1.0)[:, None]
+    return scale_to_unit_length(embed(text) + weight * context).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """The nearest of each row, best first; equal ones in the order of their rows.
+
+    Attributes:
+        rows: int64 `[rows, count]`; -1 where there are not so many.
+        cosines: float64 `[rows, count]`, rounded to `metrics.TIE_RESOLUTION`.
+    """
+
+    rows: np.ndarray
+    cosines: np.ndarray
+
+    @staticmethod
+    def none(rows: int, count: int) -> "Neighbours":
+        """Of so many rows, none found yet."""
+        return Neighbours(np.full([rows, count], -1, np.int64), np.full([rows, count], -np.inf))
+
+
+_QUERIES, _BLOCK_ROWS = 1024, 16_384
+_COMPARED = 32_768  # pairs of rows in float64 at a time
+Tell = Callable[[int], object]
+
+
+def find_others(
+    keys: np.ndarray,
+    dialogue: np.ndarray,
+    text: np.ndarray,
+    count: int,
+    tell: Tell = lambda done: None,
+    sizes: tuple[int, int] = (_QUERIES, _BLOCK_ROWS),
+) -> Neighbours:
+    """The nearest rows of every row among those of other dialogues and other texts.
+
+    Found with float32 products of blocks and compared in float64, as `nearest.find_nearest` does.
+
+    Args:
+        keys: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
+        dialogue, text: int `[rows]`; equal ones are no neighbours.
+        count: how many for each row, at least 1.
+        tell: called with the number of rows that are done.
+        sizes: rows that are asked for, and those they are compared with, at a time.
+    """
+    found = Neighbours.none(len(keys), count)
+    for start in range(0, len(keys), sizes[0]):
+        own = slice(start, start + sizes[0])
+        queries = np.asarray(keys[own])
+        near = Neighbours.none(len(queries), count)
+        for begin in range(0, len(keys), sizes[1]):
+            others = slice(begin, begin + sizes[1])
+            block = np.asarray(keys[others])
+            products = queries @ block.T
+            for column in (dialogue, text):
+                products[column[own, None] == column[None, others]] = -np.inf
+            places, rows = _pick(products, near, count)
+            near = _merge(near, places, rows + begin, _compare(queries, block, places, rows))
+        found.rows[own], found.cosines[own] = near.rows, near.cosines
+        tell(min(start + sizes[0], len(keys)))
+    return found
+
+
+def _pick(products: np.ndarray, near: Neighbours, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places and rows of a block that may be among the nearest so far, int `[candidates]` each."""
+    floor = near.cosines[:, -1]
+    if np.isneginf(floor).any() and products.shape[1] > count:
+        floor = np.maximum(floor, np.partition(products, -count, axis=1)[:, -count])
+    # What is refused is below every floor but this one.
+    floor = np.maximum(floor - SLACK, -2.0)
+    places, rows = np.nonzero(products >= floor[:, None])
+    return places, rows
+
+
+def _compare(
+    queries: np.ndarray, block: np.ndarray, places: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """The cosines of pairs of rows in float64."""
+    cosines = np.empty(len(places), np.float64)
+    for start in range(0, len(places), _COMPARED):
+        part = slice(start, start + _COMPARED)
+        products = queries[places[part]].astype(np.float64) * block[rows[part]]
+        cosines[part] = products.sum(axis=1)
+    return quantize(cosines)
+
+
+def _merge(
+    near: Neighbours, places: np.ndarray, rows: np.ndarray, cosines: np.ndarray
+) -> Neighbours:
+    """The nearest of those found before and of further ones, rows `[candidates]` of places."""
+    count = near.rows.shape[1]
+    before = np.nonzero(near.rows >= 0)
+    places = np.concatenate([before[0], places])
+    rows = np.concatenate([near.rows[before], rows])
+    cosines = np.concatenate([near.cosines[before], cosines])
+    order = np.lexsort((rows, -cosines, places))
+    places, rows, cosines = places[order], rows[order], cosines[order]
+    rank = np.arange(len(places)) - np.searchsorted(places, places)
+    kept = rank < count
+    best = Neighbours.none(len(near.rows), count)
+    best.rows[places[kept], rank[kept]] = rows[kept]
+    best.cosines[places[kept], rank[kept]] = cosines[kept]
+    return best
+
+
+# An index does not know which rows are refused: so many are asked for of each that is wanted.
+_ASKED = 8
+
+
+def find_others_by_index(
+    keys: np.ndarray,
+    dialogue: np.ndarray,
+    text: np.ndarray,
+    count: int,
+    kind: str,
+    settings: Settings,
+    tell: Tell = lambda done: None,
+) -> Neighbours:
+    """`find_others` by an index of FAISS, which misses some: its recall is logged.
+
+    See `nearest.Settings`.
+    """
+    index = ApproximateIndex.build(keys, kind, settings)
+    recall = index.measure_recall(settings, count)
+    logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, count)
+    found = Neighbours.none(len(keys), count)
+    for start in range(0, len(keys), _QUERIES):
+        queries = np.asarray(keys[start : start + _QUERIES])
+        answers = index.find_nearest(queries, _ASKED * count, settings)
+        for row, near in enumerate(answers, start):
+            other = (dialogue[near.rows] != dialogue[row]) & (text[near.rows] != text[row])
+            kept = np.flatnonzero(other)[:count]
+            found.rows[row, : len(kept)] = near.rows[kept]
+            found.cosines[row, : len(kept)] = near.cosines[kept]
+        tell(start + len(queries))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows.
+
+    Attributes:
+        first, second: int64 `[pairs]`, rows.
+        cosines: float64 `[pairs]`.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    cosines: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.cosines)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> "Pairs":
+        return Pairs(self.first[chosen], self.second[chosen], self.cosines[chosen])
+
+
+def pair_mutually(found: Neighbours) -> Pairs:
+    """The pairs of rows each of which is among the other's neighbours, once each, in their order.
+
+    `first` is the smaller row.
+    """
+    total = len(found.rows)
+    row, place = np.nonzero(found.rows >= 0)
+    other, cosines = found.rows[row, place], found.cosines[row, place]
+    up = row < other
+    codes = row[up] * total + other[up]
+    mutual = np.isin(codes, other[~up] * total + row[~up])
+    order = np.argsort(codes[mutual])
+    return Pairs(row[up][mutual], other[up][mutual], cosines[up][mutual])[order]
+
+
+def keep_best(pairs: Pairs, text: np.ndarray, share: float, least: float) -> tuple[Pairs, Pairs]:
+    """The most similar pairs, of which each two texts make one at most.
+
+    Args:
+        pairs: of turns.
+        text: int64 `[turns]`, the text of each.
+        share: of the pairs of different texts, the most similar, how many are kept.
+        least: cosine below which a pair is left out.
+
+    Returns:
+        The pairs of different texts, the most similar first and equal ones in their order; and
+        those of them that are kept.
+    """
+    falling = pairs[np.lexsort((pairs.second, pairs.first, -pairs.cosines))]
+    low, high = np.sort([text[falling.first], text[falling.second]], axis=0)
+    _, first = np.unique(low * len(text) + high, return_index=True)
+    distinct = falling[np.sort(first)]
+    kept = distinct[: math.ceil(len(distinct) * share)]
+    return distinct, kept[np.flatnonzero(kept.cosines >= least)]
