@@ -287,11 +287,9 @@ def make_batches(
             candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
             candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
                 only in rows that fill the batch up.
-            With rival contexts also candidate_context: int32 `[rows, 1 + negatives]`, which of the
-                contexts each candidate is the response to; column 0 is the row's own.
+            Rival contexts: candidate_context, likewise, the context that each is the response to.
             Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
-            Of a step with pairs of neighbours also neighbour_index, int32 `[texts, 1]` into the
-                table, and neighbour_pairs, neighbour_mask and neighbour_weights, see `share_pairs`.
+            Neighbours: neighbour_index int32 `[texts, 1]` into the table, and see `share_pairs`.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -309,8 +307,7 @@ def make_batches(
     for i in range(replicas):
         own = _take_rows(rows, splits[i], splits[i + 1]) | pairs[i]
         batch = _index_table(turns, own, distinct)
-        if shapes:
-            batch = _fill_up(batch, shapes)
+        batch = _fill_up(batch, shapes) if shapes else batch
         batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
     return batches
 

@@ -292,10 +292,9 @@ def make_contrastive_dataset(
     """
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
-    shapes = None
-    if stream.fixed_shapes:
-        shapes = _largest_batch(form, context, stream, longest)
-        shapes = _with_neighbours(shapes, neighbours, stream) if neighbours else shapes
+    shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
+    if shapes and neighbours:
+        shapes = _with_neighbours(shapes, neighbours, stream)
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
         session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
