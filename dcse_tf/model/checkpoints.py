@@ -261,6 +261,9 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 ENCODER_FOLDER = "encoder"
 # Of a re-ranker, see `dcse_tf.model.reranker_files`.
 RERANKER_FILE = "reranker.json"
+# Of the matching of an encoder, see `dcse_tf.model.matching_files`.
+MATCHING_FILE = "matching.json"
+ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
 _LENGTH_FILE = "tokenizer_config.json"
@@ -270,6 +273,8 @@ _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
     RERANKER_FILE,
+    MATCHING_FILE,
+    ATTENTION_FILE,
     _SETTINGS_FILE,
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -359,7 +364,7 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    names = (*_TOKENIZER_FILES, RERANKER_FILE)
+    names = (*_TOKENIZER_FILES, RERANKER_FILE, MATCHING_FILE)
     paths = [folder / name for name in names if (folder / name).is_file()]
     return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 

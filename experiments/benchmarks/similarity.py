@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import GramSimilarity
+from dcse_tf.model.pair_similarity import GramSimilarity
 
 TURNS, LONGEST, DIM, ROWS = 6, 36, 384, 2
 # float32; the values are cosines, the gradients sums over all rows.
