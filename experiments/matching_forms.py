@@ -29,43 +29,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap, metrics
 from dcse_tf.evaluation.job import CHOOSE, find_half
 from dcse_tf.evaluation.response_selection import Sample, make_samples, read_dialogues
 from dcse_tf.files import atomic_file
+from dcse_tf.model.dialogue_cse import build_pair_similarity
 from dcse_tf.model.matching_files import MatchingForm, make_matching_form
 from dcse_tf.model.options import MATCHINGS
+from dcse_tf.progress import Progress
 
 POWERS = (0.0, 0.25, 0.5, 1.0, 2.0)
 COSINE = "p=0"
 WEIGHTS = np.linspace(0.0, 1.0, 21)
-# Pairs of a context and a candidate that are matched at a time.
-_PAIRS = 320
+_ROWS = 32  # contexts matched at a time
 
 # Token embeddings `[tokens, dim]` by text; similarities float `[samples, candidates]` by name.
 Tokens = Mapping[str, np.ndarray]
 Scored = dict[str, np.ndarray]
-
-
-class EncodedTexts(GraphBackend):
-    """A backend whose texts have been encoded.
-
-    Args:
-        graph: the encoder.
-        tokens: of every text that will be asked for.
-    """
-
-    def __init__(self, graph: EncoderGraph, tokens: Tokens):
-        super().__init__(graph)
-        self._tokens = tokens
-
-    def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
-        return {text: self._tokens[text] for text in texts}
 
 
 def list_texts(samples: Sequence[Sample]) -> list[str]:
@@ -121,18 +107,24 @@ def list_forms(own: MatchingForm) -> dict[str, MatchingForm]:
 
 
 def score_forms(
-    graph: EncoderGraph, samples: Sequence[Sample], tokens: Tokens, forms: Mapping[str, Any]
+    samples: Sequence[Sample], tokens: Tokens, forms: Mapping[str, MatchingForm]
 ) -> Scored:
-    """The similarity of every sample's candidates by each form."""
-    contexts, candidates = [s.context for s in samples], [s.candidates for s in samples]
-    rows = max(1, _PAIRS // len(candidates[0]))
-    own, found = graph.matching, {}
-    for name, form in forms.items():
-        graph.matching = form
-        backend = EncodedTexts(graph, tokens)
-        found[name] = backend.score(contexts, candidates, rows=rows).astype(np.float64)
-    graph.matching = own
-    return found
+    """The similarity of every sample's candidates by each form, some contexts at a time."""
+    found: dict[str, list[np.ndarray]] = {name: [] for name in forms}
+    layers = {name: build_pair_similarity(form, dtype="float32") for name, form in forms.items()}
+    progress = Progress("contexts", len(samples))
+    for start in range(0, len(samples), _ROWS):
+        part = samples[start : start + _ROWS]
+        places = {text: place for place, text in enumerate(list_texts(part))}
+        table = tf.ragged.stack([tokens[text] for text in places])
+        turns = tf.ragged.constant([[places[t] for t in s.context] for s in part], tf.int32)
+        inputs = (table.to_tensor(), tf.sequence_mask(table.row_lengths()), turns.to_tensor())
+        index = np.array([[places[text] for text in sample.candidates] for sample in part])
+        for name, layer in layers.items():
+            pairs = layer(*inputs, tf.sequence_mask(turns.row_lengths())).numpy()
+            found[name].append(np.take_along_axis(pairs, index, axis=1).astype(np.float64))
+        progress.update(start + len(part))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def measure(scores: np.ndarray) -> dict[str, np.ndarray]:
@@ -194,12 +186,12 @@ def measure_model(
     backend = encoder.backend
     if not isinstance(backend, GraphBackend) or not backend.match:
         raise InputError(f"`model`={encoder.name}: has no token embeddings to match responses by")
-    chosen, graph = choose_half(samples), backend.graph
+    chosen = choose_half(samples)
     plain = backend.encode_texts(list_texts(samples))
     of_half = list_texts([sample for sample, is_in in zip(samples, chosen, strict=True) if is_in])
     rows, mixtures = [], []
     for kind, tokens in (("raw", plain), ("centred", center(plain, of_half))):
-        forms = score_forms(graph, samples, tokens, list_forms(graph.matching))
+        forms = score_forms(samples, tokens, list_forms(backend.graph.matching))
         powers = score_powers(samples, tokens, POWERS)
         rows += [{"tokens": kind, **row} for row in summarise({**powers, **forms})]
         for name, scores in forms.items():
