@@ -104,6 +104,58 @@ def similarity(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     return cosine(aggregate_turns(refined), mean_of_rows(response))
 
 
+def turn_weights(
+    pooled: Sequence[np.ndarray], weights: Sequence[np.ndarray] | None, released: bool
+) -> list[float]:
+    """How much each turn counts: the same, or by the network of equation 6."""
+    if weights is None:
+        return [1.0 / len(pooled)] * len(pooled)
+    activation = math.tanh if released else lambda x: max(x, 0.0)
+    alphas = softmax(attention_scores(pooled, weights, activation))
+    return [float(released) + alpha for alpha in alphas]
+
+
+def residual_similarity(
+    context: Sequence[np.ndarray],
+    response: np.ndarray,
+    lam: float,
+    weights: Sequence[np.ndarray] | None = None,
+    released: bool = False,
+) -> float:
+    """`similarity` with lambda U + M R for M R; with a network's weights the turns by it."""
+    refined = [lam * u.astype(np.float64) + refined_embedding(u, response) for u in context]
+    pooled = [mean_of_rows(rows) for rows in refined]
+    shares = turn_weights(pooled, weights, released)
+    aware = np.sum([share * row for share, row in zip(shares, pooled, strict=True)], axis=0)
+    return cosine(aware, mean_of_rows(response))
+
+
+def context_similarity(
+    context: Sequence[np.ndarray],
+    response: np.ndarray,
+    weights: Sequence[np.ndarray] | None = None,
+    released: bool = False,
+) -> float:
+    """Cosine of R_tilde and the context, whose turns have the same weights in both."""
+    pooled = [mean_of_rows(refined_embedding(utterance, response)) for utterance in context]
+    shares = turn_weights(pooled, weights, released)
+    aware = np.sum([share * row for share, row in zip(shares, pooled, strict=True)], axis=0)
+    means = [mean_of_rows(utterance) for utterance in context]
+    own = np.sum([share * row for share, row in zip(shares, means, strict=True)], axis=0)
+    return cosine(aware, own)
+
+
+def maxsim(context: Sequence[np.ndarray], response: np.ndarray) -> float:
+    """The mean over turns of the mean largest cosine of tokens, of both directions the mean."""
+    total = 0.0
+    for utterance in context:
+        cosines = [[cosine(u, r) for r in response] for u in utterance]
+        forth = sum(max(row) for row in cosines) / len(utterance)
+        back = sum(max(column) for column in zip(*cosines, strict=True)) / len(response)
+        total += (forth + back) / 2
+    return total / len(context)
+
+
 def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     """Cosine of a response's mean `[m, d]` and the mean of the context utterances' means."""
     turns = np.array([mean_of_rows(rows) for rows in context])

@@ -16,7 +16,7 @@ from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import SentenceModules, write_modules
-from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.model.tokenizer import Tokenizer
 from dcse_tf.tools.fit_baseline import fit_baseline
 
@@ -314,7 +314,7 @@ def test_scores_are_those_of_evaluate(folder, encoder, dialogues_file, monkeypat
 def test_turn_attention_is_heeded(bert, tmp_path):
     folder = save_checkpoint(tmp_path / "model", bert)
     plain = dcse_tf.SentenceEncoder.load(folder).similarity(CONTEXT, RESPONSES)
-    write_turn_attention(folder, build_turn_attention("attention", DIM, 5))
+    write_matching(folder, MatchingForm(attention=build_turn_attention("attention", DIM, 5)))
     weighed = dcse_tf.SentenceEncoder.load(folder).similarity(CONTEXT, RESPONSES)
     assert np.abs(weighed - plain).max() > 1e-4
 

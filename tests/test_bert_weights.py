@@ -15,7 +15,7 @@ from dcse_tf.baselines.registry import Fitted
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
-from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
 
 CONFIG = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
@@ -186,7 +186,7 @@ def test_what_is_written_may_be_read_as_the_umask_says(tmp_path):
     before = os.umask(0o027)
     try:
         bert.save_backbone(tmp_path, build_backbone(), CONFIG)
-        write_turn_attention(tmp_path, build_turn_attention("attention", 4, 0))
+        write_matching(tmp_path, MatchingForm(attention=build_turn_attention("attention", 4, 0)))
         write_modules(tmp_path, SentenceModules("mean", [AffineMap(row, np.eye(4), row)], False), 4)
         write_baseline(tmp_path, "whitening", Fitted({"mean": row}, {}), "mean")
     finally:

@@ -17,7 +17,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation import heatmap
 from dcse_tf.evaluation.explanation import decompose, explain_response, top_pairs
 from dcse_tf.model.bert import build_bert_encoder
-from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.options import OptionError
 from dcse_tf.tools.explain import explain
 from dcse_tf.tools.options import ExplainOptions
@@ -102,8 +102,8 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
     if attention:  # sharply, so that weights differ
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
-    bert = build_bert_encoder(backbone)
-    scorer = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention))
+    bert, form = build_bert_encoder(backbone), MatchingForm(attention=attention)
+    scorer = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", matching=form))
     context = Context(3, "both").of(5, 2)
     assert context == [0, 1, 3, 4]
     found = explain_response(scorer, VOCABULARY.tokens, SESSION, 2, context)
@@ -133,7 +133,9 @@ def folder(backbone, tmp_path_factory):
     """model/ with turn attention, and sessions.jsonl."""
     folder = tmp_path_factory.mktemp("explain")
     save_checkpoint(folder / "model", backbone)
-    write_turn_attention(folder / "model", build_turn_attention("attention", DIM, 5))
+    write_matching(
+        folder / "model", MatchingForm(attention=build_turn_attention("attention", DIM, 5))
+    )
     sessions = [("one", ["alone"]), SESSION, ("later", ["a", "b"])]
     lines = [
         json.dumps(

@@ -7,7 +7,7 @@ import reference
 import tensorflow as tf
 
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import GramSimilarity
+from dcse_tf.model.pair_similarity import GramSimilarity
 
 DIM = 8
 TOKENS = (3, 1, 4, 2, 5, 1, 3, 2)  # of eight utterances

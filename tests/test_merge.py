@@ -19,10 +19,11 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.bert import initialize_weights
 from dcse_tf.model.checkpoints import SentenceModules
-from dcse_tf.model.dialogue_cse import (
+from dcse_tf.model.matching_files import (
+    MatchingForm,
     build_turn_attention,
-    read_turn_attention,
-    write_turn_attention,
+    read_matching,
+    write_matching,
 )
 from dcse_tf.model.merging import average_tensors, read_merge_record
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
@@ -115,13 +116,14 @@ def test_the_output_is_an_encoder_with_the_trained_one_s_files(pair, run):
 def test_pooling_and_turn_attention_are_those_of_the_trained_one(pair, tmp_path, run):
     trained = tmp_path / "cls"
     shutil.copytree(pair[1], trained)
-    write_turn_attention(trained, build_turn_attention("additive_attention", DIM, 5))
+    attention = build_turn_attention("additive_attention", DIM, 5)
+    write_matching(trained, MatchingForm(attention=attention))
     checkpoints.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
     merged = run(trained=str(trained), share=0.5)
     assert checkpoints.read_modules(merged.folder) == SentenceModules("cls", unit_norm=True)
     assert SentenceEncoder.load(merged.folder).settings["pooling"] == "cls"
-    found, expected = (read_turn_attention(folder) for folder in (merged.folder, trained))
-    for one, other in zip(found.variables, expected.variables, strict=True):
+    found = read_matching(merged.folder).attention
+    for one, other in zip(found.variables, attention.variables, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

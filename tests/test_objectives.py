@@ -12,7 +12,7 @@ from dcse_tf.encoder.load import load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.model.dialogue_cse import read_turn_attention, write_turn_attention
+from dcse_tf.model.matching_files import PAPER, MatchingForm, read_matching, write_matching
 from dcse_tf.options import OptionError
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.job import train
@@ -57,7 +57,7 @@ def attentive(data_dir, tmp_path_factory):
 
 
 def test_attention_is_trained_and_scores_responses(attentive, data_dir, tmp_path):
-    attention = read_turn_attention(attentive / "encoder")
+    attention = read_matching(attentive / "encoder").attention
     assert attention.kind == "attention"
     assert [128, 128] in _variables(attentive)
     assert np.abs(attention.hidden.bias).max() > 0  # it began at zero
@@ -73,7 +73,7 @@ def test_attention_is_trained_and_scores_responses(attentive, data_dir, tmp_path
         variable.assign(variable * 1000.0)
     changed = tmp_path / "changed"
     shutil.copytree(attentive / "encoder", changed)
-    write_turn_attention(changed, attention)
+    write_matching(changed, MatchingForm(attention=attention))
     matching, cosine = score(changed)
     (changed / "turn_attention.safetensors").unlink()
     matching_by_mean, cosine_again = score(changed)
@@ -86,11 +86,11 @@ def test_a_damaged_attention_is_an_error_that_names_the_file(attentive, tmp_path
     path = tmp_path / "encoder/turn_attention.safetensors"
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(InputError, match=r"turn_attention\.safetensors: expected the weights"):
-        read_turn_attention(tmp_path / "encoder")
+        read_matching(tmp_path / "encoder")
 
 
-def test_the_mean_of_the_turns_needs_no_file(tmp_path):
-    assert read_turn_attention(tmp_path) is None
+def test_the_papers_mean_of_the_turns_needs_no_file(tmp_path):
+    assert read_matching(tmp_path) == PAPER
 
 
 @pytest.mark.parametrize("batch_form", ["unique", "dense"])

@@ -9,7 +9,8 @@ from layer_cases import attention_weights, build_attention
 from test_gram_similarity import CONTEXTS, DIM, TOKENS, draw, make_inputs
 
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import AttentiveGramSimilarity, MeanCosineSimilarity
+from dcse_tf.model.matching_files import MatchingForm
+from dcse_tf.model.pair_similarity import GramSimilarity, MeanCosineSimilarity
 
 KINDS = ("attention", "additive_attention")
 
@@ -17,7 +18,7 @@ KINDS = ("attention", "additive_attention")
 def build(name, dtype="float32"):
     if name == "cosine":
         return MeanCosineSimilarity(dtype=dtype)
-    return AttentiveGramSimilarity(build_attention(name, dtype=dtype), dtype=dtype)
+    return GramSimilarity(build_attention(name, dtype=dtype), dtype=dtype)
 
 
 def reference_similarity(name, context, response):
@@ -68,7 +69,8 @@ def test_values_and_gradients_equal_those_of_the_direct_layers(kind):
     table, mask, index, turn_mask = make_inputs(draw(1), "float32")
     every = tf.tile(tf.range(len(TOKENS))[None, :], [len(CONTEXTS), 1])
     attention = build_attention(kind)
-    matching, layer = build_matching(DIM, attention), AttentiveGramSimilarity(attention)
+    form = MatchingForm(attention=attention)
+    matching, layer = build_matching(DIM, form), GramSimilarity(attention)
     names = ("padding_mask", "context_index", "turn_mask", "candidate_index")
     rest = dict(zip(names, (mask, index, turn_mask, every), strict=True))
     ways = (

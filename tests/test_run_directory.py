@@ -89,6 +89,7 @@ FIXED = {
     "dropout": 0.2,
     "temperature": 0.5,
     "aggregation": "attention",
+    "matching": "residual",
     "cosine_weight": 0.5,
     "center_tokens": True,
     "batch_form": "dense",

@@ -28,7 +28,7 @@ from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, make_request
 from dcse_tf.model import bert
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import write_max_sequence_length
-from dcse_tf.model.dialogue_cse import build_turn_attention, write_turn_attention
+from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.model.tokenizer import write_vocabulary
 from dcse_tf.options import OptionError
 
@@ -97,7 +97,7 @@ def checkpoint(tmp_path_factory):
     bert.save_backbone(folder, build_backbone(), config)
     write_vocabulary(folder, VOCABULARY)
     write_max_sequence_length(folder, LENGTH)
-    write_turn_attention(folder, make_attention("attention"))
+    write_matching(folder, MatchingForm(attention=make_attention("attention")))
     return folder
 
 
@@ -185,7 +185,9 @@ def test_token_ids_that_are_none_are_refused(functions, ids, message):
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_match_is_the_response_scorers_similarity(encoder, functions, kind):
     attention = make_attention(kind) if kind else None
-    graph = EncoderGraph(encoder.bert, VOCABULARY, LENGTH, "mean", attention=attention)
+    graph = EncoderGraph(
+        encoder.bert, VOCABULARY, LENGTH, "mean", matching=MatchingForm(attention=attention)
+    )
     match = ServedEncoder(graph, unit_norm=True).functions["match"]
     expected = GraphBackend(graph).score(CONTEXTS, CANDIDATES)
     context, candidates = pad(CONTEXTS), tf.constant(CANDIDATES)

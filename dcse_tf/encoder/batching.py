@@ -22,7 +22,7 @@ class Backend(Protocol):
     Attributes:
         batch_tokens: most tokens of a batch, padding counted.
         settings: what it computes with, where known: max_sequence_length in tokens, pooling,
-            compute_dtype.
+            compute_dtype, matching.
         match: the model's own similarity; None where it has only sentence embeddings.
     """
 

@@ -13,7 +13,8 @@ from dcse_tf.encoder.batching import BATCH_TOKENS, Match
 from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.model.checkpoints import read_config
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import TurnAttention, masked_mean
+from dcse_tf.model.matching import masked_mean
+from dcse_tf.model.matching_files import PAPER, MatchingForm
 from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 from dcse_tf.progress import Progress
@@ -31,7 +32,7 @@ class EncoderGraph(tf.Module):
         max_sequence_length: longest sentence in tokens; the rest is cut.
         pooling: "mean" over the last layer's real tokens, [CLS] and [SEP] among them, or "cls".
         postprocessing: fitted to the pooled embeddings, float `[n, dim]` to `[n, k]`.
-        attention: weights of the turns in the matching similarity; None where each counts the same.
+        matching: the form of its matching similarity.
         source: the checkpoint folder that the weights are of; None while they are trained.
         postprocessing_fingerprint: a hash of what the postprocessing computes.
     """
@@ -43,7 +44,7 @@ class EncoderGraph(tf.Module):
         max_sequence_length: int,
         pooling: str,
         postprocessing: keras.layers.Layer | None = None,
-        attention: TurnAttention | None = None,
+        matching: MatchingForm = PAPER,
         source: pathlib.Path | None = None,
         postprocessing_fingerprint: str = "",
     ):
@@ -54,7 +55,7 @@ class EncoderGraph(tf.Module):
         self.max_sequence_length = max_sequence_length
         self.pooling = pooling
         self.postprocessing = postprocessing
-        self.attention = attention
+        self.matching = matching
         self.source = source
         self.postprocessing_fingerprint = postprocessing_fingerprint
 
@@ -139,16 +140,22 @@ class GraphBackend:
     ):
         self.graph = graph
         self.batch_tokens = batch_tokens
-        self.settings: dict[str, Any] = {
-            "max_sequence_length": graph.max_sequence_length,
-            "pooling": graph.pooling,
-            "compute_dtype": compute_dtype,
-        }
+        self._compute_dtype = compute_dtype
         self._jit_compile = jit_compile
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
         self._pool = tf.function(
             graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
         )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Backend`."""
+        return {
+            "max_sequence_length": self.graph.max_sequence_length,
+            "pooling": self.graph.pooling,
+            "compute_dtype": self._compute_dtype,
+            **({"matching": self.graph.matching.kind} if self.match else {}),
+        }
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and their number; with XLA rounded up to a multiple of 8."""
@@ -191,7 +198,7 @@ class GraphBackend:
     @functools.cached_property
     def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
         embeddings, _ = self.graph.token_embeddings(tf.constant([""]))
-        matching = build_matching(embeddings.shape[-1], self.graph.attention)
+        matching = build_matching(embeddings.shape[-1], self.graph.matching)
         return tf.function(matching, reduce_retracing=True)
 
     def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:

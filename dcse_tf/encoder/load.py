@@ -26,8 +26,8 @@ from dcse_tf.model.checkpoints import (
     read_modules,
     resolve_checkpoint,
 )
-from dcse_tf.model.dialogue_cse import read_turn_attention
 from dcse_tf.model.fused_bert import FusedBert
+from dcse_tf.model.matching_files import read_matching
 from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
@@ -133,7 +133,7 @@ def _build_graph(
         length,
         pooling,
         postprocessing,
-        read_turn_attention(folder),
+        read_matching(folder),
         folder,
         fingerprint,
     )

@@ -60,7 +60,9 @@ class SavedModelBackend:
     @property
     def settings(self) -> dict[str, Any]:
         """What the export was made with; None where it does not say."""
-        return {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
+        known = {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
+        form = self._written.get("matching")
+        return {**known, "matching": form} if form else known
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
         """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""

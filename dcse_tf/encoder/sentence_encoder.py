@@ -84,8 +84,8 @@ class SentenceEncoder:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What it computes with, where known: max_sequence_length in tokens, pooling and
-        compute_dtype.
+        """What it computes with, where known: max_sequence_length in tokens, pooling,
+        compute_dtype and the form of its matching.
         """
         return self.backend.settings
 

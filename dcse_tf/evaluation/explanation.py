@@ -7,7 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.evaluation import metrics
 from dcse_tf.model.matching import TurnAttention
+from dcse_tf.model.matching_files import MatchingForm
 
 # The smallest product of squared norms, as in the model's own cosine.
 _FLOOR = 1e-24
@@ -18,16 +20,19 @@ class Matching:
     """A response matched with the turns of its context.
 
     Attributes:
-        matrices: the matching matrix M of each turn, float64 `[turn tokens, response tokens]`.
+        matrices: float64 `[turn tokens, response tokens]` of each turn: the matching matrix M; with
+            maxsim the cosines of the tokens.
         weights: float64 `[turns]`, how much each turn counts.
         contributions: in the shapes of `matrices`; their total is the similarity.
-        similarity: the cosine of the context-aware and the context-free embedding.
+        similarity: by the model's form of the matching.
+        kind: the form, see `MatchingForm`.
     """
 
     matrices: list[np.ndarray]
     weights: np.ndarray
     contributions: list[np.ndarray]
     similarity: float
+    kind: str = "paper"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,39 +54,74 @@ def decompose(
     context: Sequence[np.ndarray],
     response: np.ndarray,
     weigh: Callable[[np.ndarray], np.ndarray] = mean_weights,
+    kind: str = "paper",
+    residual: float = 0.0,
 ) -> Matching:
-    """Splits the matching similarity (equations 3 to 7) into contributions of token pairs.
+    """Splits the matching similarity into contributions of token pairs.
 
     With M_t = U_t R^T / sqrt(d) the context-aware embedding is
 
         r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
 
-    linear in the pairs (i, j) of tokens, and so is its product with the context-free embedding
-    rbar, the mean of the R_j. With the two norms taken as given, pair (i, j) of turn t contributes
+    linear in the pairs (i, j) of tokens, and so is its product with the embedding a that it is
+    compared with: rbar, the mean of the R_j, or in the form "context" c = sum_t w_t ubar_t. With
+    the two norms taken as given, pair (i, j) of turn t contributes
 
-        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . rbar) / (|r~| |rbar|),
+        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . a) / (|r~| |a|),
 
-    and all c add up to the cosine of r~ and rbar. The norms and, with attention, the weights depend
-    on all tokens: c says what the similarity consists of, not what it would be without a pair.
+    and all c add up to the cosine of r~ and a. In the form "residual" r~ has lambda U_t besides
+    M_t R; its product with rbar is U_t[i] . rbar = sqrt(d) / m sum_j M_t[i, j] of m tokens, so
+    lambda sqrt(d) / m is added to R_j . a. The norms and, with attention, the weights depend on all
+    tokens: c says what the similarity consists of, not what it would be without a pair.
 
     Args:
         context: float `[tokens, dim]` for each turn, without padding, at least one.
         response: float `[tokens, dim]`, without padding.
-        weigh: R_hat pooled over each turn's tokens, float `[turns, dim]`, to weights `[turns]`.
+        weigh: the refined embedding pooled over each turn's tokens, float `[turns, dim]`, to
+            weights `[turns]`.
+        kind: "paper", "residual" or "context"; maxsim is `decompose_maxima`'s.
+        residual: lambda, of "residual".
     """
     rows = response.astype(np.float64)
     scale = rows.shape[1] ** -0.5
     matrices = [turn.astype(np.float64) @ rows.T * scale for turn in context]
-    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices])
+    means = np.stack([turn.mean(axis=0, dtype=np.float64) for turn in context])
+    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices]) + residual * means
     weights = np.asarray(weigh(pooled), np.float64)
-    aware, free = weights @ pooled, rows.mean(axis=0)
-    norms = np.sqrt(max(float(aware @ aware) * float(free @ free), _FLOOR))
-    toward = rows @ free / norms
+    aware = weights @ pooled
+    compared = weights @ means if kind == "context" else rows.mean(axis=0)
+    norms = np.sqrt(max(float(aware @ aware) * float(compared @ compared), _FLOOR))
+    toward = (rows @ compared + residual / scale / len(rows)) / norms
     contributions = [
         weight / len(matrix) * matrix * toward
         for weight, matrix in zip(weights, matrices, strict=True)
     ]
-    return Matching(matrices, weights, contributions, float(aware @ free) / float(norms))
+    similarity = float(aware @ compared) / float(norms)
+    return Matching(matrices, weights, contributions, similarity, kind)
+
+
+def decompose_maxima(context: Sequence[np.ndarray], response: np.ndarray) -> Matching:
+    """Splits the similarity of the form "maxsim": only pairs that are a token's best contribute.
+
+    The cosine C[i, j] of a turn of n tokens and a response of m is counted by 1 / (2 n) where it is
+    the largest of its row, by 1 / (2 m) where it is the largest of its column, and by both where it
+    is both; all by 1 over the number of turns. Of equal cosines the first is the largest.
+
+    Args:
+        context, response: as in `decompose`.
+    """
+    rows = metrics.normalize(response)
+    cosines = [metrics.normalize(turn) @ rows.T for turn in context]
+    weights = mean_weights(np.empty(len(cosines)))
+    contributions = []
+    for weight, matrix in zip(weights, cosines, strict=True):
+        n, m = matrix.shape
+        shares = np.zeros_like(matrix)
+        shares[np.arange(n), matrix.argmax(axis=1)] += 0.5 / n
+        shares[matrix.argmax(axis=0), np.arange(m)] += 0.5 / m
+        contributions.append(weight * shares * matrix)
+    total = sum(float(cells.sum()) for cells in contributions)
+    return Matching(cosines, weights, contributions, total, "maxsim")
 
 
 def top_pairs(matching: Matching, count: int) -> list[Pair]:
@@ -149,11 +189,18 @@ def explain_response(
         Text(turn, text, [tokens[entry] for entry in row])
         for turn, text, row in zip((*context, response), chosen, ids, strict=True)
     ]
-    attention = backend.graph.attention
-    weigh = _attend(attention) if attention else mean_weights
-    matching = decompose([encoded[text] for text in chosen[:-1]], encoded[chosen[-1]], weigh)
+    turns, answer = [encoded[text] for text in chosen[:-1]], encoded[chosen[-1]]
+    matching = _decompose_by(backend.graph.matching, turns, answer)
     scored = float(backend.score([chosen[:-1]], [chosen[-1:]])[0, 0])
     return Explanation(session_id, read[-1], read[:-1], matching, scored)
+
+
+def _decompose_by(form: MatchingForm, context: list[np.ndarray], response: np.ndarray) -> Matching:
+    if form.kind == "maxsim":
+        return decompose_maxima(context, response)
+    weigh = _attend(form.attention) if form.attention else mean_weights
+    residual = float(form.residual.value()) if form.residual else 0.0
+    return decompose(context, response, weigh, form.kind, residual)
 
 
 def _attend(attention: TurnAttention) -> Callable[[np.ndarray], np.ndarray]:

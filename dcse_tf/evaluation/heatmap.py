@@ -38,6 +38,7 @@ def draw_heatmap(explanation: Explanation, name: str) -> bytes:
     matplotlib = require("matplotlib", extra="plots", why="drawing heatmaps")
     figures = require("matplotlib.figure", extra="plots", why="drawing heatmaps")
     matching = explanation.matching
+    what = "cosines of tokens" if (name, matching.kind) == ("matching", "maxsim") else MAPS[name]
     cells = matching.matrices if name == "matching" else matching.contributions
     rows: list[np.ndarray] = []
     labels: list[str] = []
@@ -62,7 +63,7 @@ def draw_heatmap(explanation: Explanation, name: str) -> bytes:
         axes.spines[:].set_visible(False)
         figure.colorbar(image, shrink=min(1.0, 3.0 / height), anchor=(0.0, 1.0))
         figure.suptitle(
-            f"{MAPS[name]}\nresponse: turn {explanation.response.turn} (columns), "
+            f"{what}\nresponse: turn {explanation.response.turn} (columns), "
             f"similarity {matching.similarity:.3f}",
             fontsize=9,
         )

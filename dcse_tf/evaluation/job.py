@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
+from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
@@ -34,6 +35,7 @@ from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, resolve_checkpoint
+from dcse_tf.model.matching_files import has_matching, make_matching_form
 from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.reranker.reranker import Reranker
 
@@ -205,15 +207,19 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
     """The model: a sentence encoder, or a re-ranker, which has no embeddings to be compared.
 
     Raises:
-        InputError: there is none; or a re-ranker is asked for what only embeddings have.
+        InputError: there is none; or a re-ranker is asked for what only embeddings have; or
+            `matching` is given and the model has a matching of its own, or can have none.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
     if not place.exists():  # a package or a name on the hub, which are checkpoints
         folders = [resolve_checkpoint(config.model, "model")]
     if not any(map(is_reranker, folders)):
-        return SentenceEncoder.from_options(config)
-    for name in ("retrieval", "sts", "pooling", "max_sequence_length", "jit_compile"):
+        encoder = SentenceEncoder.from_options(config)
+        if config.matching:
+            _match_by(config.matching, encoder)
+        return encoder
+    for name in ("matching", "retrieval", "sts", "pooling", "max_sequence_length", "jit_compile"):
         if config.is_given(name):
             raise InputError(
                 f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
@@ -225,6 +231,22 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         compute_dtype=config.compute_dtype,
         option="model",
     )
+
+
+def _match_by(kind: str, encoder: SentenceEncoder) -> None:
+    """Gives a checkpoint that was not trained with a matching a form of it."""
+    backend = encoder.backend
+    if not isinstance(backend, GraphBackend) or not backend.match:
+        raise InputError(
+            f"`matching`={kind}: {encoder.name} has no token embeddings; expected a checkpoint"
+        )
+    graph = backend.graph
+    if graph.source and has_matching(graph.source):
+        raise InputError(
+            f"`matching`={kind}: {encoder.name} was trained with a matching of its own, "
+            f"{graph.matching.describe()}; leave `matching` out"
+        )
+    graph.matching = make_matching_form(kind)
 
 
 def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScore]:

@@ -5,6 +5,7 @@ import dataclasses
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import OptionError, Options, option
 
 # Neighbours of a sentence that are compared; of fewer sentences every list of them is the same.
@@ -97,6 +98,12 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
         "their texts. Choose settings on one half (choose), report scores on the other (report).",
         choices=("all", "choose", "report"),
     )
+    matching: str = option(
+        "",
+        "Response selection: the form of the matching, of a checkpoint that was not trained with "
+        "one. Default: the model's own, or else the paper's.",
+        choices=("", *MATCHINGS),
+    )
     output: str = option(
         "",
         "JSON file for the results. Default: print the table only.",
@@ -120,6 +127,10 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             raise OptionError(
                 f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
+            )
+        if self.matching and not (self.response_selection or self.candidates_file):
+            self.refuse(
+                "matching", "has no meaning without `response_selection` or `candidates_file`"
             )
         self._check_candidates()
 

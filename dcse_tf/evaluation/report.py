@@ -238,6 +238,8 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
         names += _OF_RESPONSES
     if first.get("candidates_file") and second.get("candidates_file"):
         names.append("candidates_turns")
+    if len(names) > len(_OF_ALL):
+        names.append("matching")
     return [
         f"`{name}` is not the same: first {first[name]}, second {second[name]}"
         for name in names

@@ -20,6 +20,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.model.matching_files import has_matching
 from dcse_tf.model.merging import read_merge_record
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
@@ -217,6 +218,13 @@ def _describe_encoder(
     }
     if encoder.postprocessing is not None:
         facts["after the pooling"] = encoder.postprocessing.name
+    elif has_matching(source):
+        where = (
+            "the signature match"
+            if config.format == "saved_model"
+            else "not in this format, in which responses are compared by cosine"
+        )
+        facts["matching of responses"] = f"{encoder.matching.describe()}: {where}"
     if record := read_merge_record(source):
         facts |= {f"merged: {what}": text for what, text in record.describe().items()}
     return facts

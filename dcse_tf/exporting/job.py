@@ -77,6 +77,8 @@ def _write_saved_model(
         "pooling": encoder.pooling,
         "sha256": hash_files(source),
     }
+    if encoder.postprocessing is None:
+        settings["matching"] = encoder.matching.kind
     found = write_saved_model(
         folder,
         encoder,

@@ -82,7 +82,7 @@ class ServedEncoder(tf.Module):
             return
         self._encode = encoder.encode_tokens
         dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
-        self._matching = build_matching(dim, encoder.attention)
+        self._matching = build_matching(dim, encoder.matching)
         self.functions[MATCH] = tf.function(
             self._match,
             input_signature=[

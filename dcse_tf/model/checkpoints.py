@@ -261,7 +261,8 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 ENCODER_FOLDER = "encoder"
 # Of a re-ranker, see `dcse_tf.model.reranker_files`.
 RERANKER_FILE = "reranker.json"
-# Of the matching of an encoder, see `dcse_tf.model.dialogue_cse`.
+# Of the matching of an encoder, see `dcse_tf.model.matching_files`.
+MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
@@ -273,6 +274,7 @@ _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
     RERANKER_FILE,
+    MATCHING_FILE,
     ATTENTION_FILE,
     _SETTINGS_FILE,
     *_WEIGHT_FILES,
@@ -369,7 +371,7 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    names = (*_TOKENIZER_FILES, RERANKER_FILE)
+    names = (*_TOKENIZER_FILES, RERANKER_FILE, MATCHING_FILE)
     paths = [folder / name for name in names if (folder / name).is_file()]
     return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 

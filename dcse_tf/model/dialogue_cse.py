@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import keras
-import safetensors
 from keras import ops
 
-from dcse_tf.errors import InputError
-from dcse_tf.model.bert import TokenCentering, initialize_weights
-from dcse_tf.model.checkpoints import ATTENTION_FILE, write_tensor_file
+from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.layout import (
     Layout,
     build_table_encoder,
@@ -23,57 +19,28 @@ from dcse_tf.model.layout import (
 )
 from dcse_tf.model.losses import Distillation, NTXent
 from dcse_tf.model.matching import (
-    AttentiveGramSimilarity,
     AttentiveTurnAggregation,
     CosineSimilarity,
-    GramSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
-    MeanCosineSimilarity,
     TurnAggregation,
-    TurnAttention,
 )
+from dcse_tf.model.matching_files import PAPER, MatchingForm
+from dcse_tf.model.matching_forms import ContextAggregation, LateInteraction, ResidualRefinement
 from dcse_tf.model.neighbours import contrast_neighbours, neighbour_inputs
+from dcse_tf.model.pair_similarity import (
+    ContextGramSimilarity,
+    GramSimilarity,
+    MaxSimSimilarity,
+    MeanCosineSimilarity,
+    PairSimilarity,
+    ResidualGramSimilarity,
+)
 from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
 from dcse_tf.model.start import StartObjective, ask_start
 
 if TYPE_CHECKING:
     import keras_hub
-
-
-def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
-    """A `TurnAttention` with weights that (seed, position) gives."""
-    attention = TurnAttention(kind, dtype="float32", name="turn_attention")
-    attention.build((None, dim))
-    initialize_weights(attention.trainable_variables, seed)
-    return attention
-
-
-def write_turn_attention(folder: pathlib.Path, attention: TurnAttention) -> None:
-    """Writes kind and weights into an encoder's folder."""
-    tensors = {variable.path: variable.numpy() for variable in attention.variables}
-    settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
-    write_tensor_file(folder / ATTENTION_FILE, tensors, settings)
-
-
-def read_turn_attention(folder: pathlib.Path) -> TurnAttention | None:
-    """The turns' weights of an encoder's folder; None where each turn counts the same.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    path = folder / ATTENTION_FILE
-    if not path.is_file():
-        return None
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            settings = file.metadata()
-            attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
-            for variable in attention.variables:
-                variable.assign(file.get_tensor(variable.path))
-    except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: expected the weights of a turn attention: {error}") from error
-    return attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +49,7 @@ class Objective:
 
     Attributes:
         temperature: of the loss (equation 8).
-        attention: weights of the turns (I1); None for their mean (I2).
+        matching: the form of the matching.
         cosine_weight: share of the plain cosine's loss in the loss, the rest being the matching
             similarity's; from 0, the paper's, to 1, nothing else. Not in the paper between them.
         distillation_weight: share in the loss of what a teacher says of given candidates, the rest
@@ -98,7 +65,7 @@ class Objective:
     """
 
     temperature: float
-    attention: TurnAttention | None = None
+    matching: MatchingForm = PAPER
     cosine_weight: float = 0.0
     distillation_weight: float = 0.0
     teacher_temperature: float = 1.0
@@ -108,12 +75,14 @@ class Objective:
     neighbour_weight: float = 0.0
 
 
-def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
-    """The similarity of contexts and candidates (section 4.2 to 4.4), from encoded utterances.
+def build_matching(dim: int, form: MatchingForm = PAPER) -> keras.Model:
+    """The similarity of contexts and candidates, from encoded utterances, as it is printed.
+
+    The paper's is sections 4.2 to 4.4; the others' equations are in docs/matching.md.
 
     Args:
         dim: width of the token embeddings.
-        attention: as in `Objective`.
+        form: of the matching.
 
     Returns:
         A functional model from
@@ -122,8 +91,7 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
             context_index: int32 `[batch, turns]` and candidate_index: int32
                 `[batch, candidates]`, both into the table;
             turn_mask: bool `[batch, turns]`, True = real turn;
-        to the cosine of each candidate's context-aware and context-free embeddings, float32
-        `[batch, candidates]`.
+        to the similarity of each context and candidate, float32 `[batch, candidates]`.
     """
     token_embeddings = keras.Input((None, dim), name="token_embeddings")
     padding_mask = keras.Input((None,), dtype="bool", name="padding_mask")
@@ -133,22 +101,15 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
 
     context = ops.take(token_embeddings, context_index, axis=0)
     candidates = ops.take(token_embeddings, candidate_index, axis=0)
-    context_padding_mask = ops.take(padding_mask, context_index, axis=0)
-    candidate_padding_mask = ops.take(padding_mask, candidate_index, axis=0)
-
-    refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
-        context, candidates, context_padding_mask, candidate_padding_mask
+    masks = (
+        ops.take(padding_mask, context_index, axis=0),
+        ops.take(padding_mask, candidate_index, axis=0),
     )
-    aggregation = (
-        AttentiveTurnAggregation(attention, dtype="float32", name="turn_aggregation")
-        if attention
-        else TurnAggregation(dtype="float32", name="turn_aggregation")
-    )
-    context_aware = aggregation(refined, context_padding_mask, turn_mask)
-    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(
-        candidates, candidate_padding_mask
-    )
-    similarity = CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
+    if form.kind == "maxsim":
+        late_interaction = LateInteraction(dtype="float32", name="late_interaction")
+        similarity = late_interaction(context, candidates, *masks, turn_mask)
+    else:
+        similarity = _match(form, context, candidates, *masks, turn_mask)
     inputs = {
         "token_embeddings": token_embeddings,
         "padding_mask": padding_mask,
@@ -159,6 +120,61 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
     return keras.Model(inputs, similarity, name="matching")
 
 
+def _match(
+    form: MatchingForm,
+    context: keras.KerasTensor,
+    candidates: keras.KerasTensor,
+    context_padding_mask: keras.KerasTensor,
+    candidate_padding_mask: keras.KerasTensor,
+    turn_mask: keras.KerasTensor,
+) -> keras.KerasTensor:
+    """The cosine of the context-aware embedding and what the form compares it with.
+
+    Args:
+        form: any but maxsim.
+        context: float `[batch, turns, context_tokens, dim]`.
+        candidates: float `[batch, candidates, tokens, dim]`.
+        context_padding_mask, candidate_padding_mask, turn_mask: bool, of these, True = real.
+    """
+    refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
+        context, candidates, context_padding_mask, candidate_padding_mask
+    )
+    if form.residual:
+        refined = ResidualRefinement(form.residual, dtype="float32", name="residual")(
+            refined, context, context_padding_mask
+        )
+    if form.kind == "context":
+        aggregation = ContextAggregation(form.attention, dtype="float32", name="turn_aggregation")
+        pair = aggregation(refined, context, context_padding_mask, turn_mask)
+        return CosineSimilarity(dtype="float32", name="similarity")(*pair)
+    aggregation = (
+        AttentiveTurnAggregation(form.attention, dtype="float32", name="turn_aggregation")
+        if form.attention
+        else TurnAggregation(dtype="float32", name="turn_aggregation")
+    )
+    context_aware = aggregation(refined, context_padding_mask, turn_mask)
+    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(
+        candidates, candidate_padding_mask
+    )
+    return CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
+
+
+def build_pair_similarity(form: MatchingForm, **settings: str) -> PairSimilarity:
+    """The layer that computes `build_matching`'s similarity for all pairs of a table.
+
+    Args:
+        form: of the matching.
+        settings: the layer's dtype and name.
+    """
+    if form.kind == "maxsim":
+        return MaxSimSimilarity(**settings)
+    if form.kind == "context":
+        return ContextGramSimilarity(form.attention, **settings)
+    if form.residual:
+        return ResidualGramSimilarity(form.residual, attention=form.attention, **settings)
+    return GramSimilarity(form.attention, **settings)
+
+
 def build_dialogue_cse(
     backbone: keras_hub.models.BertBackbone,
     layout: Layout,
@@ -167,8 +183,8 @@ def build_dialogue_cse(
 ) -> keras.Model:
     """The training model: a batch as `dcse_tf.data.batch` makes it, to similarities and losses.
 
-    The similarity is that of `build_matching`, by its shorter way (`GramSimilarity`), or with a
-    cosine weight of 1 the plain cosine.
+    The similarity is that of `build_matching` by a shorter way (`build_pair_similarity`); with a
+    cosine weight of 1 it is the plain cosine.
 
     Args:
         backbone: the BERT.
@@ -268,14 +284,8 @@ def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]
     share = objective.cosine_weight
     layers: list[tuple[float, keras.layers.Layer]] = []
     if share < 1.0:
-        layers.append(
-            (
-                1.0 - share,
-                AttentiveGramSimilarity(objective.attention, dtype="float32", name="similarity")
-                if objective.attention
-                else GramSimilarity(dtype="float32", name="similarity"),
-            )
-        )
+        matching = build_pair_similarity(objective.matching, dtype="float32", name="similarity")
+        layers.append((1.0 - share, matching))
     if share > 0.0:
         cosine = (
             ProjectedCosineSimilarity(*objective.heads, dtype="float32", name="cosine")

@@ -48,6 +48,11 @@ def inverse_root(squares):
     return ops.rsqrt(ops.maximum(squares, ops.full((), 1e-24, squares.dtype)))
 
 
+def unit(vectors):
+    """Float `[..., dim]` scaled to length 1; a zero vector stays zero."""
+    return vectors * inverse_root(ops.sum(vectors * vectors, axis=-1, keepdims=True))
+
+
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class CosineSimilarity(keras.layers.Layer):
     """Cosine along the last axis; a zero vector has cosine 0 with everything.
@@ -182,16 +187,17 @@ class WithTurnAttention(keras.layers.Layer):
     """A layer that turns are weighed in.
 
     Args:
-        attention: gives the weights, a `TurnAttention`; it may be another layer's too.
+        attention: gives the weights, a `TurnAttention`; it may be another layer's too. None where
+            each turn counts the same.
     """
 
-    def __init__(self, attention, **kwargs):
+    def __init__(self, attention=None, **kwargs):
         super().__init__(**kwargs)
         self.attention = attention
 
     def build_attention(self, dim):
         """Makes the attention's weights, unless another layer has."""
-        if not self.attention.built:
+        if self.attention is not None and not self.attention.built:
             self.attention.build((None, dim))
 
     def get_config(self):
@@ -201,7 +207,7 @@ class WithTurnAttention(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         attention = keras.saving.deserialize_keras_object(config.pop("attention"))
-        return cls(attention, **config)
+        return cls(attention=attention, **config)
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -248,110 +254,3 @@ class TurnAggregation(keras.layers.Layer):
     def compute_output_shape(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
         batch, candidates, _, _, dim = refined_shape
         return (batch, candidates, dim)
-
-
-class PairSimilarity(keras.layers.Layer):
-    """Scores every row's context with every utterance of a table.
-
-    `call` takes
-        token_embeddings: float `[utterances, tokens, dim]`, the encoded table;
-        padding_mask: bool `[utterances, tokens]`, True = real token;
-        context_index: int32 `[batch, turns]` into the table;
-        turn_mask: bool `[batch, turns]`, True = real turn;
-    and gives float `[batch, utterances]`.
-    """
-
-    def compute_output_shape(
-        self,
-        token_embeddings_shape,
-        padding_mask_shape,
-        context_index_shape,
-        turn_mask_shape,
-    ):
-        return (context_index_shape[0], token_embeddings_shape[0])
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class GramSimilarity(PairSimilarity):
-    """The cosine of R_tilde (equations 3, 4, 7) and the pooled R for every pair, exactly.
-
-    The mean over a turn's tokens is linear, so with ubar_i the mean of U_i and c the mean of the
-    turns' ubar_i, R_tilde pools to c R^T R / sqrt(d), and the cosine leaves the scale out. With
-    s_t = c . h_t for the candidate's tokens h_t, rbar their mean, g_t = h_t . rbar and
-    K = H H^T:
-
-        similarity = sum_t s_t g_t / (sqrt(s K s^T) |rbar|)
-
-    Neither M nor R_hat exists: a pair costs tokens^2 where the layers of the equations pay
-    turns x tokens^2 x 4 dim, and memory grows as contexts x tokens of the table. Utterances that
-    no row asks for are scored too: that is less than a hundredth of encoding them.
-    """
-
-    def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
-        tokens = zero_padding(token_embeddings, padding_mask)
-        means = masked_mean(tokens, padding_mask)
-        # [utterances, batch, tokens] keeps every product a plain batched one.
-        scores = self._score_tokens(tokens, means, context_index, turn_mask)
-        toward = ops.einsum("ntd,nd->nt", tokens, means)
-        gram = ops.einsum("ntd,nud->ntu", tokens, tokens)
-        numerator = ops.einsum("nbt,nt->nb", scores, toward)
-        refined = ops.sum(ops.einsum("nbt,ntu->nbu", scores, gram) * scores, axis=-1)
-        squares = refined * ops.sum(means * means, axis=-1, keepdims=True)
-        return ops.transpose(numerator * inverse_root(squares))
-
-    def _score_tokens(self, tokens, means, context_index, turn_mask):
-        """s_t of every context and token, float `[utterances, batch, tokens]`, 0 at padding.
-
-        Args:
-            tokens: float `[utterances, tokens, dim]`, 0 at padding.
-            means: float `[utterances, dim]`, of the real tokens.
-            context_index, turn_mask: as in `call`.
-        """
-        context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
-        return ops.einsum("bd,ntd->nbt", context, tokens)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class AttentiveGramSimilarity(WithTurnAttention, GramSimilarity):
-    """`GramSimilarity` with weighted turns (equations 3 to 6), exactly.
-
-    What a turn u sees of a response r, pooled: ubar R^T R / sqrt(d), depends only on the two texts,
-    so the attention's network runs once for every pair of the table. With the weights of a row's
-    turns the score of a token is s_t = sum_i alpha_i ubar_i . h_t, and the rest is as without.
-    Memory grows as utterances^2 x dim and contexts x turns x tokens of the table.
-
-    Args:
-        attention: gives the weights, a `TurnAttention`.
-    """
-
-    def build(self, token_embeddings_shape, *shapes):
-        self.build_attention(token_embeddings_shape[-1])
-
-    def _score_tokens(self, tokens, means, context_index, turn_mask):
-        scale = float(tokens.shape[-1]) ** -0.5
-        # [utterances as responses, utterances as turns, tokens of the response]
-        of_turns = ops.einsum("ud,ntd->nut", means, tokens)
-        refined = ops.einsum("nut,ntd->nud", of_turns, tokens) * scale
-        turn_scores = ops.take(self.attention.score(refined), context_index, axis=1)
-        weights = self.attention.weigh(turn_scores, turn_mask)
-        of_context = ops.take(of_turns, context_index, axis=1)
-        return ops.einsum("nbi,nbit->nbt", weights, of_context)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class MeanCosineSimilarity(PairSimilarity):
-    """Cosine of the mean of a context's sentence embeddings and an utterance's, for all pairs.
-
-    Not in the paper: the ablation of its matching.
-    """
-
-    def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
-        means = masked_mean(token_embeddings, padding_mask)
-        context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
-        return ops.matmul(_unit(context), ops.transpose(_unit(means)))
-
-
-def _unit(vectors):
-    return vectors * inverse_root(ops.sum(vectors * vectors, axis=-1, keepdims=True))

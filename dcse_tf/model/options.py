@@ -4,6 +4,9 @@ import dataclasses
 
 from dcse_tf.options import Options, option
 
+# Forms of the matching, see `dcse_tf.model.matching_files.MatchingForm`; the first is the paper's.
+MATCHINGS = ("paper", "residual", "context", "maxsim")
+
 
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions(Options):

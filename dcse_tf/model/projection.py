@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.matching import PairSimilarity, inverse_root, masked_mean
+from dcse_tf.model.matching import inverse_root, masked_mean
+from dcse_tf.model.pair_similarity import PairSimilarity
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")

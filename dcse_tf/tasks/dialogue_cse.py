@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Self
 
+from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
@@ -35,6 +36,14 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
     best_metric: str = redefault(TrainOptions, "best_metric", "dev/matching_r1")
 
+    matching: str = option(
+        "paper",
+        "What is compared with what. paper: the response with what the context sees of it, M R "
+        "(equations 3 and 4); residual: with lambda U + M R, lambda learnt; context: M R with the "
+        "context; maxsim: each token with the one most like it in the other text, both ways. "
+        "docs/matching.md says what each keeps of the context.",
+        choices=MATCHINGS,
+    )
     aggregation: str = option(
         "mean",
         "How turns are put together. mean: every turn counts the same (the paper's I2); "
@@ -138,8 +147,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
                 self.refuse(name, "has no meaning without `neighbours_dir`")
         if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
             self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
-        if self.aggregation != "mean" and self.cosine_weight == 1.0:
-            self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
+        for name in ("matching", "aggregation"):
+            if self.is_given(name) and self.cosine_weight == 1.0:
+                self.refuse(name, "with `cosine_weight`=1 there is no matching")
+        if self.aggregation != "mean" and self.matching == "maxsim":
+            self.refuse("aggregation", "with `matching`=maxsim each turn counts the same")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.distillation_weight:
@@ -199,19 +211,22 @@ def read_neighbours(options: DialogueCseOptions, corpus: "Manifest") -> "Corpus"
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
-    from dcse_tf.model.dialogue_cse import build_turn_attention
+    from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
     from dcse_tf.tasks.shared import build_centering
 
     parts = build_centering(options, dim)
-    if options.aggregation == "mean":
+    if options.cosine_weight == 1.0:
         return parts
-    attention = build_turn_attention(options.aggregation, dim, options.seed + 2)
-    return dataclasses.replace(parts, attention=attention)
+    attention = None
+    if options.aggregation != "mean":
+        attention = build_turn_attention(options.aggregation, dim, options.seed + 2)
+    return dataclasses.replace(parts, matching=make_matching_form(options.matching, attention))
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     from dcse_tf.model import bert
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.model.matching_files import PAPER
     from dcse_tf.model.projection import build_heads
     from dcse_tf.model.start import StartObjective
     from dcse_tf.tasks.shared import make_layout
@@ -227,7 +242,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         heads = build_heads(dim, width, rate, options.seed + 3)
     objective = Objective(
         options.temperature,
-        parts.attention,
+        parts.matching or PAPER,
         options.cosine_weight,
         options.distillation_weight,
         options.teacher_temperature,

@@ -20,8 +20,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints, masked_lm
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
-from dcse_tf.model.dialogue_cse import write_turn_attention
 from dcse_tf.model.layout import Layout, count_cells
+from dcse_tf.model.matching_files import write_matching
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
 from dcse_tf.model.tokenizer import END_OF_TURN, SPECIAL_TOKENS, Vocabulary, write_vocabulary
 from dcse_tf.model.vectors import fold_case, read_word_vectors
@@ -183,8 +183,8 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
     parts = setup.parts
     mean = parts.centering.mean().numpy() if parts.centering else None
     bert.save_backbone(folder, setup.backbone, read_base_config(setup), mean)
-    if parts.attention:
-        write_turn_attention(folder, parts.attention)
+    if parts.matching:
+        write_matching(folder, parts.matching)
     write_tokenization(setup, folder)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dcse_tf.data.manifest import Manifest, Split
     from dcse_tf.model.bert import TokenCentering
-    from dcse_tf.model.matching import TurnAttention
+    from dcse_tf.model.matching_files import MatchingForm
     from dcse_tf.model.tokenizer import Vocabulary
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -42,11 +42,11 @@ class EncoderParts:
 
     Attributes:
         centering: of the token embeddings.
-        attention: weights of the turns of a context; None where each counts the same.
+        matching: the form of its matching; None where it learns none.
     """
 
     centering: "TokenCentering | None" = None
-    attention: "TurnAttention | None" = None
+    matching: "MatchingForm | None" = None
 
 
 @dataclasses.dataclass(frozen=True)

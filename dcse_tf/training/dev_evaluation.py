@@ -14,6 +14,7 @@ from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.names import RERANKER, RETRIEVAL, STS, rank_scores
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.model.matching_files import PAPER
 from dcse_tf.model.pairs import make_rule
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
@@ -97,7 +98,7 @@ class DevEvaluation:
             setup.vocabulary,
             setup.manifest.max_sequence_length,
             pooling="mean",
-            attention=setup.parts.attention,
+            matching=setup.parts.matching or PAPER,
         )
         backend = GraphBackend(graph)
         self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)

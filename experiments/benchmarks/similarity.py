@@ -1,6 +1,7 @@
-"""The similarity of all pairs of a batch: Gram matrices against the layers of the equations.
+"""The similarity of all pairs of a batch: the short way against the layers of the equations.
 
-    python experiments/benchmarks/similarity.py
+    python experiments/benchmarks/similarity.py                     # by Gram matrices
+    python experiments/benchmarks/similarity.py --matching=maxsim   # another form of the matching
 
 As many candidates as contexts, 6 turns, utterances of 4 to 36 tokens, 384 wide; values and
 gradients. The direct layers take the rows a few at a time: all at once would need tens of GB.
@@ -19,8 +20,9 @@ import measure
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.matching import GramSimilarity
+from dcse_tf.model.dialogue_cse import build_matching, build_pair_similarity
+from dcse_tf.model.matching_files import MatchingForm, make_matching_form
+from dcse_tf.model.options import MATCHINGS
 
 TURNS, LONGEST, DIM, ROWS = 6, 36, 384, 2
 # float32; the values are cosines, the gradients sums over all rows.
@@ -34,11 +36,12 @@ class Pairs:
 
     Args:
         contexts: how many; as many candidates.
+        form: of the matching.
     """
 
-    def __init__(self, contexts: int):
+    def __init__(self, contexts: int, form: MatchingForm):
         rng = np.random.default_rng(0)
-        self.contexts = contexts
+        self.contexts, self.form = contexts, form
         self.table = tf.constant(rng.normal(size=(contexts, LONGEST, DIM)), tf.float32)
         self.mask = tf.sequence_mask(rng.integers(4, LONGEST + 1, contexts), LONGEST)
         self.index = tf.constant(rng.integers(0, contexts, (contexts, TURNS)), tf.int32)
@@ -52,9 +55,9 @@ class Pairs:
             total = tf.reduce_sum(values * weights)
         return values, tf.convert_to_tensor(tape.gradient(total, self.table))
 
-    def gram(self) -> Run:
+    def short(self) -> Run:
         """The short way: similarities `[contexts, contexts]` and the table's gradient."""
-        layer = GramSimilarity()
+        layer = build_pair_similarity(self.form, dtype="float32")
         return tf.function(
             lambda: self._differentiate(
                 lambda: layer(self.table, self.mask, self.index, self.turn_mask), self.weights
@@ -62,8 +65,8 @@ class Pairs:
         )
 
     def direct(self) -> Run:
-        """The same by the layers of equations 3 to 7."""
-        matching = build_matching(DIM)
+        """The same by the layers of the equations."""
+        matching = build_matching(DIM, self.form)
 
         @tf.function
         def run_rows(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -102,14 +105,15 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--contexts", type=measure.at_least_one, default=256, help="default: %(default)s"
     )
+    parser.add_argument("--matching", choices=MATCHINGS, default="paper")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    contexts, pairs = args.contexts, Pairs(args.contexts)
-    runs = {"direct": pairs.direct(), "gram": pairs.gram()}
-    check_equal(runs["gram"], runs["direct"])
+    contexts, pairs = args.contexts, Pairs(args.contexts, make_matching_form(args.matching))
+    runs = {"direct": pairs.direct(), "short": pairs.short()}
+    check_equal(runs["short"], runs["direct"])
     cases = [
         measure.Case(
             name, "pairs", measure.timed(lambda run=run: run()[0].numpy(), pairs=contexts**2)
