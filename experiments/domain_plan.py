@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 
 from corpus_plan import CorpusPlanner, Dialogues
-from domain_rows import DomainRow
+from domain_rows import PARTS, DomainRow
 from domain_settings import DomainSettings, RetrievalFile
 from plan import ENCODER, LAST
 from runner import WORK, Run
@@ -69,19 +69,54 @@ class _Planner(CorpusPlanner):
         """The training of a row."""
         settings, data = self._settings, self._add_data()
         start, needs = self.add_original(settings.encoder)
-        name = self._name("rows", row, seed, "train")
+        name = self._name("rows", row, seed, "train", "mine")
+        needs = [*needs, data]
+        pairs = []
+        if row.mine:
+            needs.append(self._add_neighbours(row, start))
+            pairs = [f"--neighbours_dir={WORK}/{needs[-1]}/pairs"]
         flags = [
             f"--steps={settings.steps}",
             *LAST,
             *(() if settings.encoder else _MADE),
             *settings.train_flags,
             *row.train,
+            *pairs,
             f"--encoder={start}",
             f"--data_dir={WORK}/{data}/data",
             f"--run_dir={WORK}/{name}/model",
             f"--seed={seed}",
         ]
-        return self.add_run(name, "train", flags, ENCODER, [*needs, data])
+        return self.add_run(name, "train", flags, ENCODER, needs)
+
+    def _add_neighbours(self, row: DomainRow, start: str) -> str:
+        """The pairs of neighbours by the start, the same whatever the seed."""
+        data = self._add_data()
+        name = self._name("neighbours", dataclasses.replace(row, train=()), 0, "mine")
+        flags = [
+            *row.mine,
+            f"--encoder={start}",
+            f"--data_dir={WORK}/{data}/data",
+            f"--output_dir={WORK}/{name}/pairs",
+        ]
+        needs = [*self.add_original(self._settings.encoder)[1], data]
+        return self.add_run(name, "mine_neighbours", flags, "pairs/manifest.json", needs)
+
+    def _add_merged(self, row: DomainRow, seed: int, trained: str) -> str:
+        """What was trained, averaged with the start."""
+        start, needs = self.add_original(self._settings.encoder)
+        name = self._name("merged", row, seed, "train", "mine", "merge")
+        flags = [
+            *row.merge,
+            f"--start={start}",
+            f"--trained={WORK}/{trained}/model",
+            f"--output_dir={WORK}/{name}/model",
+        ]
+        needs = [*needs, trained]
+        if {"--center", "--share=auto"} & set(row.merge):
+            needs.append(self._add_data())
+            flags.append(f"--data_dir={WORK}/{needs[-1]}/data")
+        return self.add_run(name, "merge", flags, "model/merge.json", needs)
 
     def add_retrieval(self, row: DomainRow, seed: int) -> str:
         """The scores of a row on all sets, of a half."""
@@ -108,7 +143,7 @@ class _Planner(CorpusPlanner):
         self, kind: str, row: DomainRow, seed: int, flags: list[str], needs: list[str]
     ) -> str:
         model, made = self._add_model(row, seed)
-        name = self._name(f"{kind}/{self._settings.half}", row, seed, "train", "fit", "evaluate")
+        name = self._name(f"{kind}/{self._settings.half}", row, seed, *PARTS)
         flags = [
             f"--model={model}",
             _READ,
@@ -123,9 +158,11 @@ class _Planner(CorpusPlanner):
         model, needs = self.add_original(self._settings.encoder)
         if row.train:
             needs = [self.add_training(row, seed)]
+            if row.merge:
+                needs = [self._add_merged(row, seed, needs[0])]
             model = f"{WORK}/{needs[0]}/model"
         if row.fit:
-            data, name = self._add_data(), self._name("fitted", row, seed, "train", "fit")
+            data, name = self._add_data(), self._name("fitted", row, seed, *PARTS[:-1])
             flags = [
                 *row.fit,
                 f"--encoder={model}",

@@ -6,6 +6,9 @@ import shlex
 
 from settings import SettingsError
 
+# The jobs whose flags a row has.
+PARTS = ("train", "mine", "merge", "fit", "evaluate")
+
 
 @dataclasses.dataclass(frozen=True)
 class DomainRow:
@@ -15,6 +18,8 @@ class DomainRow:
         name: for folders and --rows.
         title: for tables.
         train: flags of `train`; empty where nothing is trained.
+        mine: flags of `mine_neighbours`, whose pairs are trained on too; empty for no pairs.
+        merge: flags of `merge`, of the start and what was trained; empty where nothing is.
         fit: flags of `fit_baseline`, on what was trained or on the start; empty where nothing is.
         evaluate: flags of `evaluate`. Rows that differ in these alone share their model.
     """
@@ -22,6 +27,8 @@ class DomainRow:
     name: str
     title: str
     train: tuple[str, ...] = ()
+    mine: tuple[str, ...] = ()
+    merge: tuple[str, ...] = ()
     fit: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
 
@@ -39,22 +46,46 @@ RECOMMENDED = DomainRow("recommended", "recommended", ("--preset=recommended",))
 # The rows that others are compared with: what costs no training.
 BASES = (START, START_CENTRED)
 
+
+def _pull(name: str, *flags: str, **more: tuple[str, ...]) -> DomainRow:
+    """The recommended preset with a lever."""
+    return DomainRow(name, name.replace("_", " "), (*RECOMMENDED.train, *flags), **more)
+
+
+_MINE = ("--keep_share=0.25",)
+_MERGE = ("--share=0.5",)
+_LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
+# Each alone, and all but the heads together.
+LEVERS = (
+    _pull("merged", merge=_MERGE),
+    _pull("both_directions", _LEVERS[0]),
+    _pull("false_negatives_masked", _LEVERS[1]),
+    _pull("anchored", _LEVERS[2]),
+    _pull("neighbours", mine=_MINE),
+    _pull("projection_heads", "--projection_dim=128"),
+    _pull("residual_matching", "--matching=residual"),
+    _pull("context_matching", "--matching=context"),
+    _pull("levers_together", *_LEVERS, mine=_MINE),
+    _pull("levers_together_merged", *_LEVERS, mine=_MINE, merge=_MERGE),
+)
+
 ROWS = (
     *BASES,
     RECOMMENDED,
-    DomainRow("recommended_centred", "recommended, centred", RECOMMENDED.train, _CENTRED),
+    DomainRow("recommended_centred", "recommended, centred", RECOMMENDED.train, fit=_CENTRED),
+    *LEVERS,
     DomainRow("cosine", "plain cosine", ("--preset=cosine",)),
     DomainRow("dse", "DSE", ("--preset=dse",)),
     DomainRow("simcse", "SimCSE", ("--preset=simcse",)),
     DomainRow("dialogue_cse_i2", "DialogueCSE I2", ("--preset=dialogue_cse",)),
 )
 
-_PARTS = ("train", "fit", "evaluate")
 NAME = re.compile(r"\w[\w.-]*")
 
 
 def parse_row(text: str) -> DomainRow:
-    """A row of --row: NAME=FLAGS of `train`; what follows "fit:" and "evaluate:" is of these jobs.
+    """A row of --row: NAME=FLAGS of `train`; what follows "mine:", "merge:", "fit:" and "evaluate:"
+    is of these jobs.
 
     Raises:
         SettingsError: it is not of this form.
@@ -62,11 +93,11 @@ def parse_row(text: str) -> DomainRow:
     name, _, words = text.partition("=")
     if not NAME.fullmatch(name):
         raise SettingsError(f"--row={text}: expected NAME=FLAGS, a name of letters and digits")
-    flags: dict[str, list[str]] = {part: [] for part in _PARTS}
+    flags: dict[str, list[str]] = {part: [] for part in PARTS}
     part = "train"
     try:
         for word in shlex.split(words):
-            if word.removesuffix(":") in _PARTS and word.endswith(":"):
+            if word.removesuffix(":") in PARTS and word.endswith(":"):
                 part = word.removesuffix(":")
             elif word.startswith("--"):
                 flags[part].append(word)
@@ -76,4 +107,4 @@ def parse_row(text: str) -> DomainRow:
         raise SettingsError(f"--row={text}: {error}") from error
     if not any(flags.values()):
         raise SettingsError(f"--row={text}: expected flags; without any it is the start")
-    return DomainRow(name, name, *(tuple(flags[part]) for part in _PARTS))
+    return DomainRow(name, name, *(tuple(flags[part]) for part in PARTS))

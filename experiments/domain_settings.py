@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 
-from domain_rows import NAME, ROWS, DomainRow, parse_row
+from domain_rows import LEVERS, NAME, ROWS, DomainRow, parse_row
 from settings import SettingsError, check_numbers, read_files, read_source
 
 from dcse_tf.data.formats import FORMATS
@@ -106,8 +106,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "language modelling",
     )
     add("--mlm_steps", type=int, default=3000, help="of that start")
-    names = [row.name for row in ROWS]
-    add("--rows", nargs="+", choices=names, default=names, help="these only, besides --row")
+    add(
+        "--rows",
+        nargs="+",
+        choices=[row.name for row in ROWS],
+        default=[row.name for row in ROWS if row not in LEVERS],
+        help="these, besides --row; default: all but the levers",
+    )
     add(
         "--row",
         action="append",

@@ -83,6 +83,38 @@ def test_a_row_is_trained_once_a_seed_and_the_start_is_scored_once(files):
     assert counts == {"start": 1, "start_centred": 1, "cosine": 2}
 
 
+def test_pairs_are_mined_once_and_a_merge_is_of_the_start_and_what_was_trained(files):
+    names = ["recommended", "merged", "neighbours", "levers_together", "levers_together_merged"]
+    found = plan_of(*files, "--rows", *names, "--seeds", "0", "1")
+    runs = found.runs
+    assert [name for name in runs if name.startswith("neighbours/")] == [
+        "neighbours/shop/neighbours"
+    ]
+    assert [name for name in runs if name.startswith("rows/") and name.endswith("seed1")] == [
+        f"rows/shop/{name}-seed1" for name in ("recommended", "neighbours", "levers_together")
+    ]
+    pairs = "{work}/neighbours/shop/neighbours/pairs"
+    for name in ("neighbours", "levers_together"):
+        assert given(runs[f"rows/shop/{name}-seed1"].command)["neighbours_dir"] == pairs
+    assert "neighbours_dir" not in given(runs["rows/shop/recommended-seed0"].command)
+    merged = given(runs["merged/shop/merged-seed1"].command)
+    assert merged["start"] == given(runs["rows/shop/recommended-seed1"].command)["encoder"]
+    assert merged["trained"] == "{work}/rows/shop/recommended-seed1/model"
+    assert "data_dir" not in merged
+    scored = given(runs["retrieval/report/shop/merged-seed1"].command)
+    assert scored["model"] == "{work}/merged/shop/merged-seed1/model"
+
+
+def test_a_row_of_ones_own_may_mine_and_merge_on_the_corpus(files):
+    row = "own=--preset=cosine mine: --neighbours=3 merge: --share=auto fit: --kind=centering"
+    runs = plan_of(*files, "--rows", "start", "--seeds", "0", "--row", row).runs
+    assert given(runs["neighbours/shop/own"].command)["neighbours"] == "3"
+    merged = given(runs["merged/shop/own-seed0"].command)
+    assert (merged["share"], merged["data_dir"]) == ("auto", "{work}/data/shop/data")
+    fitted = given(runs["fitted/shop/own-seed0"].command)
+    assert fitted["encoder"] == "{work}/merged/shop/own-seed0/model"
+
+
 def test_rows_with_equal_flags_share_what_these_make(files):
     rows = ["--row", "same=--preset=cosine", "--row", "cls=--preset=cosine evaluate: --pooling=cls"]
     rows += ["--row", "flat=--preset=cosine fit: --kind=whitening --dimensions=9"]

@@ -166,8 +166,8 @@ def test_bad_rows_are_skipped_and_counted_over_all_tables(tmp_path):
         ("text,intent\n退款,a\n".encode("gb18030"), "not UTF-8"),
         (b"te\xffxt,intent\nyes,a\n", "not UTF-8"),
         (TABLE * 2000 + b"\xe4\xbd", "not UTF-8"),  # half of a character at the end
-        (b'text,intent\nyes,a\n"no,b\nmaybe,c\n', "not csv: unexpected end of data"),
-        (b'text,intent\n"yes"!,a\n', "not csv: ',' expected"),
+        (b'text,intent\nyes,a\n"no,b\nmaybe,c\n', "not CSV: unexpected end of data"),
+        (b'text,intent\n"yes"!,a\n', "not CSV: ',' expected"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_by_name(tmp_path, content, message):
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_table_is_refused_by_name(tmp_path, content, message):
 
 def test_an_open_quote_is_named_by_the_last_line(tmp_path):
     path = write(tmp_path, b'text,intent\nyes,a\n"no,b\nmaybe,c\n')
-    with pytest.raises(InputError, match=f"{path}:4: not csv"):
+    with pytest.raises(InputError, match=f"{path}:4: not CSV"):
         read(path)
 
 

@@ -17,7 +17,12 @@ from dcse_tf.model import bert
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.layout import Layout, lay_out
-from dcse_tf.model.start import CandidateSimilarity, FalseNegativeMask, StartObjective
+from dcse_tf.model.start import (
+    CandidateSimilarity,
+    FalseNegativeMask,
+    StartObjective,
+    mask_neighbours,
+)
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
@@ -131,6 +136,28 @@ def test_the_start_masks_negatives_and_holds_similarities(layout):
         counts.append(1 - sum(kept[1:]) / len(kept[1:]))
     np.testing.assert_allclose(outputs["left_out"], counts, atol=1e-6)
     assert 0 < sum(counts) < 3
+
+
+def test_texts_that_mean_the_same_are_no_negatives_of_neighbours():
+    backbone, batch = build_backbone(), make_batch()
+    table = build_bert_encoder(backbone)({k: batch[k] for k in ("token_ids", "padding_mask")})
+    tokens, places, rows = embed(backbone), [6, 2, 5, 3], [[0, 1], [1, 0], [2, 3], [3, 2]]
+    mask = [[False, False, True, True]] * 2 + [[True, True, False, False]] * 2
+    cosines = [
+        [reference.plain_cosine([tokens[places[own]]], tokens[place]) for place in places]
+        for own, _ in rows
+    ]
+    limit = float(np.median([cosines[row][text] for row in range(4) for text in range(4)
+                             if mask[row][text]]))  # fmt: skip
+    pairs = {
+        "neighbour_index": tf.constant(places)[:, None],
+        "neighbour_pairs": tf.constant(rows),
+        "neighbour_mask": tf.constant(mask),
+    }
+    kept = mask_neighbours(StartObjective(backbone, limit + 1e-5), table, batch, pairs).numpy()
+    expected = np.array(mask) & (np.array(cosines) <= limit + 1e-5)
+    np.testing.assert_array_equal(kept, expected)
+    assert 0 < kept.sum() < 8
 
 
 def test_the_start_is_not_trained_and_the_anchor_is_at_its_lowest_where_nothing_changed():

@@ -114,6 +114,26 @@ def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
     }
 
 
+def draw_turns(session: dict, seed: tf.Tensor, count: int) -> dict:
+    """Draws turns of a session in any order.
+
+    Args:
+        session: the features of a record.
+        seed: int64 `[2]`; it alone decides the draw.
+        count: how many turns, or all if there are fewer.
+
+    Returns:
+        The features of these turns, as `parse_session` gives them.
+    """
+    places = tf.range(tf.shape(session["utterances"])[0])
+    chosen = tf.random.experimental.stateless_shuffle(places, seed)[:count]
+    return {
+        "session": session["session"],
+        "token_ids": tf.gather(session["token_ids"], chosen),
+        "utterances": tf.gather(session["utterances"], chosen),
+    }
+
+
 def sample_negatives(
     session: tf.Tensor, response: tf.Tensor, negatives: int, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:

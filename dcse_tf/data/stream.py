@@ -15,6 +15,7 @@ import tensorflow as tf
 from dcse_tf.data.batch import (
     Shapes,
     cut_session,
+    draw_turns,
     flatten_contexts,
     make_batches,
     make_sample,
@@ -264,6 +265,8 @@ class BatchForm:
         given: most negatives that a session of the corpus gives, for what a teacher says of them;
             0 to leave them. Not with "dense". The response is then a session's last turn.
         rival_contexts: whether there are also the contexts that the negatives are responses to.
+        unordered: whether the turns of a session have no order: a response is then any of them,
+            its context another. With "unique" and a context of one turn before.
     """
 
     name: str
@@ -272,6 +275,7 @@ class BatchForm:
     context_tokens: int = 0
     given: int = 0
     rival_contexts: bool = False
+    unordered: bool = False
 
 
 def make_contrastive_dataset(
@@ -297,13 +301,8 @@ def make_contrastive_dataset(
         shapes = _with_neighbours(shapes, neighbours, stream)
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
-        if is_dense:
-            return step, cut_session(session, draw, form.session_turns)
-        if form.given:
-            given = pad_given(parse_given(record), form.given, longest)
-            return step, make_sample(session, draw, context, longest, given)
-        return step, make_sample(session, draw, context, longest)
+        draw = fold_seed(stream.seed, epoch, index, SAMPLES)
+        return step, _draw_sample(record, draw, form, context, longest)
 
     def assemble(steps: tf.Tensor, elements: dict, pairs: dict | None = None) -> tuple[dict, ...]:
         if is_dense:
@@ -334,6 +333,19 @@ def make_contrastive_dataset(
         zipped = tf.data.Dataset.zip(dataset, _read_pairs(neighbours, stream))
         dataset = zipped.map(lambda dialogues, pairs: (*dialogues, pairs))
     return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
+
+
+def _draw_sample(
+    record: tf.Tensor, seed: tf.Tensor, form: BatchForm, context: Context, longest: int
+) -> dict:
+    """What a record gives to a batch, by a seed; utterances have at most `longest` tokens."""
+    session = parse_session(record)
+    if form.unordered:
+        session = draw_turns(session, tf.random.fold_in(seed, 0), 2)
+    if form.name == "dense":
+        return cut_session(session, seed, form.session_turns)
+    given = pad_given(parse_given(record), form.given, longest) if form.given else None
+    return make_sample(session, seed, context, longest, given)
 
 
 def _read_pairs(neighbours: NeighbourForm, stream: Stream) -> tf.data.Dataset:

@@ -37,7 +37,12 @@ from dcse_tf.model.pair_similarity import (
     ResidualGramSimilarity,
 )
 from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
-from dcse_tf.model.start import StartObjective, ask_start
+from dcse_tf.model.start import (
+    StartObjective,
+    ask_start,
+    encode_as_started,
+    mask_neighbours,
+)
 
 if TYPE_CHECKING:
     import keras_hub
@@ -206,11 +211,12 @@ def build_dialogue_cse(
     table = build_table_encoder(backbone, layout, centering)(dict(inputs))
     used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
     mask, outputs = index["candidate_mask"], dict[str, keras.KerasTensor]()
-    if objective.start:
-        start = (objective.start, layout, objective.temperature, table, inputs, index)
-        mask, outputs = ask_start(*start)
+    start, temperature = objective.start, objective.temperature
+    if start:
+        before = encode_as_started(start, layout, inputs)
+        mask, outputs = ask_start(start, temperature, table, before, inputs, index)
 
-    nt_xent = NTXent(objective.temperature, dtype="float32", name="nt_xent")
+    nt_xent = NTXent(temperature, dtype="float32", name="nt_xent")
     weights, all_pairs = zip(*((w, layer(*used)) for w, layer in _similarities(objective)))
     own_pairs = [_take_own_contexts(x, index) for x in all_pairs]
     similarities = [ops.take_along_axis(x, index["candidate_index"], axis=1) for x in own_pairs]
@@ -225,9 +231,11 @@ def build_dialogue_cse(
     outputs["loss"] = _add_losses(objective, outputs)
     pairs = neighbour_inputs() if objective.neighbour_weight else {}
     if pairs:
-        share, temperature = objective.neighbour_weight, objective.temperature
+        share, shown = objective.neighbour_weight, dict(pairs)
+        if start:
+            shown["neighbour_mask"] = mask_neighbours(start, before, inputs, pairs)
         outputs["loss"] = (1.0 - share) * outputs["loss"]
-        outputs |= contrast_neighbours(table, inputs["padding_mask"], pairs, temperature, share)
+        outputs |= contrast_neighbours(table, inputs["padding_mask"], shown, temperature, share)
     return keras.Model({**inputs, **index, **given, **pairs}, outputs, name="dialogue_cse")
 
 

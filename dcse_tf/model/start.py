@@ -91,21 +91,30 @@ class FalseNegativeMask(keras.layers.Layer):
         return {**super().get_config(), "most_similar": self.most_similar}
 
 
+def encode_as_started(
+    objective: StartObjective, layout: Layout, inputs: dict[str, keras.KerasTensor]
+) -> keras.KerasTensor:
+    """The table of a training model by the encoder as it was, `[utterances, tokens, dim]`."""
+    objective.backbone.trainable = False
+    encoder = build_table_encoder(objective.backbone, layout)
+    return keras.Model(encoder.input, encoder.output, name="start_encoder")(dict(inputs))
+
+
 def ask_start(
     objective: StartObjective,
-    layout: Layout,
     temperature: float,
     table: keras.KerasTensor,
+    before: keras.KerasTensor,
     inputs: dict[str, keras.KerasTensor],
     index: dict[str, keras.KerasTensor],
 ) -> tuple[keras.KerasTensor, dict[str, keras.KerasTensor]]:
-    """Adds the encoder as it was to a training model.
+    """What the encoder as it was says of the candidates of a training model.
 
     Args:
         objective: what is asked of it.
-        layout: of the tables that come.
         temperature: of the similarities that are held.
-        table: float `[utterances, tokens, dim]`, by the encoder that is trained.
+        table, before: float `[utterances, tokens, dim]`, by the encoder that is trained, and as it
+            was.
         inputs, index: of the training model, see `build_dialogue_cse`.
 
     Returns:
@@ -114,14 +123,11 @@ def ask_start(
         an anchor weight also "anchor_loss": float32 `[batch]`, the cross entropy of the candidates'
         similarities to the true response, in a softmax, under those by the encoder as it was.
     """
-    objective.backbone.trainable = False
-    encoder = build_table_encoder(objective.backbone, layout)
-    before = keras.Model(encoder.input, encoder.output, name="start_encoder")(dict(inputs))
     compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")
     used = (inputs["padding_mask"], index["candidate_index"])
     similarity = compare(before, *used)
     mask = index["candidate_mask"]
-    kept = FalseNegativeMask(objective.most_similar, name="false_negatives")(similarity, mask)
+    kept = FalseNegativeMask(objective.most_similar)(similarity, mask)
     left_out = 1.0 - _count_negatives(kept) / ops.maximum(_count_negatives(mask), 1.0)
     outputs = {"left_out": ops.where(ops.any(mask[:, 1:], axis=1), left_out, 0.0)}
     if objective.anchor_weight:
@@ -130,6 +136,24 @@ def ask_start(
         now = compare(table, *used)
         outputs["anchor_loss"] = hold(now[:, 1:], similarity[:, 1:], mask[:, 1:])
     return kept, outputs
+
+
+def mask_neighbours(
+    objective: StartObjective,
+    before: keras.KerasTensor,
+    inputs: dict[str, keras.KerasTensor],
+    pairs: dict[str, keras.KerasTensor],
+) -> keras.KerasTensor:
+    """The negatives of pairs of neighbours without those that mean what a text means: bool `[rows,
+    texts]`; see `ask_start` and `neighbour_inputs`.
+    """
+    index, mask = pairs["neighbour_index"], pairs["neighbour_mask"]
+    own = ops.take(index, pairs["neighbour_pairs"][:, 0], axis=0)
+    candidates = ops.concatenate([own, ops.zeros_like(own) + ops.transpose(index)], axis=1)
+    candidate_mask = ops.concatenate([ops.ones_like(own, dtype="bool"), mask], axis=1)
+    compare = CandidateSimilarity(dtype="float32", name="neighbour_similarity")
+    similarity = compare(before, inputs["padding_mask"], candidates)
+    return FalseNegativeMask(objective.most_similar)(similarity, candidate_mask)[:, 1:]
 
 
 def _count_negatives(mask: keras.KerasTensor) -> keras.KerasTensor:

@@ -11,6 +11,7 @@ from dcse_tf.tasks.registry import TASKS, register_task
 # Each registers itself; the first is the default.
 from dcse_tf.tasks import (  # noqa: F401
     dialogue_cse,
+    labelled,
     masked_lm,
     post_training,
     response_selection,

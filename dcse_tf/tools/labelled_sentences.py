@@ -1,16 +1,15 @@
 """Sentences with their labels, from tables or from dialogues. No TensorFlow here."""
 
 import collections
-import csv
-import io
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
 
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Utterance, fold_spaces, is_silent, make_session
+from dcse_tf.data.formats.reading import read_table
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, BadLines, open_input, resolve_inputs
+from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
 
 
@@ -85,35 +84,20 @@ def _read_table(
     bad_lines: BadLines,
     left_out: collections.Counter[str],
 ) -> Iterator[Utterance]:
-    style: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if config.format == "tsv" else {}
-    try:
-        with open_input(path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            rows = csv.reader(text, strict=True, **style)
-            header = next(rows, [])
-            place, label = (
-                _column(path, header, flag, getattr(config, flag))
-                for flag in ("text_column", "intent_column")
-            )
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    bad_lines.report(
-                        path, rows.line_num, f"expected {len(header)} field(s), found {len(row)}"
-                    )
-                elif is_silent(row[place]):
-                    left_out["empty_utterances"] += 1
-                else:
-                    intents = (row[label].strip(),) if row[label].strip() else ()
-                    turn = Utterance("", row[place], intents)
-                    yield from make_session("", [turn]).turns
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
-    except csv.Error as error:
-        raise InputError(f"{path}:{rows.line_num}: not {config.format}: {error}") from error
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    rows = read_table(path, tabs=config.format == "tsv")
+    _, header = next(rows, (0, []))
+    place, label = (
+        _column(path, header, flag, getattr(config, flag))
+        for flag in ("text_column", "intent_column")
+    )
+    for number, row in rows:
+        if len(row) != len(header):
+            bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
+        elif is_silent(row[place]):
+            left_out["empty_utterances"] += 1
+        else:
+            intents = (row[label].strip(),) if row[label].strip() else ()
+            yield from make_session("", [Utterance("", row[place], intents)]).turns
 
 
 def _column(path: pathlib.Path, header: list[str], flag: str, name: str) -> int:

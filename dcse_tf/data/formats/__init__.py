@@ -30,6 +30,7 @@ from dcse_tf.data.formats import (
     groups,
     jddc,
     jsonl,
+    labelled,
     mdc,
     session_tsv,
     sgd,
@@ -103,6 +104,12 @@ register_format(
     help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents", "acts"',
     has_intents=True,
     has_acts=True,
+)
+register_format(
+    "labelled",
+    labelled.read_sessions,
+    help="CSV or TSV of sentences and their labels, for the task labelled: a label is a session",
+    has_intents=True,
 )
 register_format(
     "chitchat",

@@ -1,5 +1,7 @@
 """What the readers of several formats share: sessions from rows, from JSON, and their ids."""
 
+import csv
+import io
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -39,6 +41,33 @@ class SeenIds:
             return True
         place = int(np.searchsorted(self._sorted, np.uint64(key)))
         return place < len(self._sorted) and int(self._sorted[place]) == key
+
+
+def read_table(path: pathlib.Path, tabs: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line where the row ends, its fields) of the rows that are not empty.
+
+    Args:
+        path: of a CSV file, quoted where need be; or with `tabs` of a TSV file, in which quotes
+            mean nothing.
+
+    Raises:
+        InputError: the file cannot be read as such.
+    """
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+    try:
+        with open_input(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            rows = csv.reader(text, strict=True, **style)
+            for row in rows:
+                if row:
+                    yield rows.line_num, row
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
+    except csv.Error as error:
+        kind = "TSV" if tabs else "CSV"
+        raise InputError(f"{path}:{rows.line_num}: not {kind}: {error}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def group_rows(

@@ -19,8 +19,6 @@ of a context begins with a tag such as <ann>, those are the speakers, the respon
 has one, and they are taken out of the texts.
 """
 
-import csv
-import io
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -28,9 +26,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dcse_tf.data.dialogue import Utterance, is_silent
 from dcse_tf.data.formats import groups
 from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
+from dcse_tf.data.formats.reading import read_table
 from dcse_tf.data.formats.response_windows import Window, merge_windows
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, BadLines, open_input, read_lines
+from dcse_tf.input_files import BadLines, read_lines
 
 _TURN_END = re.compile("__eot__", re.IGNORECASE)
 _UTTERANCE_END = re.compile("__eos__", re.IGNORECASE)
@@ -98,7 +97,7 @@ def _read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
 
 
 def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    rows = _read_table(path)
+    rows = read_table(path)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if header != _TRAIN and (header[:2] != _TEST or len(header) < 3):
         raise InputError(
@@ -153,24 +152,6 @@ def _read_responses(corpus: pathlib.Path, bad_lines: BadLines) -> dict[str, str]
         else:
             bad_lines.report(path, number, "expected a response's id and its text, tab-separated")
     return texts
-
-
-def _read_table(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line where the row ends, its fields)."""
-    number = 0
-    try:
-        with open_input(path) as file:
-            rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
-            for row in rows:
-                number = rows.line_num
-                if row:
-                    yield number, row
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
-    except csv.Error as error:
-        raise InputError(f"{path}:{number + 1}: not CSV: {error}") from error
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def _merge(

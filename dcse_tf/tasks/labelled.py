@@ -1,0 +1,80 @@
+"""Supervised contrast as a task: two sentences of one label against those of other labels.
+
+A stage before or after the dialogues, on labelled sentences of whatever domain (compare Zhang et
+al. 2022, "MTP-CLNN", whose encoder learns public intents first). Not in the paper.
+
+Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
+imported inside the functions.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.options import redefault
+from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
+from dcse_tf.tasks.options import ContrastOptions, TrainOptions
+from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledOptions(ContrastOptions, TrainOptions):
+    """A corpus prepared from the format "labelled", in which a session is a label.
+
+    A visit to a label draws one pair, so an epoch is short. The settings are ours.
+    """
+
+    task: str = redefault(TrainOptions, "task", "labelled")
+    epochs: float = redefault(TrainOptions, "epochs", 50.0)
+    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 32)
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)
+    temperature: float = redefault(ContrastOptions, "temperature", 0.05)
+
+    @property
+    def context(self) -> Context:
+        """A sentence is paired with another one of its label."""
+        return Context(1, "before")
+
+
+def _build_parts(options: LabelledOptions, dim: int) -> EncoderParts:
+    from dcse_tf.tasks.shared import build_centering
+
+    return build_centering(options, dim)
+
+
+def _build_model(setup: Setup[LabelledOptions]) -> "keras.Model":
+    from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.tasks.shared import make_layout
+
+    objective = Objective(setup.options.temperature, cosine_weight=1.0, both_directions=True)
+    layout = make_layout(setup.options)
+    return build_dialogue_cse(setup.backbone, layout, objective, setup.parts.centering)
+
+
+def _make_dataset(
+    setup: Setup[LabelledOptions], first_step: int, replicas: int
+) -> "tf.data.Dataset":
+    from dcse_tf.data.stream import BatchForm, make_contrastive_dataset
+    from dcse_tf.tasks.shared import make_stream
+
+    form = BatchForm("unique", negatives=0, rival_contexts=True, unordered=True)
+    stream = make_stream(setup, first_step, replicas)
+    return make_contrastive_dataset(setup.corpus, form, setup.options.context, stream)
+
+
+register_task(
+    TaskSpec(
+        LabelledOptions,
+        "two sentences of a label against those of others, from labelled sentences",
+        build_model=_build_model,
+        make_dataset=_make_dataset,
+        compute_loss=compute_contrastive_loss,
+        metrics=("accuracy", "positive_similarity", "negative_similarity"),
+        build_parts=_build_parts,
+    )
+)
