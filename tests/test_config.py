@@ -118,7 +118,7 @@ def test_a_broken_file_is_named(tmp_path, content):
         ),
         (PrepareOptions, {"input": ()}, "`input` is required: Files of dialogues"),
         (PrepareOptions, {"output_dir": ""}, "`output_dir` is required: Folder to write"),
-        (TrainOptions, {"task": "gpt"}, "`task`=gpt: expected one of 'dialogue_cse', 'mlm'"),
+        (TrainOptions, {"task": "gpt"}, "`task`=gpt: expected one of 'dialogue_cse', 'labelled'"),
         (TrainOptions, {"encoder_size": "huge"}, "`encoder_size`=huge: expected one of"),
         (TrainOptions, {"temperature": 0.0}, "`temperature`=0.0: expected at least"),
         (TrainOptions, {"temperature": math.nan}, "`temperature`=nan: expected at least"),

@@ -27,7 +27,7 @@ FLAG_FILES = {
     "dialogue_cse": "train",
     "mlm": "train",
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
-    **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained"), "train"),
+    **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained", "labelled"), "train"),
     "debug": "any",
     "evaluate": "evaluate",
     "retrieval": "build_retrieval",

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.batch import fingerprint_rows, flatten_contexts, make_batches
+from dcse_tf.data.batch import fingerprint_rows, make_batches
+from dcse_tf.data.flat_contexts import flatten_contexts
 from dcse_tf.model.layout import Layout
 
 # A session of five turns.

@@ -12,7 +12,8 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_given, parse_session, shard_paths
 from dcse_tf.data.selection import SelectionForm
-from dcse_tf.data.stream import Stream, make_selection_dataset
+from dcse_tf.data.sequence_stream import make_selection_dataset
+from dcse_tf.data.stream import Stream
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.pairs import PairRule
 from dcse_tf.options import OptionError

@@ -158,7 +158,11 @@ def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, m
         output = tmp_path / f"{half}.json"
         job.evaluate(
             EvaluateOptions(
-                model="m", retrieval=(str(select),), sts=(str(sts),), half=half, output=str(output)
+                model=str(tmp_path),
+                retrieval=(str(select),),
+                sts=(str(sts),),
+                half=half,
+                output=str(output),
             )
         )
         assert json.loads(output.read_text())["settings"]["half"] == half

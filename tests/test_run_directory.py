@@ -121,6 +121,11 @@ FIXED = {
     "teacher_temperature": 2.0,
     "neighbour_weight": 0.3,
     "neighbour_pairs": 8,
+    "both_directions": True,
+    "false_negative_cosine": 0.8,
+    "anchor_weight": 0.1,
+    "projection_dim": 8,
+    "projection_rate": 2.0,
     "seed": 1,
     "deterministic": True,
     "dev_samples": 50,
@@ -143,6 +148,10 @@ BESIDE = {
     "teacher_temperature": {"distillation_weight": 0.5},
     "neighbour_weight": {"neighbours_dir": "pairs"},
     "neighbour_pairs": {"neighbours_dir": "pairs"},
+    "false_negative_cosine": {"encoder": "start", "encoder_size": ""},
+    "anchor_weight": {"encoder": "start", "encoder_size": ""},
+    "projection_dim": {"cosine_weight": 0.5},
+    "projection_rate": {"cosine_weight": 0.5, "projection_dim": 8},
     **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
     **{name: {"task": "response_selection"} for name in _OF_SELECTION},
 }
@@ -157,7 +166,7 @@ def test_every_setting_is_in_one_of_these_lists():
 @pytest.mark.parametrize("name", FIXED)
 def test_what_a_run_depends_on_may_not_change(tmp_path, name, monkeypatch):
     # There are no pairs, as there is no corpus.
-    monkeypatch.setattr("dcse_tf.tasks.dialogue_cse.read_neighbours", lambda *given: None)
+    monkeypatch.setattr("dcse_tf.tasks.levers.read_neighbours", lambda *given: None)
     beside = BESIDE.get(name, {})
     _begin(tmp_path, **beside)
     _save_checkpoint(tmp_path)

@@ -16,7 +16,6 @@ from dcse_tf.data.batch import (
     Shapes,
     cut_session,
     draw_turns,
-    flatten_contexts,
     make_batches,
     make_sample,
     make_simcse_batches,
@@ -24,16 +23,11 @@ from dcse_tf.data.batch import (
     turns_of_sessions,
 )
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.dialogue_tasks import draw_dialogue
+from dcse_tf.data.flat_contexts import flatten_contexts
 from dcse_tf.data.given import pad_given
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.neighbours import NeighbourForm, append_pairs
-from dcse_tf.data.post_training import (
-    PostTrainingForm,
-    draw_example,
-    make_post_training_batches,
-)
 from dcse_tf.data.records import (
     parse_given,
     parse_session,
@@ -41,7 +35,6 @@ from dcse_tf.data.records import (
     parse_utterances,
     shard_paths,
 )
-from dcse_tf.data.selection import SelectionForm, make_selection_batches
 from dcse_tf.model.layout import Layout, lay_out
 
 _READ_BLOCKS = 8
@@ -332,7 +325,7 @@ def make_contrastive_dataset(
     if neighbours:
         zipped = tf.data.Dataset.zip(dataset, _read_pairs(neighbours, stream))
         dataset = zipped.map(lambda dialogues, pairs: (*dialogues, pairs))
-    return _in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
+    return in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
 
 
 def _draw_sample(
@@ -420,7 +413,7 @@ def make_masked_lm_dataset(
         return tuple(batches)
 
     dataset = _utterances(corpus, split, stream)
-    return _in_turn(dataset.map(mask, tf.data.AUTOTUNE))
+    return in_turn(dataset.map(mask, tf.data.AUTOTUNE))
 
 
 def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
@@ -433,79 +426,7 @@ def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
     def assemble(steps: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
         return tuple(make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes))
 
-    return _in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
-
-
-def make_selection_dataset(
-    corpus: Corpus, form: SelectionForm, stream: Stream, split: str = "train"
-) -> tf.data.Dataset:
-    """Batches of response selection and its auxiliary tasks; `replicas` of them a step.
-
-    Args:
-        corpus: the corpus, of which an element is a session.
-        form: what becomes of a session, see `make_selection_batches`.
-        stream: how the corpus is read.
-        split: which of its splits.
-    """
-
-    def draw(session: dict, seed: tf.Tensor) -> dict:
-        given = session.get("given")
-        return draw_dialogue(session, seed, form.context_turns, given, form.negatives)
-
-    def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
-        return make_selection_batches(samples, form, seed, stream.replicas, stream.layout)
-
-    return _batch_sessions(corpus, split, stream, draw, assemble, form.given)
-
-
-def make_post_training_dataset(
-    corpus: Corpus, form: PostTrainingForm, stream: Stream, split: str = "train"
-) -> tf.data.Dataset:
-    """Batches of post-training, see `make_post_training_batches`; `replicas` of them a step.
-
-    Args: see `make_selection_dataset`.
-    """
-
-    def draw(session: dict, seed: tf.Tensor) -> dict:
-        return draw_example(session, seed, form)
-
-    def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
-        return make_post_training_batches(samples, form, seed, stream.replicas, stream.layout)
-
-    return _batch_sessions(corpus, split, stream, draw, assemble)
-
-
-def _batch_sessions(
-    corpus: Corpus,
-    split: str,
-    stream: Stream,
-    draw: Callable[[dict, tf.Tensor], dict],
-    assemble: Callable[[dict, tf.Tensor], list[dict]],
-    given: bool = False,
-) -> tf.data.Dataset:
-    """Batches of what is drawn from sessions.
-
-    Args:
-        corpus, split, stream: what is read, and how.
-        draw: what a session draws from itself, by the features of its record and a seed.
-        assemble: makes the batches of a step of what its sessions drew, batched, and a seed.
-        given: whether a session's features have also "given", see `parse_given`.
-    """
-
-    def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        session: dict = parse_session(record)
-        if given:
-            session["given"] = parse_given(record)
-        return step, draw(session, fold_seed(stream.seed, epoch, index, SAMPLES))
-
-    def collect(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
-        return tuple(assemble(samples, fold_seed(stream.seed, steps[0], BATCHES)))
-
-    sessions = corpus.manifest.splits[split]
-    dataset = repeat_epochs(corpus.folder, sessions, "sessions", lambda records: records, stream)
-    dataset = dataset.map(parse, tf.data.AUTOTUNE)
-    dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=True)
-    return _in_turn(dataset.map(collect, tf.data.AUTOTUNE))
+    return in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
 
 
 def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
@@ -517,7 +438,7 @@ def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
     return dataset.padded_batch(stream.batch_size, ([], [None]), drop_remainder=True)
 
 
-def _in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
+def in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
     """From tuples of batches to single batches, of which MirroredStrategy takes one a replica."""
 
     def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:

@@ -5,12 +5,12 @@ imported inside the functions.
 """
 
 import dataclasses
-import pathlib
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
+from dcse_tf.tasks.levers import LeverOptions, read_neighbours
+from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from dcse_tf.data.manifest import Corpus, Manifest
+    from dcse_tf.data.manifest import Manifest
 
 
 @dataclasses.dataclass(frozen=True)
-class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
+class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
     """The paper's figures (section 5.3) where it gives one.
 
     Epochs are ours: a visit to a session trains on one of its turns.
@@ -73,67 +73,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         "softer its choice.",
         minimum=1e-4,
     )
-    neighbours_dir: str = option(
-        "",
-        "Folder of pairs that mine_neighbours wrote: utterances that are alike in like contexts "
-        "are to be alike by themselves, told from those of the other pairs. Default: none.",
-    )
-    neighbour_weight: float = option(
-        0.5,
-        "With `neighbours_dir`: share of the loss that it has, the rest being that of the task.",
-        minimum=0.0,
-        maximum=1.0,
-    )
-    neighbour_pairs: int = option(
-        64, "With `neighbours_dir`: pairs a step over all devices.", minimum=2
-    )
-
-    both_directions: bool = option(
-        False,
-        "Also contrast the context of a response with the contexts that its negatives are "
-        "responses to; the two losses count alike.",
-    )
-    false_negative_cosine: float = option(
-        1.0,
-        "Leave out the negatives whose cosine with the true response is above this by the encoder "
-        "as it was at the start: they mean the same. 1: none. A copy of the encoder then reads "
-        "every batch too.",
-        minimum=-1.0,
-        maximum=1.0,
-    )
-    anchor_weight: float = option(
-        0.0,
-        "Weight of a loss that holds the similarities of responses where they were at the start: "
-        "the cross entropy of those of a response with its negatives. 0: none. A copy of the "
-        "encoder then reads every batch too.",
-        minimum=0.0,
-    )
-
-    projection_dim: int = option(
-        0,
-        "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
-        "one for responses, which are thrown away after training. 0: none.",
-        minimum=2,
-        or_zero=True,
-    )
-    projection_rate: float = option(
-        10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
-    )
-
-    @property
-    def asks_start(self) -> bool:
-        """Whether a copy of the encoder as it was is needed."""
-        return self.false_negative_cosine < 1.0 or self.anchor_weight > 0.0
 
     def check(self) -> None:
         super().check()
         if self.projection_dim and not self.cosine_weight:
             self.refuse("projection_dim", "is for the plain cosine, so it needs `cosine_weight`")
-        if self.is_given("projection_rate") and not self.projection_dim:
-            self.refuse("projection_rate", "has no meaning without `projection_dim`")
-        if self.asks_start and not self.encoder:
-            name = "anchor_weight" if self.anchor_weight else "false_negative_cosine"
-            self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
         if self.distillation_weight and self.batch_form == "dense":
             self.refuse(
                 "batch_form",
@@ -142,11 +86,6 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
             )
         if self.is_given("teacher_temperature") and not self.distillation_weight:
             self.refuse("teacher_temperature", "has no meaning without `distillation_weight`")
-        for name in ("neighbour_weight", "neighbour_pairs"):
-            if self.is_given(name) and not self.neighbours_dir:
-                self.refuse(name, "has no meaning without `neighbours_dir`")
-        if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
-            self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
         for name in ("matching", "aggregation"):
             if self.is_given(name) and self.cosine_weight == 1.0:
                 self.refuse(name, "with `cosine_weight`=1 there is no matching")
@@ -163,51 +102,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
                     " a teacher's scores; expected what prepare_data made of a file that "
                     "score_candidates wrote",
                 )
-        if self.neighbours_dir:
-            read_neighbours(self, manifest)
         return super().resolve(manifest, positions)
-
-
-def read_neighbours(options: DialogueCseOptions, corpus: "Manifest") -> "Corpus":
-    """The pairs of a training.
-
-    Args:
-        options: of the training, with pairs.
-        corpus: manifest of its dialogues.
-
-    Raises:
-        InputError: the manifest cannot be read, or does not fit its folder.
-        OptionError: there are no pairs, too few, or they do not fit the corpus.
-    """
-    from dcse_tf.data.manifest import FILE_NAME, Corpus, read_manifest
-
-    folder = pathlib.Path(options.neighbours_dir)
-    if not (folder / FILE_NAME).is_file():
-        options.refuse("neighbours_dir", "has no manifest; expected what mine_neighbours wrote")
-    manifest = read_manifest(folder)
-    pairs = manifest.splits["train"]
-    if pairs.utterances != 2 * pairs.sessions or len(manifest.splits) != 1:
-        options.refuse("neighbours_dir", "holds dialogues; expected what mine_neighbours wrote")
-    if manifest.tokenizer_fingerprint != corpus.tokenizer_fingerprint:
-        options.refuse(
-            "neighbours_dir",
-            f"was mined with another vocabulary or casing than that of {options.data_dir}; run "
-            f"mine_neighbours with `data_dir`={options.data_dir}",
-        )
-    if manifest.max_sequence_length > corpus.max_sequence_length:
-        options.refuse(
-            "neighbours_dir",
-            f"has utterances of up to {manifest.max_sequence_length} tokens, {options.data_dir} "
-            f"only of up to {corpus.max_sequence_length}; run mine_neighbours with "
-            f"`data_dir`={options.data_dir}",
-        )
-    if pairs.sessions < options.neighbour_pairs:
-        options.refuse(
-            "neighbour_pairs",
-            f"{folder} has only {pairs.sessions}; give fewer, or mine more by `neighbours` or "
-            "`keep_share` of mine_neighbours",
-        )
-    return Corpus(folder, manifest)
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
@@ -249,7 +144,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.both_directions,
         start,
         heads,
-        options.neighbour_weight if options.neighbours_dir else 0.0,
+        options.neighbour_weight if options.has_neighbours else 0.0,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
@@ -262,7 +157,7 @@ def _make_dataset(
 
     options, neighbours = setup.options, None
     given = setup.manifest.splits["train"].given if options.distillation_weight else None
-    if options.neighbours_dir and options.neighbour_weight:
+    if options.has_neighbours:
         if options.neighbour_pairs % replicas:
             options.refuse("neighbour_pairs", f"not divisible by {replicas} devices")
         corpus = read_neighbours(options, setup.manifest)
@@ -298,11 +193,7 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
 
 def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
     taught = ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
-    left_out = ("left_out",) if options.asks_start else ()
-    anchor = ("anchor_loss",) if options.anchor_weight else ()
-    paired = options.neighbours_dir and options.neighbour_weight
-    neighbours = ("neighbour_loss", "neighbour_accuracy") if paired else ()
-    return (*taught, *left_out, *anchor, *neighbours)
+    return (*taught, *options.list_metrics())
 
 
 register_task(

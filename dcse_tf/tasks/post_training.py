@@ -115,7 +115,7 @@ def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
 def _make_dataset(
     setup: Setup[PostTrainingOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
-    from dcse_tf.data.stream import make_post_training_dataset
+    from dcse_tf.data.sequence_stream import make_post_training_dataset
     from dcse_tf.tasks.shared import make_stream
 
     stream = make_stream(setup, first_step, replicas)
@@ -145,7 +145,7 @@ def _make_evaluation(
     """
     import tensorflow as tf
 
-    from dcse_tf.data.stream import make_post_training_dataset
+    from dcse_tf.data.sequence_stream import make_post_training_dataset
     from dcse_tf.tasks.shared import average_sums, take_dev_sessions
 
     form = _make_form(setup)

@@ -219,7 +219,7 @@ def _build_restoration(
 def _make_dataset(
     setup: Setup[ResponseSelectionOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
-    from dcse_tf.data.stream import make_selection_dataset
+    from dcse_tf.data.sequence_stream import make_selection_dataset
     from dcse_tf.tasks.shared import make_stream
 
     stream = make_stream(setup, first_step, replicas)
@@ -244,7 +244,7 @@ def _make_evaluation(
     """How often each task is right on dev sessions, by the same draws every time, in percent."""
     import tensorflow as tf
 
-    from dcse_tf.data.stream import make_selection_dataset
+    from dcse_tf.data.sequence_stream import make_selection_dataset
     from dcse_tf.tasks.shared import average_sums, take_dev_sessions
 
     form = _make_form(setup)

@@ -16,7 +16,7 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
-from dcse_tf.search.options import SearchOptions
+from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
@@ -50,6 +50,7 @@ JOBS = {
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],
     ChangesOptions: ["--before=start", "--after=run", "--data_dir=data"],
+    MineNeighboursOptions: ["--data_dir=data", "--encoder=start", "--output_dir=out"],
     MergeOptions: ["--start=start", "--trained=run", "--output_dir=out"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
     SearchOptions: ["--model=run", "--corpus=a.txt"],

@@ -1,0 +1,84 @@
+"""Contexts as one sequence each, for encoders that read all turns at once (SiameseBERT_M)."""
+
+import tensorflow as tf
+
+from dcse_tf.data.batch import fingerprint_rows
+
+Tensors = dict[str, tf.Tensor]
+
+
+def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:
+    """Puts every row's context into one sequence: [CLS] a [SEP] b [SEP] and so on.
+
+    Turns keep their order; a slot without a turn leaves nothing behind. If a sequence is too long,
+    the tokens furthest from the response are cut, and of two equally far ones that after the
+    response. [CLS] and the last [SEP] are kept.
+
+    Args:
+        turns: see `dcse_tf.data.batch`.
+        turns_before: how many of the slots lie before the response.
+        max_tokens: most tokens of a sequence, at least 2.
+
+    Returns:
+        turns of the same rows, each with one context slot that is always real. The sequences
+        follow the utterances. All fingerprints are new ones, made from the tokens.
+    """
+    # The turns without their [CLS]. The sequence takes the one of its response.
+    words = tf.gather(turns["token_ids"][:, 1:], turns["context"])
+    is_real = (words != 0) & turns["turn_mask"][..., None]
+    kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
+    sequences = tf.ragged.boolean_mask(_flatten(words), kept)
+    first = tf.gather(turns["token_ids"][:, :1], turns["response"])
+    sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
+
+    width = tf.maximum(tf.shape(turns["token_ids"])[1], tf.shape(sequences)[1])
+    token_ids = tf.concat(
+        [tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]])
+         for ids in (turns["token_ids"], sequences)],
+        axis=0,
+    )  # fmt: skip
+    utterances, rows = tf.shape(turns["token_ids"])[0], tf.shape(sequences)[0]
+    return {
+        **turns,
+        "token_ids": token_ids,
+        "utterances": fingerprint_rows(token_ids),
+        "context": (utterances + tf.range(rows))[:, None],
+        "turn_mask": tf.ones([rows, 1], tf.bool),
+    }
+
+
+def _flatten(values: tf.Tensor) -> tf.Tensor:
+    """`[rows, slots, tokens]` to `[rows, slots x tokens]`."""
+    shape = tf.shape(values)
+    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
+
+
+def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
+    """Chooses the tokens nearest to the response, the last token of all always among them.
+
+    Args:
+        is_real: bool `[rows, slots, tokens]`, True = real token.
+        turns_before: how many of the slots lie before the response.
+        budget: most tokens of a row.
+
+    Returns:
+        bool `[rows, slots x tokens]`, True = the token is kept.
+    """
+    real = _flatten(is_real)
+    before = _flatten(is_real[:, :turns_before])
+    after = _flatten(is_real[:, turns_before:])
+    count = tf.cast(before, tf.int32), tf.cast(after, tf.int32)
+
+    # Ranks by the number of real tokens between a token and the response: even before it, odd
+    # after it, so that no two tokens of a row have the same rank.
+    distance = tf.concat(
+        [2 * tf.cumsum(count[0], axis=1, reverse=True, exclusive=True),
+         2 * tf.cumsum(count[1], axis=1, exclusive=True) + 1],
+        axis=1,
+    )  # fmt: skip
+    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
+    distance = tf.where(real & (behind == 0), -1, distance)
+    distance = tf.where(real, distance, tf.int32.max)
+
+    nearest = tf.sort(distance, axis=1)[:, :budget]
+    return real & (distance <= nearest[:, -1:])

@@ -1,0 +1,88 @@
+"""Shards to batches of dialogues that are read as sequences: response selection, post-training."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from dcse_tf.data.dialogue_tasks import draw_dialogue
+from dcse_tf.data.manifest import Corpus
+from dcse_tf.data.post_training import (
+    PostTrainingForm,
+    draw_example,
+    make_post_training_batches,
+)
+from dcse_tf.data.records import parse_given, parse_session
+from dcse_tf.data.selection import SelectionForm, make_selection_batches
+from dcse_tf.data.stream import BATCHES, SAMPLES, Stream, fold_seed, in_turn, repeat_epochs
+
+
+def make_selection_dataset(
+    corpus: Corpus, form: SelectionForm, stream: Stream, split: str = "train"
+) -> tf.data.Dataset:
+    """Batches of response selection and its auxiliary tasks; `replicas` of them a step.
+
+    Args:
+        corpus: the corpus, of which an element is a session.
+        form: what becomes of a session, see `make_selection_batches`.
+        stream: how the corpus is read.
+        split: which of its splits.
+    """
+
+    def draw(session: dict, seed: tf.Tensor) -> dict:
+        given = session.get("given")
+        return draw_dialogue(session, seed, form.context_turns, given, form.negatives)
+
+    def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
+        return make_selection_batches(samples, form, seed, stream.replicas, stream.layout)
+
+    return _batch_sessions(corpus, split, stream, draw, assemble, form.given)
+
+
+def make_post_training_dataset(
+    corpus: Corpus, form: PostTrainingForm, stream: Stream, split: str = "train"
+) -> tf.data.Dataset:
+    """Batches of post-training, see `make_post_training_batches`; `replicas` of them a step.
+
+    Args: see `make_selection_dataset`.
+    """
+
+    def draw(session: dict, seed: tf.Tensor) -> dict:
+        return draw_example(session, seed, form)
+
+    def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
+        return make_post_training_batches(samples, form, seed, stream.replicas, stream.layout)
+
+    return _batch_sessions(corpus, split, stream, draw, assemble)
+
+
+def _batch_sessions(
+    corpus: Corpus,
+    split: str,
+    stream: Stream,
+    draw: Callable[[dict, tf.Tensor], dict],
+    assemble: Callable[[dict, tf.Tensor], list[dict]],
+    given: bool = False,
+) -> tf.data.Dataset:
+    """Batches of what is drawn from sessions.
+
+    Args:
+        corpus, split, stream: what is read, and how.
+        draw: what a session draws from itself, by the features of its record and a seed.
+        assemble: makes the batches of a step of what its sessions drew, batched, and a seed.
+        given: whether a session's features have also "given", see `parse_given`.
+    """
+
+    def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
+        session: dict = parse_session(record)
+        if given:
+            session["given"] = parse_given(record)
+        return step, draw(session, fold_seed(stream.seed, epoch, index, SAMPLES))
+
+    def collect(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
+        return tuple(assemble(samples, fold_seed(stream.seed, steps[0], BATCHES)))
+
+    sessions = corpus.manifest.splits[split]
+    dataset = repeat_epochs(corpus.folder, sessions, "sessions", lambda records: records, stream)
+    dataset = dataset.map(parse, tf.data.AUTOTUNE)
+    dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=True)
+    return in_turn(dataset.map(collect, tf.data.AUTOTUNE))

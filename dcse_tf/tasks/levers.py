@@ -1,0 +1,141 @@
+"""What may be added to the contrastive objective for retrieval in one's own domain.
+
+All of it is beyond the paper, and off by default. Nothing here imports TensorFlow.
+"""
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING, Self
+
+from dcse_tf.options import option
+from dcse_tf.tasks.options import BatchOptions
+
+if TYPE_CHECKING:
+    from dcse_tf.data.manifest import Corpus, Manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class LeverOptions(BatchOptions):
+    """For tasks that contrast responses; stands in the place of its base class."""
+
+    neighbours_dir: str = option(
+        "",
+        "Folder of pairs that mine_neighbours wrote: utterances that are alike in like contexts "
+        "are to be alike by themselves, told from those of the other pairs. Default: none.",
+    )
+    neighbour_weight: float = option(
+        0.5,
+        "With `neighbours_dir`: share of the loss that it has, the rest being that of the task.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    neighbour_pairs: int = option(
+        64, "With `neighbours_dir`: pairs a step over all devices.", minimum=2
+    )
+    both_directions: bool = option(
+        False,
+        "Also contrast the context of a response with the contexts that its negatives are "
+        "responses to; the two losses count alike.",
+    )
+    false_negative_cosine: float = option(
+        1.0,
+        "Leave out the negatives whose cosine with the true response is above this by the encoder "
+        "as it was at the start: they mean the same. 1: none. A copy of the encoder then reads "
+        "every batch too.",
+        minimum=-1.0,
+        maximum=1.0,
+    )
+    anchor_weight: float = option(
+        0.0,
+        "Weight of a loss that holds the similarities of responses where they were at the start: "
+        "the cross entropy of those of a response with its negatives. 0: none. A copy of the "
+        "encoder then reads every batch too.",
+        minimum=0.0,
+    )
+    projection_dim: int = option(
+        0,
+        "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
+        "one for responses, which are thrown away after training. 0: none.",
+        minimum=2,
+        or_zero=True,
+    )
+    projection_rate: float = option(
+        10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
+    )
+
+    @property
+    def asks_start(self) -> bool:
+        """Whether a copy of the encoder as it was is needed."""
+        return self.false_negative_cosine < 1.0 or self.anchor_weight > 0.0
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether pairs of neighbours are trained on."""
+        return bool(self.neighbours_dir) and self.neighbour_weight > 0.0
+
+    def check(self) -> None:
+        super().check()
+        if self.is_given("projection_rate") and not self.projection_dim:
+            self.refuse("projection_rate", "has no meaning without `projection_dim`")
+        if self.asks_start and not self.encoder:
+            name = "anchor_weight" if self.anchor_weight else "false_negative_cosine"
+            self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
+        for name in ("neighbour_weight", "neighbour_pairs"):
+            if self.is_given(name) and not self.neighbours_dir:
+                self.refuse(name, "has no meaning without `neighbours_dir`")
+        if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
+            self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
+
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        if self.neighbours_dir:
+            read_neighbours(self, manifest)
+        return super().resolve(manifest, positions)
+
+    def list_metrics(self) -> tuple[str, ...]:
+        """The metrics that come with what is added."""
+        left_out = ("left_out",) if self.asks_start else ()
+        anchor = ("anchor_loss",) if self.anchor_weight else ()
+        neighbours = ("neighbour_loss", "neighbour_accuracy") if self.has_neighbours else ()
+        return (*left_out, *anchor, *neighbours)
+
+
+def read_neighbours(options: LeverOptions, corpus: "Manifest") -> "Corpus":
+    """The pairs of a training.
+
+    Args:
+        options: of the training, with pairs.
+        corpus: manifest of its dialogues.
+
+    Raises:
+        InputError: the manifest cannot be read, or does not fit its folder.
+        OptionError: there are no pairs, too few, or they do not fit the corpus.
+    """
+    from dcse_tf.data.manifest import FILE_NAME, Corpus, read_manifest
+
+    folder = pathlib.Path(options.neighbours_dir)
+    if not (folder / FILE_NAME).is_file():
+        options.refuse("neighbours_dir", "has no manifest; expected what mine_neighbours wrote")
+    manifest = read_manifest(folder)
+    pairs = manifest.splits["train"]
+    if pairs.utterances != 2 * pairs.sessions or len(manifest.splits) != 1:
+        options.refuse("neighbours_dir", "holds dialogues; expected what mine_neighbours wrote")
+    if manifest.tokenizer_fingerprint != corpus.tokenizer_fingerprint:
+        options.refuse(
+            "neighbours_dir",
+            f"was mined with another vocabulary or casing than that of {options.data_dir}; run "
+            f"mine_neighbours with `data_dir`={options.data_dir}",
+        )
+    if manifest.max_sequence_length > corpus.max_sequence_length:
+        options.refuse(
+            "neighbours_dir",
+            f"has utterances of up to {manifest.max_sequence_length} tokens, {options.data_dir} "
+            f"only of up to {corpus.max_sequence_length}; run mine_neighbours with "
+            f"`data_dir`={options.data_dir}",
+        )
+    if pairs.sessions < options.neighbour_pairs:
+        options.refuse(
+            "neighbour_pairs",
+            f"{folder} has only {pairs.sessions}; give fewer, or mine more by `neighbours` or "
+            "`keep_share` of mine_neighbours",
+        )
+    return Corpus(folder, manifest)
