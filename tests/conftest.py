@@ -29,9 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    # A quarter of the time of tiny models went into the optimisation of their graphs. Jobs that
-    # tests run as processes of their own have it.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 # Written for these tests: topics, each with things a customer says and what fits as an answer.

@@ -10,6 +10,7 @@ import pytest
 import reference
 import tensorflow as tf
 from train_options import make_options
+from whole_gradients import assert_same, differentiate
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.manifest import Corpus, read_manifest
@@ -275,29 +276,13 @@ def test_the_loss_is_the_share_of_both(make_config, form):
     assert found["loss"] == pytest.approx(0.7 * dialogues + 0.3 * np.mean(losses), rel=2e-4)
 
 
-def differentiate(training, replicas=1):
-    variables = training.model.trainable_variables
-    totals, sums = None, []
-    for batch in training.spec.make_dataset(training.setup, 0, replicas).take(replicas):
-        with tf.GradientTape() as tape:
-            sums.append(compute_contrastive_loss(training.model, batch))
-        found = tape.gradient(sums[-1]["loss"], [v.value for v in variables])
-        found = [tf.convert_to_tensor(gradient).numpy() for gradient in found]
-        totals = found if totals is None else [a + b for a, b in zip(totals, found, strict=True)]
-    names = ("loss", "weight", "accuracy", "neighbour_loss", "neighbour_accuracy")
-    return [sum(float(each[name]) for each in sums) for name in names], totals
-
-
-def assert_same(first, second):
-    np.testing.assert_allclose(first[0], second[0], rtol=1e-4)
-    for one, other in zip(first[1], second[1], strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-4)
+_SUMS = ("neighbour_loss", "neighbour_accuracy")
 
 
 @pytest.mark.parametrize("form", ["unique", "dense"])
 def test_two_devices_have_the_loss_and_gradients_of_one(make_config, form):
     training = build_training(make_config(batch_form=form))
-    assert_same(differentiate(training), differentiate(training, replicas=2))
+    assert_same(differentiate(training, _SUMS), differentiate(training, _SUMS, replicas=2))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +290,7 @@ def test_two_devices_have_the_loss_and_gradients_of_one(make_config, form):
 )
 def test_layouts_and_forms_have_one_loss_and_gradient(make_config, changes):
     packed, other = build_training(make_config()), build_training(make_config(**changes))
-    assert_same(differentiate(packed), differentiate(other))
+    assert_same(differentiate(packed, _SUMS), differentiate(other, _SUMS))
 
 
 def test_without_pairs_nothing_is_said_of_them(make_config):

@@ -10,6 +10,7 @@ from test_batches import candidates, gather, make_samples
 from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_batch
 from tiny_bert import build_backbone, draw_utterances, encode_alone
 from train_options import make_options
+from whole_gradients import assert_same, differentiate
 
 from dcse_tf.data.batch import Shapes, make_batches, turns_of_samples
 from dcse_tf.data.stream import PADDED
@@ -25,7 +26,6 @@ from dcse_tf.model.start import (
 )
 from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
 from dcse_tf.options import OptionError
-from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 
@@ -245,30 +245,14 @@ def make_training_options(data_dir, start, run_dir="run", **changes):
     return make_options(**{**settings, **changes})
 
 
-def differentiate(training, replicas=1):
-    variables = training.model.trainable_variables
-    totals, sums = None, []
-    for batch in training.spec.make_dataset(training.setup, 0, replicas).take(replicas):
-        with tf.GradientTape() as tape:
-            sums.append(compute_contrastive_loss(training.model, batch))
-        found = tape.gradient(sums[-1]["loss"], [v.value for v in variables])
-        found = [tf.convert_to_tensor(gradient).numpy() for gradient in found]
-        totals = found if totals is None else [a + b for a, b in zip(totals, found, strict=True)]
-    names = ("loss", "weight", "accuracy", "left_out", "anchor_loss")
-    return [sum(float(each[name]) for each in sums) for name in names], totals
-
-
-def assert_same(first, second):
-    np.testing.assert_allclose(first[0], second[0], rtol=1e-4)
-    for one, other in zip(first[1], second[1], strict=True):
-        np.testing.assert_allclose(one, other, atol=3e-4)
+_SUMS = ("left_out", "anchor_loss")
 
 
 @pytest.mark.parametrize("form", ["unique", "dense"])
 def test_two_devices_have_the_loss_and_gradients_of_one(data_dir, start, form):
     training = build_training(make_training_options(data_dir, start, batch_form=form))
-    found = differentiate(training)
-    assert_same(found, differentiate(training, replicas=2))
+    found = differentiate(training, _SUMS)
+    assert_same(found, differentiate(training, _SUMS, replicas=2))
     assert found[0][3] > 0  # some negatives are left out
 
 
@@ -278,7 +262,7 @@ def test_two_devices_have_the_loss_and_gradients_of_one(data_dir, start, form):
 def test_layouts_and_forms_have_one_loss_and_gradient(data_dir, start, changes):
     packed = build_training(make_training_options(data_dir, start))
     other = build_training(make_training_options(data_dir, start, **changes))
-    assert_same(differentiate(packed), differentiate(other))
+    assert_same(differentiate(packed, _SUMS), differentiate(other, _SUMS))
 
 
 @pytest.mark.slow

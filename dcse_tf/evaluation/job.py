@@ -212,7 +212,8 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
-    if not place.exists():  # a package or a name on the hub, which are checkpoints
+    if not place.exists() and (config.model.startswith("package:") or "/" in config.model):
+        # A package or what somebody has on the hub, which are checkpoints.
         folders = [resolve_checkpoint(config.model, "model")]
     if not any(map(is_reranker, folders)):
         encoder = SentenceEncoder.from_options(config)

@@ -97,16 +97,23 @@ class ServedEncoder(tf.Module):
 
     def _embed_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         # A processor refuses an id that is out of range by itself; a GPU takes zeros for it.
-        tf.debugging.assert_non_negative(token_ids, "token_ids: expected 0 or more")
-        tf.debugging.assert_less(
-            token_ids, self._vocabulary_size, f"token_ids: expected under {self._vocabulary_size}"
-        )
-        # Cutting would take [SEP] away.
-        tf.debugging.assert_less_equal(
-            tf.shape(token_ids)[1],
-            self._max_tokens,
-            f"token_ids: expected at most {self._max_tokens} tokens",
-        )
+        checks = [
+            tf.debugging.assert_non_negative(token_ids, "token_ids: expected 0 or more"),
+            tf.debugging.assert_less(
+                token_ids,
+                self._vocabulary_size,
+                f"token_ids: expected under {self._vocabulary_size}",
+            ),
+            # Cutting would take [SEP] away.
+            tf.debugging.assert_less_equal(
+                tf.shape(token_ids)[1],
+                self._max_tokens,
+                f"token_ids: expected at most {self._max_tokens} tokens",
+            ),
+        ]
+        # Else the look-up, which has no side effect to be ordered by, may be the first to fail.
+        with tf.control_dependencies(checks):
+            token_ids = tf.identity(token_ids)
         return self._finish(self._pool(token_ids, padding_mask))
 
     def _finish(self, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
