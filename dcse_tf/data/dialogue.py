@@ -146,7 +146,8 @@ def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
     """What `make_session` does once the silent utterances are dropped."""
     utterances: list[Utterance] = []
     for role, text, intents, acts in turns:
-        intents, acts = _fold_labels(intents), _fold_labels(acts)
+        if intents or acts:
+            intents, acts = _fold_labels(intents), _fold_labels(acts)
         text = fold_spaces(text)
         if join and utterances and utterances[-1].role == role:
             last = utterances[-1]

@@ -100,7 +100,7 @@ def serialize_session(
     fingerprints = _fingerprint_texts(token_ids, lengths)
     features["utterances"].int64_list.value.extend(fingerprints)
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
-    features["speakers"].int64_list.value.extend(numbers[role] for role in roles)
+    features["speakers"].int64_list.value.extend([numbers[role] for role in roles])
     if given:
         fingerprints = _fingerprint_texts(given.token_ids, given.lengths)
         features["given_token_ids"].int64_list.value.extend(given.token_ids.tolist())
