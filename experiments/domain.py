@@ -35,10 +35,9 @@ from domain_rows import BASES
 from domain_settings import DomainSettings, add_flags, read_settings
 from publish import describe_origin, write
 from report import Report, describe_size, make_closing_notes
-from runner import RunError, Runner, read_commit
-from settings import SettingsError, add_run_flags
+from runner import Runner, read_commit, tell_errors
+from settings import add_run_flags
 
-from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
 
 _HALVES = {
@@ -156,12 +155,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    try:
+    with tell_errors():
         run(parse_arguments(sys.argv[1:]))
-    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="'NAME=FLAGS'",
         help="a further row by its flags of train, which stand above those of this experiment; "
-        "after the words fit: and evaluate: those of fit_baseline and evaluate",
+        "after the words mine:, merge:, fit: and evaluate: those of mine_neighbours, merge, "
+        "fit_baseline and evaluate",
     )
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--steps", type=int, default=300, help="of every training")

@@ -39,10 +39,9 @@ from report import (
     summarise,
 )
 from rows import DIALOGUE_CSE, RECOMMENDED, ROWS, SIAMESE_MULTI, Row, Variant, vary
-from runner import RunError, Runner, read_commit
+from runner import Runner, read_commit, tell_errors
 from settings import Settings, SettingsError, add_flags, add_run_flags, read_settings
 
-from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
 
 
@@ -273,7 +272,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 def main() -> None:
     options = parse_arguments(sys.argv[1:])
     commit = read_commit()  # of the code that is loaded
-    try:
+    with tell_errors():
         experiment = make_experiment(options)
         settings = read_settings(options)
         plan = make_plan(settings, experiment.variants, experiment.half)
@@ -286,10 +285,6 @@ def main() -> None:
         runner.run_all()
         report = make_report(options.name, experiment, settings, plan, commit)
         write(report, describe_settings(settings), settings.work_dir, options.results_dir)
-    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ commits that a run was made at are in its `run.json`, and reports name them.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import graphlib
@@ -23,9 +24,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from settings import SettingsError
+
+from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import atomic_file, lock_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -33,6 +37,17 @@ WORK = "{work}"  # stands in commands for the work folder, which may be moved
 UNKNOWN = "unknown"
 _RECORD, _LOG = "run.json", "log.txt"
 _SHOWN = 8  # last lines of the log of a run that failed
+
+
+@contextlib.contextmanager
+def tell_errors() -> Iterator[None]:
+    """Ends an experiment whose input or runs cannot be used, or that is stopped, with one line."""
+    try:
+        yield
+    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes it")
 
 
 class RunError(RuntimeError):

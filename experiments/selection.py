@@ -25,7 +25,7 @@ from typing import Any
 from publish import describe_origin, write
 from report import Line, Report, correct, describe_size, make_closing_notes
 from rows import Variant, vary
-from runner import RunError, Runner, read_commit
+from runner import Runner, read_commit, tell_errors
 from selection_plan import SelectionPlan, make_plan
 from selection_report import (
     MEASURES,
@@ -40,7 +40,6 @@ from selection_rows import BERT_SL, BERT_VFT, TABLES, SelectionRow
 from selection_settings import KINDS, SelectionSettings, add_flags, read_settings
 from settings import SettingsError, add_run_flags
 
-from dcse_tf.errors import InputError, LockedError
 from dcse_tf.evaluation.report import short_path
 
 # Tried by choose: setting -> the row that it is tried on, and values. The learning rate is tried on
@@ -266,12 +265,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    try:
+    with tell_errors():
         run(parse_arguments(sys.argv[1:]))
-    except (RunError, SettingsError, InputError, LockedError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
 
 
 if __name__ == "__main__":

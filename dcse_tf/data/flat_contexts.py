@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from dcse_tf.data.batch import fingerprint_rows
+from dcse_tf.model.layout import join_tables
 
 Tensors = dict[str, tf.Tensor]
 
@@ -31,12 +32,7 @@ def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tens
     first = tf.gather(turns["token_ids"][:, :1], turns["response"])
     sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
 
-    width = tf.maximum(tf.shape(turns["token_ids"])[1], tf.shape(sequences)[1])
-    token_ids = tf.concat(
-        [tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]])
-         for ids in (turns["token_ids"], sequences)],
-        axis=0,
-    )  # fmt: skip
+    token_ids = join_tables(turns["token_ids"], sequences)
     utterances, rows = tf.shape(turns["token_ids"])[0], tf.shape(sequences)[0]
     return {
         **turns,

@@ -9,6 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.data.manifest import Corpus
+from dcse_tf.model.layout import join_tables
 
 Tensors = dict[str, tf.Tensor]
 
@@ -56,14 +57,9 @@ def append_pairs(turns: Tensors, pairs: dict) -> Tensors:
     partners = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [count, count]) > 0
     refused = tf.gather(partners | tf.eye(count, dtype=tf.bool), rows[:, 0])
 
-    width = tf.maximum(tf.shape(turns["token_ids"])[1], tf.shape(token_ids)[1])
-    tables = [
-        tf.pad(table, [[0, 0], [0, width - tf.shape(table)[1]]])
-        for table in (turns["token_ids"], token_ids)
-    ]
     return {
         **turns,
-        "token_ids": tf.concat(tables, axis=0),
+        "token_ids": join_tables(turns["token_ids"], token_ids),
         "utterances": tf.concat([turns["utterances"], added], axis=0),
         "neighbours": (tf.size(turns["utterances"]) + first)[:, None],
         "neighbour_pairs": rows,

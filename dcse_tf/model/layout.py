@@ -133,6 +133,13 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
     return {**_group(token_ids, padding_mask, layout), "padding_mask": padding_mask}
 
 
+def join_tables(*tables: tf.Tensor) -> tf.Tensor:
+    """Tables one after another, int32 `[utterances, tokens]`, zero-padded to the widest."""
+    width = tf.reduce_max([tf.shape(table)[1] for table in tables])
+    padded = [tf.pad(table, [[0, 0], [0, width - tf.shape(table)[1]]]) for table in tables]
+    return tf.concat(padded, axis=0)
+
+
 def count_cells(batch: Tensors) -> tf.Tensor:
     """Tokens that the encoder computes for a laid-out table, real or not; float32 scalar."""
     grids = [value for name, value in batch.items() if name.startswith("token_ids")]

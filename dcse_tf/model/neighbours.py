@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from dcse_tf.model.losses import NTXent
-from dcse_tf.model.matching import inverse_root, masked_mean
+from dcse_tf.model.matching import masked_mean, unit
 
 
 def neighbour_inputs() -> dict[str, keras.KerasTensor]:
@@ -49,7 +49,7 @@ class NeighbourContrast(keras.layers.Layer):
         """
         texts = ops.take(token_embeddings, index[:, 0], axis=0)
         means = masked_mean(texts, ops.take(padding_mask, index[:, 0], axis=0))
-        units = means * inverse_root(ops.sum(means * means, axis=-1, keepdims=True))
+        units = unit(means)
         cosines = ops.matmul(ops.take(units, pairs[:, 0], axis=0), ops.transpose(units))
         partner = ops.take_along_axis(cosines, pairs[:, 1:], axis=1)
         candidates = ops.concatenate([partner, cosines], axis=1)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.matching import inverse_root, masked_mean
+from dcse_tf.model.matching import masked_mean, unit
 from dcse_tf.model.pair_similarity import PairSimilarity
 
 
@@ -83,10 +83,7 @@ class ProjectedCosineSimilarity(PairSimilarity):
         """Arguments and result as `PairSimilarity` says."""
         means = masked_mean(token_embeddings, padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
-        first, second = (
-            vectors * inverse_root(ops.sum(vectors * vectors, axis=-1, keepdims=True))
-            for vectors in (self.context_head(context), self.response_head(means))
-        )
+        first, second = unit(self.context_head(context)), unit(self.response_head(means))
         return ops.matmul(first, ops.transpose(second))
 
     def get_config(self):

@@ -14,7 +14,7 @@ from keras import ops
 
 from dcse_tf.model.layout import Layout, build_table_encoder
 from dcse_tf.model.losses import Distillation
-from dcse_tf.model.matching import inverse_root, masked_mean
+from dcse_tf.model.matching import masked_mean, unit
 
 if TYPE_CHECKING:
     import keras_hub
@@ -51,7 +51,7 @@ class CandidateSimilarity(keras.layers.Layer):
             float `[batch, candidates]`.
         """
         means = masked_mean(token_embeddings, padding_mask)
-        directions = means * inverse_root(ops.sum(means * means, axis=-1, keepdims=True))
+        directions = unit(means)
         responses = ops.take(directions, candidate_index[:, 0], axis=0)
         similarity = ops.matmul(responses, ops.transpose(directions))
         return ops.take_along_axis(similarity, candidate_index, axis=1)

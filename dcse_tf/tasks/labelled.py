@@ -15,7 +15,7 @@ from dcse_tf.options import redefault
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.options import ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
+from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
 
 if TYPE_CHECKING:
     import keras
@@ -39,12 +39,6 @@ class LabelledOptions(ContrastOptions, TrainOptions):
     def context(self) -> Context:
         """A sentence is paired with another one of its label."""
         return Context(1, "before")
-
-
-def _build_parts(options: LabelledOptions, dim: int) -> EncoderParts:
-    from dcse_tf.tasks.shared import build_centering
-
-    return build_centering(options, dim)
 
 
 def _build_model(setup: Setup[LabelledOptions]) -> "keras.Model":
@@ -75,6 +69,6 @@ register_task(
         make_dataset=_make_dataset,
         compute_loss=compute_contrastive_loss,
         metrics=("accuracy", "positive_similarity", "negative_similarity"),
-        build_parts=_build_parts,
+        build_parts=centering_parts,
     )
 )

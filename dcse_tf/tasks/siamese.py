@@ -13,7 +13,7 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors
+from dcse_tf.tasks.spec import Setup, TaskSpec, Tensors, centering_parts
 
 if TYPE_CHECKING:
     import keras
@@ -62,12 +62,6 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
         return max(longest_utterance, self.longest_context(longest_utterance))
 
 
-def _build_parts(options: SiameseSingleOptions, dim: int) -> EncoderParts:
-    from dcse_tf.tasks.shared import build_centering
-
-    return build_centering(options, dim)
-
-
 def _build_model(setup: Setup[SiameseSingleOptions]) -> "keras.Model":
     from dcse_tf.model.siamese import build_siamese
     from dcse_tf.tasks.shared import make_layout
@@ -114,7 +108,7 @@ _SINGLE = TaskSpec(
     make_dataset=_make_single_dataset,
     compute_loss=compute_siamese_loss,
     metrics=("accuracy", "positive_score", "negative_score"),
-    build_parts=_build_parts,
+    build_parts=centering_parts,
 )
 register_task(_SINGLE)
 register_task(
@@ -125,6 +119,6 @@ register_task(
         make_dataset=_make_multi_dataset,
         compute_loss=compute_siamese_loss,
         metrics=_SINGLE.metrics,
-        build_parts=_build_parts,
+        build_parts=centering_parts,
     )
 )

@@ -11,7 +11,7 @@ from dcse_tf.options import redefault
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
+from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
 
 if TYPE_CHECKING:
     import keras
@@ -27,12 +27,6 @@ class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
     global_batch_size: int = redefault(TrainOptions, "global_batch_size", 64)
     learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
     temperature: float = redefault(ContrastOptions, "temperature", 0.05)
-
-
-def _build_parts(options: SimcseOptions, dim: int) -> EncoderParts:
-    from dcse_tf.tasks.shared import build_centering
-
-    return build_centering(options, dim)
 
 
 def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
@@ -61,6 +55,6 @@ register_task(
         compute_loss=compute_contrastive_loss,
         metrics=("accuracy", "positive_similarity", "negative_similarity"),
         samples="utterances",
-        build_parts=_build_parts,
+        build_parts=centering_parts,
     )
 )

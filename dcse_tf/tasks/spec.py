@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dcse_tf.model.bert import TokenCentering
     from dcse_tf.model.matching_files import MatchingForm
     from dcse_tf.model.tokenizer import Vocabulary
+    from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 # A setup is only read, so that of a class is one of its base classes too.
@@ -82,6 +83,12 @@ class Setup(Generic[O_co]):
 
 def no_parts(options: Options, dim: int) -> EncoderParts:
     return EncoderParts()
+
+
+def centering_parts(options: "ContrastOptions", dim: int) -> EncoderParts:
+    from dcse_tf.tasks.shared import build_centering
+
+    return build_centering(options, dim)
 
 
 def no_metrics(options: Options) -> tuple[str, ...]:
