@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.model.pairs import PairRule, end_turns, join_pairs, strip_ends
+from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.tokenizer import Vocabulary
 
 CLS, SEP, EOT = 2, 3, 9
@@ -11,11 +11,15 @@ CLS, SEP, EOT = 2, 3, 9
 def join(contexts, responses, first=448, second=64):
     rule = PairRule(CLS, SEP, EOT, first, second)
     turns = tf.ragged.constant(contexts, tf.int32, ragged_rank=2)
-    second_segment = (
-        None if responses is None else tf.ragged.constant(responses, tf.int32, ragged_rank=1)
-    )
-    token_ids, segment_ids = join_pairs(end_turns(turns, EOT), second_segment, rule)
-    return token_ids.to_list(), segment_ids.to_list()
+    whole = join_turns(turns.with_values(end_turns(turns.values, EOT)))
+    paired = responses is not None
+    others = tf.ragged.constant(responses if paired else [[]] * len(contexts), tf.int32, 1)
+    places = place_segments(whole, others, first, second, paired)
+    token_ids = places.fill(whole.values, others.values, rule.marks)
+    return [
+        tf.RaggedTensor.from_tensor(table, lengths=places.lengths).to_list()
+        for table in (token_ids, places.segment_ids())
+    ]
 
 
 def test_every_turn_ends_with_its_token():

@@ -28,6 +28,7 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
 from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
 from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.model.ragged import find_rows
 
 Tensors = dict[str, tf.Tensor]
 _GIVEN = ("given", "given_mask", "teacher_scores")
@@ -109,7 +110,7 @@ def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
     start = tf.random.stateless_uniform([], seed, 0, num_turns - length + 1, tf.int32)
     return {
         "session": session["session"],
-        "token_ids": session["token_ids"][start : start + length],
+        "token_ids": tf.gather(session["token_ids"], tf.range(start, start + length)),
         "utterances": session["utterances"][start : start + length],
     }
 
@@ -213,7 +214,7 @@ def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensor
         replicas: how many; it divides the batch.
     """
     utterances = sessions["utterances"]
-    owner = tf.cast(utterances.value_rowids(), tf.int32)
+    owner = find_rows(utterances)
     places = tf.range(tf.size(owner))
     around = places[:, None] + tf.constant(context.offsets)[None, :]
     inside = tf.clip_by_value(around, 0, tf.size(owner) - 1)

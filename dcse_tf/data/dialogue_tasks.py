@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from dcse_tf.data.batch import sample_negatives
 from dcse_tf.model.pairs import strip_ends
+from dcse_tf.model.ragged import find_rows, put_apart, put_in_rows
 
 Tensors = dict[str, tf.Tensor]
 
@@ -62,7 +63,7 @@ def draw_dialogue(
     utterances = session["utterances"][start : response + 1]
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(session["token_ids"][start : response + 1]),
+        "token_ids": strip_ends(tf.gather(session["token_ids"], tf.range(start, response + 1))),
         "utterances": utterances,
         "speakers": own,
         "split": _draw_below(turns - 1, seeds[1]) + 1,
@@ -130,7 +131,7 @@ class Dialogues:
         if "negatives" in samples:
             given = samples["negatives"]
             places = splits[-1] + tf.range(tf.cast(given.values.nrows(), tf.int32))
-            negatives = tf.RaggedTensor.from_row_splits(places, given.row_splits)
+            negatives = put_in_rows(places, given.row_splits)
             token_ids = tf.concat([token_ids, given.values], axis=0)
         return cls(
             samples,
@@ -198,13 +199,13 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
         candidates = tf.where(mask, candidates, responses[:, None])
     width = tf.shape(candidates)[1]
     contexts = tf.ragged.range(dialogues.starts, responses)
-    owners = tf.repeat(tf.range(dialogues.count), width)
+    owners = tf.range(dialogues.count * width) // width
     labels = tf.one_hot(tf.zeros([dialogues.count], tf.int32), width)
     facts = {
         "labels": tf.reshape(labels, [-1]),
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
     }
-    second = tf.RaggedTensor.from_tensor(tf.reshape(candidates, [-1, 1]))
+    second = put_apart(tf.reshape(candidates, [-1]))
     return Rows(tf.gather(contexts, owners), second, False, facts)
 
 
@@ -238,7 +239,12 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
 def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
     """Whether pieces have the same texts, by their number and the sum of their fingerprints."""
     lengths = first.row_lengths() == second.row_lengths()
-    sums = [tf.reduce_sum(tf.gather(dialogues.utterances, x), axis=1) for x in (first, second)]
+    sums = [
+        tf.math.unsorted_segment_sum(
+            tf.gather(dialogues.utterances, pieces.values), find_rows(pieces), dialogues.count
+        )
+        for pieces in (first, second)
+    ]
     return lengths & (sums[0] == sums[1])
 
 
@@ -264,7 +270,7 @@ def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     taken = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     window = tf.ragged.range(dialogues.starts, dialogues.ends)
     odd = dialogues.starts + dialogues.samples["odd"]
-    owners = window.value_rowids()
+    owners = find_rows(window)
     places = tf.where(
         window.values == tf.gather(odd, owners), tf.gather(taken, owners), window.values
     )
@@ -289,9 +295,9 @@ def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
     counts = (tf.reduce_min(pair, axis=1) >= 0) & (donor >= 0)
-    seconds = tf.reshape(tf.stack([second, stranger], axis=1), [-1, 1])
-    facts = {"weights": tf.repeat(tf.cast(counts, tf.float32), 2)}
-    firsts = tf.repeat(first, 2)[:, None]
-    return Rows(
-        tf.RaggedTensor.from_tensor(firsts), tf.RaggedTensor.from_tensor(seconds), False, facts
+    firsts, seconds, weights = (
+        tf.reshape(tf.stack(both, axis=1), [-1])
+        for both in ([first, first], [second, stranger], [counts, counts])
     )
+    facts = {"weights": tf.cast(weights, tf.float32)}
+    return Rows(put_apart(firsts), put_apart(seconds), False, facts)

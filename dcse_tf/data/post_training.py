@@ -13,6 +13,7 @@ from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.selection import build_sequences, find_cells
 from dcse_tf.model.layout import Layout, lay_out
 from dcse_tf.model.pairs import PairRule, strip_ends
+from dcse_tf.model.ragged import find_rows, put_apart
 
 Tensors = dict[str, tf.Tensor]
 
@@ -117,7 +118,7 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
         "weights": tf.cast((labels != _RANDOM) | ~known, tf.float32),
     }
     contexts = tf.ragged.range(dialogues.starts, true)
-    return dialogues, Rows(contexts, tf.RaggedTensor.from_tensor(second[:, None]), False, facts)
+    return dialogues, Rows(contexts, put_apart(second), False, facts)
 
 
 def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
@@ -138,8 +139,9 @@ def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
 def _says(dialogues: Dialogues, texts: tf.Tensor) -> tf.Tensor:
     """Whether each dialogue has a text, int64 `[batch]`, by fingerprints; bool `[batch]`."""
     turns = dialogues.samples["utterances"]
-    same = turns.values == tf.repeat(texts, turns.row_lengths())
-    return tf.reduce_any(turns.with_values(same), axis=1)
+    owners = find_rows(turns)
+    same = tf.cast(turns.values == tf.gather(texts, owners), tf.int32)
+    return tf.math.unsorted_segment_sum(same, owners, dialogues.count) > 0
 
 
 def make_post_training_batches(
@@ -169,16 +171,17 @@ def make_post_training_batches(
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     dialogues, rows = make_pair_rows(samples, form.pairs, seeds[0])
-    built = build_sequences(dialogues, rows, form.rule)
-    hidden = mask_tokens(built.token_ids.to_tensor(), form.masking, seeds[1])
+    built = build_sequences(dialogues, [(rows, form.rule)])
+    token_ids, segment_ids, speaker_ids, _ = tf.unstack(built.columns, axis=2)
+    hidden = mask_tokens(token_ids, form.masking, seeds[1])
     count = tf.cast(dialogues.count, tf.float32)
 
     def share(weights: tf.Tensor) -> tf.Tensor:
         return tf.math.divide_no_nan(weights * count, tf.reduce_sum(weights))
 
-    table = {"token_ids": hidden.pop("token_ids"), "segment_ids": built.segment_ids.to_tensor()}
+    table = {"token_ids": hidden.pop("token_ids"), "segment_ids": segment_ids}
     if form.speakers:
-        table["speaker_ids"] = built.speaker_ids.to_tensor()
+        table["speaker_ids"] = speaker_ids
     facts = {"labels": rows.facts["labels"], "weights": share(rows.facts["weights"])}
     # A weight of 0 says that there is no prediction; others become the share of one.
     hidden["mask_weights"] = share(hidden["mask_weights"])

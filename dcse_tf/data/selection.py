@@ -5,6 +5,7 @@ the rows of one task after those of another, and the encoder is run once.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -18,7 +19,8 @@ from dcse_tf.data.dialogue_tasks import (
     make_restoration_rows,
 )
 from dcse_tf.model.layout import Layout, lay_out
-from dcse_tf.model.pairs import PairRule, end_turns, join_pairs, join_segments
+from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments
+from dcse_tf.model.ragged import find_rows, put_in_rows
 
 Tensors = dict[str, tf.Tensor]
 
@@ -53,67 +55,79 @@ class SelectionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Sequences and what each of their tokens is; all int32 `[rows, (tokens)]`.
+    """Sequences and what each of their tokens is; all int32.
 
     Attributes:
-        token_ids, segment_ids: see `join_pairs`.
-        speaker_ids: 0 for the responder's tokens, the response's and [CLS], 1 for others'.
-        turn_ids: of tokens of the first segment, the place of their turn in it; else -1.
+        columns: `[rows, tokens, 4]`, of each token
+            its id;
+            its segment, see `Places.segment_ids`;
+            its speaker: 0 for the responder's tokens, the response's and [CLS], 1 for others';
+            of tokens of the first segment, the place of their turn in it; else -1.
+        lengths: `[rows]`.
     """
 
-    token_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-    speaker_ids: tf.RaggedTensor
-    turn_ids: tf.RaggedTensor
+    columns: tf.Tensor
+    lengths: tf.Tensor
 
-    def columns(self) -> tuple[tf.RaggedTensor, ...]:
-        return (self.token_ids, self.segment_ids, self.speaker_ids, self.turn_ids)
+    def take(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The columns of some rows, each `[rows, tokens]`, as wide as the longest of them."""
+        longest = tf.reduce_max(tf.gather(self.lengths, rows))
+        return tuple(tf.unstack(tf.gather(self.columns, rows)[:, :longest], axis=2))
 
 
-def build_sequences(dialogues: Dialogues, rows: Rows, rule: PairRule) -> Sequences:
-    """The sequences of a task's rows."""
-    first = tf.gather(dialogues.token_ids, rows.first)
-    second = None if rows.second is None else tf.gather(dialogues.token_ids, rows.second)
-
-    def join(of_first: tf.RaggedTensor, of_second: tf.RaggedTensor | None) -> tf.RaggedTensor:
-        return join_segments(of_first, of_second, rule, 0, 0)
-
-    def close(turns: tf.RaggedTensor, end: tf.Tensor | int, ended: bool) -> tf.RaggedTensor:
-        return end_turns(turns, end) if ended else turns.merge_dims(1, 2)
-
-    token_ids, segment_ids = join_pairs(
-        end_turns(first, rule.end_of_turn_id),
-        None if second is None else close(second, rule.end_of_turn_id, rows.ends),
-        rule,
+def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]) -> Sequences:
+    """The sequences of the rows of some tasks, one task after another; the rules have one [EOT]."""
+    task = tf.concat(
+        [tf.fill(tf.shape(rows.facts["weights"]), i) for i, (rows, _) in enumerate(tasks)], axis=0
     )
-    voices = rows.first if rows.voices is None else rows.voices
-    speakers = tf.gather(dialogues.speakers, voices.values)
-    of_first = end_turns(_spread(first, speakers), speakers)
-    numbers = tf.ragged.range(rows.first.row_lengths()).values
-    # One more than the place, so that 0 is left for what belongs to no turn.
-    turn_ids = end_turns(_spread(first, tf.cast(numbers, tf.int32) + 1), 0)
-    if second is None or rows.second is None:
-        return Sequences(token_ids, segment_ids, join(of_first, None), join(turn_ids, None) - 1)
 
-    if rows.ends:
-        heard = tf.gather(dialogues.speakers, rows.second.values)
-    else:
-        # A candidate is what the responder might say, whoever said it.
-        heard = tf.zeros_like(rows.second.values)
-    of_second = close(_spread(second, heard), heard, rows.ends)
-    nothing = close(_spread(second, tf.zeros_like(heard)), 0, rows.ends)
-    return Sequences(token_ids, segment_ids, join(of_first, of_second), join(turn_ids, nothing) - 1)
+    def by_row(values: list) -> tf.Tensor:
+        """What each row has of its task."""
+        return tf.gather(tf.constant(values), task)
+
+    rule = tasks[0][1]
+    first = tf.concat([rows.first for rows, _ in tasks], axis=0)
+    second = tf.concat([_second_of(rows) for rows, _ in tasks], axis=0)
+    voices = tf.concat(
+        [(rows.first if rows.voices is None else rows.voices).values for rows, _ in tasks], axis=0
+    )
+    # The turns with [EOT], and those without.
+    texts = tf.concat([end_turns(dialogues.token_ids, rule.end_of_turn_id), dialogues.token_ids], 0)
+    ends = tf.gather(by_row([rows.ends for rows, _ in tasks]), find_rows(second))
+    without = second.values + dialogues.token_ids.nrows(tf.int32)
+    turns = tf.gather(texts, first)
+    others = tf.gather(texts, second.with_values(tf.where(ends, second.values, without)))
+
+    owner, other_owner = find_rows(turns.values), find_rows(others.values)
+    place = tf.gather(tf.ragged.range(tf.cast(first.row_lengths(), tf.int32)).values, owner)
+    # An [EOT] belongs to no turn.
+    last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
+    place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
+    speakers = tf.gather(tf.gather(dialogues.speakers, voices), owner)
+    # A candidate is what the responder might say, whoever said it.
+    heard = tf.gather(dialogues.speakers, tf.where(ends, second.values, 0))
+    heard = tf.gather(tf.where(ends, heard, 0), other_owner)
+    found = place_segments(
+        join_turns(turns),
+        join_turns(others),
+        by_row([rule.first_tokens for _, rule in tasks]),
+        by_row([rule.second_tokens for _, rule in tasks]),
+        by_row([rows.second is not None for rows, _ in tasks]),
+    )
+    columns = (
+        found.fill(turns.flat_values, others.flat_values, rule.marks),
+        found.segment_ids(),
+        found.fill(speakers, heard),
+        found.fill(place, tf.fill(tf.shape(heard), -1), (-1, -1, -1, -1)),
+    )
+    return Sequences(tf.stack(columns, axis=2), found.lengths)
 
 
-def _spread(turns: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
-    """One value a turn for each of its tokens.
-
-    Args:
-        turns: `[rows, (turns), (tokens)]`.
-        values: int32 `[turns of all rows]`.
-    """
-    lengths = turns.values.row_lengths()
-    return turns.with_flat_values(tf.repeat(values, lengths))
+def _second_of(rows: Rows) -> tf.RaggedTensor:
+    """The second segments of rows, empty where they have none."""
+    if rows.second is None:
+        return put_in_rows(tf.zeros([0], tf.int32), tf.zeros_like(rows.first.row_splits))
+    return rows.second
 
 
 def make_selection_batches(
@@ -157,79 +171,93 @@ def make_selection_batches(
     if "consistency" in form.auxiliary:
         tasks["consistency"] = make_consistency_rows(dialogues, seeds[3])
     rules = {"next_session": form.rule.divided_evenly()}
-    built = {
-        name: build_sequences(dialogues, rows, rules.get(name, form.rule))
-        for name, rows in tasks.items()
-    }
-    facts = {name: dict(rows.facts) for name, rows in tasks.items()}
-    _exclude_cut_turns(built, facts)
-    total = tf.reduce_sum(facts["matching"]["weights"])
-    for name in tasks:
-        weights = facts[name]["weights"]
-        facts[name]["weights"] = tf.math.divide_no_nan(weights * total, tf.reduce_sum(weights))
-    return [_make_batch(built, facts, form, i, replicas, layout) for i in range(replicas)]
+    built = build_sequences(
+        dialogues, [(rows, rules.get(name, form.rule)) for name, rows in tasks.items()]
+    )
+    begin, facts = tf.constant(0), {}
+    for name, rows in tasks.items():
+        count = tf.shape(rows.facts["weights"])[0]
+        facts[name] = {**rows.facts, "rows": begin + tf.range(count)}
+        begin += count
+    _settle_weights(built, facts)
+    return [_make_batch(built, own, form, layout) for own in _divide(facts, replicas)]
 
 
-def _exclude_cut_turns(built: dict[str, Sequences], facts: dict[str, Tensors]) -> None:
-    """Takes the weight of rows whose turn in question was cut off with the front."""
+def _settle_weights(built: Sequences, facts: dict[str, Tensors]) -> None:
+    """Takes the weight of rows whose turn in question was cut off, and makes all sums the same."""
     for name, fact in (("restoration", "hidden"), ("incoherence", "odd")):
-        if name in built:
-            asked = facts[name][fact]
-            left = tf.reduce_any(built[name].turn_ids == asked[:, None], axis=1)
+        if name in facts:
+            *_, turn_ids = built.take(facts[name]["rows"])
+            left = tf.reduce_any(turn_ids == facts[name][fact][:, None], axis=1)
             facts[name]["weights"] *= tf.cast(left, tf.float32)
+    total = tf.reduce_sum(facts["matching"]["weights"])
+    for of_task in facts.values():
+        weights = of_task["weights"]
+        of_task["weights"] = tf.math.divide_no_nan(weights * total, tf.reduce_sum(weights))
+
+
+def _divide(facts: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]]:
+    """What the rows of each replica have."""
+    parts = {
+        name: {key: tf.split(value, replicas) for key, value in of_task.items()}
+        for name, of_task in facts.items()
+    }
+    return [
+        {name: {key: x[i] for key, x in of_task.items()} for name, of_task in parts.items()}
+        for i in range(replicas)
+    ]
 
 
 def _make_batch(
-    built: dict[str, Sequences],
-    facts: dict[str, Tensors],
-    form: SelectionForm,
-    replica: int,
-    replicas: int,
-    layout: Layout,
+    built: Sequences, facts: dict[str, Tensors], form: SelectionForm, layout: Layout
 ) -> Tensors:
-    """The rows of one replica in one table."""
-
-    def own(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
-        rows = values.nrows() if isinstance(values, tf.RaggedTensor) else tf.shape(values)[0]
-        each = tf.cast(rows, tf.int32) // replicas
-        return values[replica * each : (replica + 1) * each]
-
-    columns = [
-        tf.concat([own(x) for x in same], axis=0).to_tensor(default)
-        for same, default in zip(zip(*(s.columns() for s in built.values())), (0, 0, 0, -1))
-    ]
-    token_ids, segment_ids, speaker_ids, turn_ids = columns
+    """The rows of one replica in one table, by what each of its tasks' rows have."""
+    token_ids, segment_ids, speaker_ids, turn_ids = built.take(
+        tf.concat([of_task["rows"] for of_task in facts.values()], axis=0)
+    )
     marks = {"segment_ids": segment_ids}
     if form.speakers:
         marks["speaker_ids"] = speaker_ids
-
-    mine = {name: {k: own(v) for k, v in values.items()} for name, values in facts.items()}
-    begins, begin = {}, tf.constant(0)
-    for name, values in mine.items():
-        begins[name] = begin
-        begin += tf.shape(values["weights"])[0]
-
-    hidden = None
-    if "restoration" in mine:
-        hidden = _find_hidden(turn_ids, mine["restoration"], begins["restoration"])
-    shown = token_ids if hidden is None else tf.where(hidden, form.mask_id, token_ids)
-    table = lay_out(shown, layout, marks)
+    asked = [_find_asked(name, of_task) for name, of_task in facts.items()]
+    hidden = turn_ids == tf.concat(asked, axis=0)[:, None]
+    table = lay_out(tf.where(hidden, form.mask_id, token_ids), layout, marks)
     cells = find_cells(table)
+    counts = [tf.size(rows) for rows in asked]
+
+    def divide(values: tf.Tensor) -> Tensors:
+        """The rows of each task."""
+        return dict(zip(facts, tf.split(values, counts, num=len(counts)), strict=True))
 
     batch = dict(table)
     batch.pop("places", None)
-    for name, values in mine.items():
-        rows = slice(begins[name], begins[name] + tf.shape(values["weights"])[0])
+    own = {
+        name: divide(values)
+        for name, values in (
+            ("cells", cells),
+            ("hidden", hidden),
+            ("ids", token_ids),
+            ("turns", turn_ids),
+        )
+    }
+    for name, of_task in facts.items():
+        weights = of_task["weights"]
         if name == "restoration":
-            assert hidden is not None
-            found = _list_hidden(hidden[rows], token_ids[rows], cells[rows], values["weights"])
+            found = _list_hidden(own["hidden"][name], own["ids"][name], own["cells"][name], weights)
         elif name == "incoherence":
-            found = _list_turns(turn_ids[rows], cells[rows], form.turns)
-            found |= {"labels": values["odd"], "weights": values["weights"]}
+            found = _list_turns(own["turns"][name], own["cells"][name], form.turns)
+            found |= {"labels": of_task["odd"], "weights": weights}
         else:
-            found = {"places": cells[rows, 0], **values}
+            found = {"places": own["cells"][name][:, 0], **of_task}
+            del found["rows"]
         batch |= {f"{name}_{key}": value for key, value in found.items()}
     return batch
+
+
+def _find_asked(name: str, of_task: Tensors) -> tf.Tensor:
+    """The turn to restore in each row of a task, int32 `[rows]`; -2 for none, as no turn has."""
+    if name != "restoration":
+        return tf.fill(tf.shape(of_task["rows"]), -2)
+    return tf.where(of_task["weights"] > 0.0, of_task["hidden"], -2)
 
 
 def find_cells(table: Tensors) -> tf.Tensor:
@@ -238,16 +266,6 @@ def find_cells(table: Tensors) -> tf.Tensor:
         return table["places"]
     rows, tokens = tf.unstack(tf.shape(table["token_ids"]))
     return tf.reshape(tf.range(rows * tokens), [rows, tokens])
-
-
-def _find_hidden(turn_ids: tf.Tensor, facts: Tensors, begin: tf.Tensor) -> tf.Tensor:
-    """The tokens to restore, bool `[rows, tokens]` of the whole table."""
-    rows = tf.shape(turn_ids)[0]
-    # No turn is number -2: in the rows of other tasks nothing is hidden.
-    asked = tf.where(facts["weights"] > 0.0, facts["hidden"], -2)
-    after = rows - begin - tf.shape(asked)[0]
-    asked = tf.pad(asked, [[begin, after]], constant_values=-2)
-    return turn_ids == asked[:, None]
 
 
 def _list_hidden(

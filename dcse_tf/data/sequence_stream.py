@@ -13,7 +13,15 @@ from dcse_tf.data.post_training import (
 )
 from dcse_tf.data.records import parse_given, parse_session
 from dcse_tf.data.selection import SelectionForm, make_selection_batches
-from dcse_tf.data.stream import BATCHES, SAMPLES, Stream, fold_seed, in_turn, repeat_epochs
+from dcse_tf.data.stream import (
+    BATCHES,
+    SAMPLES,
+    Stream,
+    fold_seed,
+    in_turn,
+    repeat_epochs,
+    without_autograph,
+)
 
 
 def make_selection_dataset(
@@ -55,6 +63,7 @@ def make_post_training_dataset(
     return _batch_sessions(corpus, split, stream, draw, assemble)
 
 
+@without_autograph
 def _batch_sessions(
     corpus: Corpus,
     split: str,

@@ -41,6 +41,9 @@ _READ_BLOCKS = 8
 
 PADDED = Layout("padded")
 
+# For what makes datasets of tensor operations alone: its conversion takes longer than its tracing.
+without_autograph = tf.autograph.experimental.do_not_convert
+
 Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
 
@@ -69,7 +72,7 @@ def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
     sizes = tf.gather(sizes, order)
     ends = tf.cumsum(sizes)
     _, _, counts = tf.unique_with_counts((ends - sizes) // window, tf.int64)
-    blocks = tf.RaggedTensor.from_row_lengths(order, counts)
+    blocks = tf.RaggedTensor.from_row_lengths(order, counts, validate=False)
     return Windows(blocks, tf.gather(ends, blocks.row_limits() - 1))
 
 
@@ -95,7 +98,8 @@ def read_windows(
     """
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
-        chosen = Blocks(*(tf.gather(of_all, windows.blocks[number]) for of_all in blocks))
+        own = tf.gather(windows.blocks, [number]).values
+        chosen = Blocks(*(tf.gather(of_all, own) for of_all in blocks))
         records = tf.data.Dataset.from_tensor_slices(chosen).interleave(
             lambda block: _read_block(paths[block.shard], block),
             cycle_length=_READ_BLOCKS,
@@ -271,6 +275,7 @@ class BatchForm:
     unordered: bool = False
 
 
+@without_autograph
 def make_contrastive_dataset(
     corpus: Corpus,
     form: BatchForm,
@@ -384,6 +389,7 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
     return Shapes(own, candidates, utterances, tokens, given, contexts)
 
 
+@without_autograph
 def make_masked_lm_dataset(
     corpus: Corpus, rule: MaskingRule, stream: Stream, split: str = "train"
 ) -> tf.data.Dataset:
@@ -416,6 +422,7 @@ def make_masked_lm_dataset(
     return in_turn(dataset.map(mask, tf.data.AUTOTUNE))
 
 
+@without_autograph
 def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
     """Batches of utterances and themselves again, see `make_simcse_batches`; `replicas` a step."""
     rows = stream.batch_size // stream.replicas

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import keras_hub
 
 
+# One function of the graph, however many tables a step lays out.
+@tf.function(reduce_retracing=True)
 def first_fit_decreasing(
     lengths: tf.Tensor, row_length: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -55,11 +57,12 @@ def first_fit_decreasing(
 
     # Item by item in the order of falling length, row by row within a length.
     takes = tf.reshape(taken.stack(), [-1])
-    rows = tf.repeat(tf.tile(tf.range(items), [longest]), takes)
+    cell = tf.repeat(tf.range(tf.size(takes)), takes)
+    rows = cell % items
     placed = tf.size(rows)
-    nth = tf.range(placed) - tf.repeat(tf.cumsum(takes, exclusive=True), takes)
+    nth = tf.range(placed) - tf.gather(tf.cumsum(takes, exclusive=True), cell)
     falling = tf.gather(lengths, order[:placed])
-    starts = tf.repeat(tf.reshape(begun.stack(), [-1]), takes) + nth * falling
+    starts = tf.gather(tf.reshape(begun.stack(), [-1]), cell) + nth * falling
     used = tf.reduce_sum(tf.cast(room < row_length, tf.int32))
 
     def by_item(values: tf.Tensor) -> tf.Tensor:
@@ -154,18 +157,15 @@ def _pack(table: Tensors, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
     positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
     places = (row * layout.row_length + start)[:, None] + positions
     segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
-    real = tf.boolean_mask(places, padding_mask)[:, None]
-
-    def scatter(values: tf.Tensor) -> tf.Tensor:
-        flat = tf.scatter_nd(
-            real, tf.boolean_mask(values, padding_mask), [rows * layout.row_length]
-        )
-        return tf.reshape(flat, [-1, layout.row_length])
-
+    columns = {**table, "segments": segments, "positions": positions}
+    packed = tf.scatter_nd(
+        tf.boolean_mask(places, padding_mask)[:, None],
+        tf.boolean_mask(tf.stack([*columns.values()], axis=2), padding_mask),
+        [rows * layout.row_length, len(columns)],
+    )
+    packed = tf.reshape(packed, [-1, layout.row_length, len(columns)])
     return {
-        **{name: scatter(values) for name, values in table.items()},
-        "segments": scatter(segments),
-        "positions": scatter(positions),
+        **dict(zip(columns, tf.unstack(packed, axis=2), strict=True)),
         "places": tf.where(padding_mask, places, 0),
     }
 

@@ -48,7 +48,7 @@ class PairMatcher(Protocol):
         padding_mask: tf.Tensor,
         training: bool | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Reads a table of sequences, see `dcse_tf.model.pairs.join_pairs`.
+        """Reads a table of sequences, see `dcse_tf.model.pairs.place_segments`.
 
         Args:
             token_ids: int32 `[rows, tokens]`, zero-padded.

@@ -7,7 +7,11 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.model.ragged import find_rows, put_in_rows
 from dcse_tf.model.tokenizer import END_OF_TURN, Vocabulary
+
+# What stands at [CLS], at the first and the last [SEP], and behind the end.
+Marks = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,11 @@ class PairRule:
     first_tokens: int
     second_tokens: int
 
+    @property
+    def marks(self) -> "Marks":
+        """Of token ids, see `Places.fill`."""
+        return self.cls_id, self.sep_id, self.sep_id, 0
+
     def divided_evenly(self) -> "PairRule":
         """For two segments of one kind, such as two pieces of a dialogue: as many tokens each."""
         half = (self.first_tokens + self.second_tokens) // 2
@@ -42,76 +51,100 @@ def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> 
 
 def strip_ends(token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
     """Tokens of texts without their [CLS] and [SEP]: int32 `[texts, (tokens)]`."""
-    return token_ids[:, 1:-1]
+    places = tf.ragged.range(token_ids.row_starts() + 1, token_ids.row_limits() - 1)
+    return places.with_values(tf.gather(token_ids.values, places.values))
 
 
-def end_turns(turns: tf.RaggedTensor, end: tf.Tensor | int) -> tf.RaggedTensor:
-    """Adds an end to every turn and joins those of a row.
+def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
+    """Adds [EOT] to every turn.
 
     Args:
-        turns: `[rows, (turns), (tokens)]`, without [CLS] and [SEP].
-        end: what to add: the id of [EOT], or what a figure of the turns' tokens has there, a scalar
-            or one value a turn, `[turns of all rows]`.
+        turns: int32 `[turns, (tokens)]`, without [CLS] and [SEP].
+        end: the id of [EOT].
 
     Returns:
-        `[rows, (tokens)]`.
+        int32 `[turns, (tokens)]`.
     """
-    flat = turns.values  # [turns of all rows, (tokens)]
-    ends = tf.cast(tf.broadcast_to(end, [flat.nrows()]), flat.dtype)
-    flat = tf.concat([flat, tf.RaggedTensor.from_tensor(ends[:, None])], axis=1)
-    return turns.with_values(flat).merge_dims(1, 2)
+    before = find_rows(turns)  # ends of the turns before a token's
+    splits = turns.row_splits + tf.range(turns.nrows() + 1)
+    ends = tf.cast(splits[1:], tf.int32) - 1
+    values = tf.dynamic_stitch(
+        [tf.range(tf.size(before)) + before, ends],
+        [turns.values, tf.fill(tf.shape(ends), tf.cast(end, turns.dtype))],
+    )
+    return put_in_rows(values, splits)
 
 
-def join_segments(
+def join_turns(turns: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Joins the turns of each row: `[rows, (turns), (tokens)]` to `[rows, (tokens)]`."""
+    splits = tf.gather(turns.values.row_splits, turns.row_splits)
+    return put_in_rows(turns.flat_values, splits)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the tokens of sequences come from.
+
+    Attributes:
+        sources: int32 `[rows, tokens]`, places in the list of all first segments' tokens, then all
+            second ones', then the four `Marks`.
+        middle: int32 `[rows]`, the place of the first [SEP].
+        lengths: int32 `[rows]`.
+    """
+
+    sources: tf.Tensor
+    middle: tf.Tensor
+    lengths: tf.Tensor
+
+    def fill(self, first: tf.Tensor, second: tf.Tensor, marks: Marks = (0, 0, 0, 0)) -> tf.Tensor:
+        """The tokens' ids, or anything else that each of them has.
+
+        Args:
+            first, second: int32 `[tokens]`, of all tokens of all segments, also of those cut off.
+            marks: what the marks have of it.
+
+        Returns:
+            int32 `[rows, tokens]`.
+        """
+        values = tf.concat([first, second, tf.constant(marks, first.dtype)], axis=0)
+        return tf.gather(values, self.sources)
+
+    def segment_ids(self) -> tf.Tensor:
+        """0 up to the first [SEP], which it has too, and behind the end; 1 between; as `fill`."""
+        column = tf.range(tf.shape(self.sources)[1])
+        later = (column > self.middle[:, None]) & (column < self.lengths[:, None])
+        return tf.cast(later, tf.int32)
+
+
+def place_segments(
     first: tf.RaggedTensor,
-    second: tf.RaggedTensor | None,
-    rule: PairRule,
-    cls: int,
-    sep: int,
-) -> tf.RaggedTensor:
-    """Cuts and joins two segments, their token ids or anything else that each token has.
+    second: tf.RaggedTensor,
+    first_tokens: tf.Tensor | int,
+    second_tokens: tf.Tensor | int,
+    paired: tf.Tensor | bool = True,
+) -> Places:
+    """Cuts and joins segments.
 
     Args:
-        first: int `[rows, (tokens)]`.
-        second: the same; None for a sequence of one segment.
-        rule: the lengths.
-        cls, sep: what stands at the places of [CLS] and [SEP].
-
-    Returns:
-        int `[rows, (tokens)]`.
+        first, second: `[rows, (tokens)]`, see `end_turns` and `join_turns`.
+        first_tokens, second_tokens: see `PairRule`; of all rows, or int32 `[rows]`.
+        paired: whether there is a second segment, if but an empty one; of all rows, or `[rows]`.
     """
-    # A negative start would give all of it for a length of 0.
-    kept = first[:, -(rule.first_tokens - 2) :] if rule.first_tokens > 2 else first[:, :0]
-    ones = tf.ones([first.nrows(), 1], first.dtype)
-    parts = [ones * cls, kept, ones * sep]
-    if second is not None:
-        parts += [second[:, : rule.second_tokens - 1], ones * sep]
-    return tf.concat(parts, axis=1)
+    total, nothing = tf.size(first.values), tf.size(first.values) + tf.size(second.values) + 3
+    limits, starts = (
+        tf.cast(splits, tf.int32) for splits in (first.row_limits(), second.row_starts())
+    )
+    own, other = (tf.cast(x.row_lengths(), tf.int32) for x in (first, second))
+    middle = 1 + tf.minimum(own, tf.maximum(first_tokens - 2, 0))
+    last = middle + tf.where(paired, 1 + tf.minimum(other, second_tokens - 1), 0)
+    column = tf.range(tf.maximum(tf.reduce_max(last) + 1, 0))
 
-
-def join_pairs(
-    first: tf.RaggedTensor, second: tf.RaggedTensor | None, rule: PairRule
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """The token ids of sequences, and the segment of each token.
-
-    Args:
-        first: int32 `[rows, (tokens)]`, see `end_turns`.
-        second: the same; None for sequences of one segment.
-        rule: ids and lengths.
-
-    Returns:
-        int32 `[rows, (tokens)]`, and of that shape 0 up to the first [SEP], which it has too, 1
-        after it.
-    """
-    token_ids = join_segments(first, second, rule, rule.cls_id, rule.sep_id)
-    ends = None if second is None else tf.ones_like(second)
-    # The last [SEP] belongs to the second segment; that of the first is told from it by its place.
-    ones = join_segments(tf.zeros_like(first), ends, rule, 0, 0)
-    behind = tf.cumsum(ones.to_tensor(), axis=1)  # 0 in the first segment
-    segment_ids = tf.cast(behind > 0, token_ids.dtype)
-    if second is not None:
-        # An empty second segment has its [SEP] alone.
-        lengths = tf.cast(token_ids.row_lengths(), token_ids.dtype)
-        last = tf.range(tf.shape(segment_ids)[1])[None, :] >= lengths[:, None] - 1
-        segment_ids = tf.maximum(segment_ids, tf.cast(last, token_ids.dtype))
-    return token_ids, tf.RaggedTensor.from_tensor(segment_ids, lengths=token_ids.row_lengths())
+    in_second = (total + starts - middle - 1)[:, None] + column
+    sources = tf.where(column < last[:, None], in_second, nothing)
+    sources = tf.where(column == last[:, None], nothing - 1, sources)
+    sources = tf.where(column == middle[:, None], nothing - 2, sources)
+    # What is next to the second segment is kept.
+    in_first = (limits - middle)[:, None] + column
+    sources = tf.where(column < middle[:, None], in_first, sources)
+    sources = tf.where(column == 0, nothing - 3, sources)
+    return Places(sources, middle, last + 1)

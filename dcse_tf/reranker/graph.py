@@ -5,7 +5,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from dcse_tf.model.pairs import PairRule, end_turns, join_pairs, join_segments, strip_ends
+from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
+from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.tokenizer import END_OF_TURN, Tokenizer, Vocabulary
 
@@ -64,16 +65,16 @@ class SequenceModel(tf.Module):
         """token_ids, segment_ids, padding_mask and, if it is told, speaker_ids `[pairs, tokens]`;
         the arguments are those of `PairModel.score`.
         """
-        token_ids, segment_ids = join_pairs(first, second, self.rule)
+        rule = self.rule
+        places = place_segments(first, second, rule.first_tokens, rule.second_tokens)
         inputs = {
-            "token_ids": token_ids.to_tensor(),
-            "segment_ids": segment_ids.to_tensor(),
-            "padding_mask": tf.sequence_mask(token_ids.row_lengths()),
+            "token_ids": places.fill(first.values, second.values, rule.marks),
+            "segment_ids": places.segment_ids(),
+            "padding_mask": tf.sequence_mask(places.lengths),
         }
         if self.speakers:
             # [CLS], [SEP] and the response have 0, whoever speaks it.
-            who = join_segments(speakers, tf.zeros_like(second), self.rule, 0, 0)
-            inputs["speaker_ids"] = who.to_tensor()
+            inputs["speaker_ids"] = places.fill(speakers.values, tf.zeros_like(second.values))
         return inputs
 
     def score(
@@ -128,11 +129,9 @@ class RerankerGraph(tf.Module):
         Returns:
             int32 `[contexts, (tokens), 2]`: of each token its id and who speaks it.
         """
-        tokens = tf.gather(texts, turns)
-        who = tf.gather(speakers.values, tokens.values.value_rowids())
-        ids = end_turns(tokens, self._end)
-        by_token = end_turns(tokens.with_flat_values(who), speakers.values)
-        return ids.with_values(tf.stack([ids.values, by_token.values], axis=1))
+        tokens = tf.gather(end_turns(texts, self._end), turns)
+        who = tf.gather(speakers.values, find_rows(tokens.values))
+        return join_turns(tokens.with_flat_values(tf.stack([tokens.flat_values, who], axis=1)))
 
     def score_rows(
         self,
