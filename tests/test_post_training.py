@@ -180,9 +180,11 @@ def test_a_corpus_that_is_prepared_with_it_serves_where_the_first_did(
     assert read_manifest(tmp_path / "data", before)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, monkeypatch):
-    pairs, whole, cut = "relevance", tmp_path / "whole", tmp_path / "cut"
-    job.train(make_config(data_dir, whole, pairs=pairs))
+def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_path, monkeypatch):
+    whole, _ = run
+    config = make_config(
+        data_dir, tmp_path, speaker_embeddings=True, pairs="relevance", dev_samples=0
+    )
     steps = iter(range(1, 9))
 
     def stop_at_the_third(metrics):
@@ -191,15 +193,15 @@ def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, m
 
     monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        job.train(make_config(data_dir, cut, pairs=pairs))
-    before = read_checkpoint(cut)
-    job.train(make_config(data_dir, cut, pairs=pairs))
-    first, second = read_checkpoint(whole), read_checkpoint(cut)
+        job.train(config)
+    before = read_checkpoint(tmp_path)
+    job.train(config)
+    first, second = read_checkpoint(whole), read_checkpoint(tmp_path)
     assert first.keys() == second.keys() == before.keys()
     for name, value in first.items():
         np.testing.assert_allclose(second[name], value, atol=1e-5, err_msg=name)
     changed = {v.shape for name, v in first.items() if not np.array_equal(before[name], v)}
-    assert {(128, 128), (128, PAIRS[pairs])} <= changed
+    assert {(128, 128), (128, PAIRS["relevance"])} <= changed
 
 
 def differentiate(training, batches):

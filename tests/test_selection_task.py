@@ -58,17 +58,24 @@ def evaluate_kept(data_dir, run_dir):
     return found.scores["reranker_mrr"]
 
 
-def test_a_run_scores_every_task_and_leaves_a_re_ranker_that_scores_the_same(data_dir, tmp_path):
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+    """A run directory and what the run came to."""
+    folder = tmp_path_factory.mktemp("selection") / "run"
     mrr = "dev/reranker_mrr"
-    options = make_config(data_dir, tmp_path, speaker_embeddings=True, steps=2, best_metric=mrr)
-    outcome = job.train(options)
+    config = make_config(data_dir, folder, speaker_embeddings=True, steps=3, best_metric=mrr)
+    return folder, job.train(config)
+
+
+def test_a_run_scores_every_task_and_leaves_a_re_ranker_that_scores_the_same(run, data_dir):
+    run_dir, outcome = run
     ranks = {f"dev/reranker_{name}" for name in ("r1", "r2", "r5", "mrr")}
     accuracies = {f"dev/{task}_accuracy" for task in ("matching", *AUXILIARY)}
     assert set(outcome.scores) == ranks | accuracies | {"dev/incoherence_chance"}
     assert all(0.0 <= value <= 100.0 for value in outcome.scores.values())
-    assert evaluate_kept(data_dir, tmp_path) == pytest.approx(outcome.kept.score)
+    assert evaluate_kept(data_dir, run_dir) == pytest.approx(outcome.kept.score)
 
-    folder = tmp_path / "encoder"
+    folder = run_dir / "encoder"
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     vocabulary = read_vocabulary(folder)
@@ -100,10 +107,9 @@ def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path, monkeypatch, package
         evaluate(options)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, monkeypatch):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    without_scores = {"dev_samples": 0, "steps": 3}
-    job.train(make_config(data_dir, whole, **without_scores))
+def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_path, monkeypatch):
+    whole, _ = run
+    config = make_config(data_dir, tmp_path, speaker_embeddings=True, steps=3, dev_samples=0)
     steps = iter(range(1, 9))
 
     def stop_at_the_third(metrics):
@@ -112,10 +118,10 @@ def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(data_dir, tmp_path, m
 
     monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        job.train(make_config(data_dir, cut, **without_scores))
-    before = read_checkpoint(cut)
-    job.train(make_config(data_dir, cut, **without_scores))
-    first, second = read_checkpoint(whole), read_checkpoint(cut)
+        job.train(config)
+    before = read_checkpoint(tmp_path)
+    job.train(config)
+    first, second = read_checkpoint(whole), read_checkpoint(tmp_path)
     assert first.keys() == second.keys() == before.keys()
     for name, value in first.items():
         np.testing.assert_allclose(second[name], value, atol=1e-5, err_msg=name)
