@@ -232,19 +232,25 @@ def test_the_loss_is_the_share_of_the_contrast_and_of_the_teacher(data_dir, cosi
 _SUMS = ("distillation_loss", "teacher_agreement")
 
 
-def test_two_devices_have_the_loss_and_gradients_of_one(data_dir):
+@pytest.fixture(scope="module")
+def packed(data_dir):
+    """A training, and what `differentiate` says of it."""
     training = build_training(make_config(data_dir))
-    assert_same(differentiate(training, _SUMS), differentiate(training, _SUMS, replicas=2))
+    assert (training.options.layout, training.options.batch_form) == ("packed", "unique")
+    return training, differentiate(training, _SUMS)
+
+
+def test_two_devices_have_the_loss_and_gradients_of_one(packed):
+    training, found = packed
+    assert_same(found, differentiate(training, _SUMS, replicas=2))
 
 
 @pytest.mark.parametrize(
     "changes", [{"layout": "bucketed"}, {"layout": "padded"}, {"batch_form": "plain"}]
 )
-def test_layouts_and_forms_have_one_loss_and_gradient(data_dir, changes):
-    packed = build_training(make_config(data_dir))
+def test_layouts_and_forms_have_one_loss_and_gradient(packed, data_dir, changes):
     other = build_training(make_config(data_dir, **changes))
-    assert (packed.options.layout, packed.options.batch_form) == ("packed", "unique")
-    assert_same(differentiate(packed, _SUMS), differentiate(other, _SUMS))
+    assert_same(packed[1], differentiate(other, _SUMS))
 
 
 @pytest.mark.slow

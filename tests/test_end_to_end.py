@@ -151,11 +151,12 @@ def test_a_run_that_has_ended_stays_as_it_is(trained):
 def test_an_adapted_encoder_is_an_encoder_like_any_other(trained):
     """Masked language modelling on two logical devices, then contrastive training from it."""
     data = trained / "data"
-    adapt = {"task": "mlm", "logical_cpus": 2, "steps": 6, "global_batch_size": 16}
+    adapt = {"task": "mlm", "logical_cpus": 2, "steps": 2, "global_batch_size": 16}
     printed = run("train", *train_flags(data, trained / "adapted", **adapt))
     assert "on 2 device(s)" in printed
     assert "dev/accuracy" in printed
-    flags = train_flags(data, trained / "after", steps=2, encoder=trained / "adapted")
+    after = {"steps": 2, "dev_samples": 0, "encoder": trained / "adapted"}
+    flags = train_flags(data, trained / "after", **after)
     run("train", *[flag for flag in flags if not flag.startswith("--encoder_size")])
 
 

@@ -231,11 +231,11 @@ def test_fixed_shapes_are_filled_up_and_are_always_the_same(make, name):
 # The training
 
 
-@pytest.fixture
-def make_config(data_dir, pairs_dir, tmp_path):
+@pytest.fixture(scope="module")
+def make_config(data_dir, pairs_dir):
     def run(**changes):
         settings = {
-            "task": "dialogue_cse", "data_dir": str(data_dir), "run_dir": str(tmp_path / "run"),
+            "task": "dialogue_cse", "data_dir": str(data_dir), "run_dir": "unused",
             "encoder_size": "tiny", "global_batch_size": 8, "dropout": 0.0, "negatives": 3,
             "temperature": 0.2, "steps": 2, "dev_samples": 0, "freeze_layers": 0,
             "freeze_embeddings": False, "log_every": 1, "save_every": 1, "projector_sentences": 0,
@@ -279,18 +279,29 @@ def test_the_loss_is_the_share_of_both(make_config, form):
 _SUMS = ("neighbour_loss", "neighbour_accuracy")
 
 
-@pytest.mark.parametrize("form", ["unique", "dense"])
-def test_two_devices_have_the_loss_and_gradients_of_one(make_config, form):
-    training = build_training(make_config(batch_form=form))
+@pytest.fixture(scope="module")
+def packed(make_config):
+    """A training, and what `differentiate` says of it."""
+    training = build_training(make_config())
+    return training, differentiate(training, _SUMS)
+
+
+def test_two_devices_have_the_loss_and_gradients_of_one(packed):
+    training, found = packed
+    assert_same(found, differentiate(training, _SUMS, replicas=2))
+
+
+def test_two_devices_have_those_of_one_where_every_turn_is_a_response(make_config):
+    training = build_training(make_config(batch_form="dense"))
     assert_same(differentiate(training, _SUMS), differentiate(training, _SUMS, replicas=2))
 
 
 @pytest.mark.parametrize(
     "changes", [{"layout": "bucketed"}, {"layout": "padded"}, {"batch_form": "plain"}]
 )
-def test_layouts_and_forms_have_one_loss_and_gradient(make_config, changes):
-    packed, other = build_training(make_config()), build_training(make_config(**changes))
-    assert_same(differentiate(packed, _SUMS), differentiate(other, _SUMS))
+def test_layouts_and_forms_have_one_loss_and_gradient(packed, make_config, changes):
+    other = build_training(make_config(**changes))
+    assert_same(packed[1], differentiate(other, _SUMS))
 
 
 def test_without_pairs_nothing_is_said_of_them(make_config):
@@ -318,17 +329,18 @@ def test_pairs_are_learnt(make_config):
 
 @pytest.mark.slow
 def test_a_run_is_resumed_with_the_same_pairs_alone(make_config, pairs_dir, tmp_path):
-    job.train(make_config())
+    run_dir = str(tmp_path / "run")
+    job.train(make_config(run_dir=run_dir))
     events = (tmp_path / "run/tensorboard").rglob("events*")
     assert any(b"neighbour_accuracy" in path.read_bytes() for path in events)
     copy = tmp_path / "copy"
     shutil.copytree(pairs_dir, copy)
-    job.train(make_config(neighbours_dir=str(copy), steps=3))
+    job.train(make_config(run_dir=run_dir, neighbours_dir=str(copy), steps=3))
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["settings"]["`keep_share`"] = 0.5
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"begun with other data or files: `neighbours_dir`: SHA"):
-        job.train(make_config(neighbours_dir=str(copy), steps=4))
+        job.train(make_config(run_dir=run_dir, neighbours_dir=str(copy), steps=4))
 
 
 @pytest.mark.slow
@@ -340,7 +352,7 @@ def test_pairs_that_are_damaged_are_named(make_config, pairs_dir, tmp_path):
         content[20] ^= 255
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"copy/train-00000-of-00008\.tfrecord: record 1 cannot"):
-        job.train(make_config(neighbours_dir=str(copy)))
+        job.train(make_config(run_dir=str(tmp_path / "run"), neighbours_dir=str(copy)))
 
 
 def test_pairs_that_do_not_fit_are_refused(make_config, data_dir, pairs_dir, tmp_path):
