@@ -176,10 +176,12 @@ def fold_spaces(text: str) -> str:
 
 def session_to_dict(session: Session) -> dict:
     """The JSON Lines form of a session, which the `jsonl` format reads."""
-    turns: list[dict] = []
-    for turn in session.turns:
-        turns.append({"role": turn.role, "text": turn.text})
-        for name, labels in (("intents", turn.intents), ("acts", turn.acts)):
-            if labels:
-                turns[-1][name] = list(labels)
+    turns = []
+    for role, text, intents, acts in session.turns:
+        turn: dict[str, object] = {"role": role, "text": text}
+        if intents:
+            turn["intents"] = list(intents)
+        if acts:
+            turn["acts"] = list(acts)
+        turns.append(turn)
     return {"session_id": session.session_id, "turns": turns}

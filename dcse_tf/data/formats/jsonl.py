@@ -39,13 +39,15 @@ def _parse(value: object) -> tuple[str, list[Utterance]]:
         if not isinstance(role, str) or not isinstance(text, str):
             raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
         f"{role}{text}".encode()
-        intents, acts = (_parse_labels(turn, name, index) for name in ("intents", "acts"))
+        intents, acts = _parse_labels(turn, "intents", index), _parse_labels(turn, "acts", index)
         turns.append(Utterance(role, text, intents, acts))
     return str(session_id), turns
 
 
 def _parse_labels(turn: dict, name: str, index: int) -> tuple[str, ...]:
-    labels = turn.get(name, [])
+    if name not in turn:
+        return ()
+    labels = turn[name]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f'turn {index}: expected "{name}" to be a list of texts')
     "".join(labels).encode()
