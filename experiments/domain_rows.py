@@ -54,6 +54,8 @@ def _pull(name: str, *flags: str, **more: tuple[str, ...]) -> DomainRow:
 
 _MINE = ("--keep_share=0.25",)
 _MERGE = ("--share=0.5",)
+# The embedding has to learn what heads cannot read from it yet, which takes a higher rate.
+_PREDICTION = ("--prediction_weight=0.8", "--learning_rate=2e-4")
 _LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
 # Each alone, and all but the heads together.
 LEVERS = (
@@ -63,6 +65,8 @@ LEVERS = (
     _pull("anchored", _LEVERS[2]),
     _pull("neighbours", mine=_MINE),
     _pull("projection_heads", "--projection_dim=128"),
+    _pull("prediction", *_PREDICTION),
+    _pull("prediction_merged", *_PREDICTION, merge=_MERGE),
     _pull("residual_matching", "--matching=residual"),
     _pull("context_matching", "--matching=context"),
     _pull("levers_together", *_LEVERS, mine=_MINE),

@@ -241,11 +241,12 @@ def make_training_options(data_dir, start, run_dir="run", **changes):
         "dev_samples": 0, "freeze_layers": 0, "freeze_embeddings": False, "cosine_weight": 0.5,
         "save_every": 2, "projector_sentences": 0, "log_every": 1,
         "both_directions": True, "false_negative_cosine": 0.9, "anchor_weight": 0.3,
+        "prediction_weight": 0.4,
     }  # fmt: skip
     return make_options(**{**settings, **changes})
 
 
-_SUMS = ("left_out", "anchor_loss")
+_SUMS = ("left_out", "anchor_loss", "prediction_loss")
 
 
 @pytest.fixture(scope="module")

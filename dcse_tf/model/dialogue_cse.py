@@ -261,6 +261,9 @@ def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> 
         loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
     if objective.start and objective.start.anchor_weight:
         loss = loss + objective.start.anchor_weight * outputs["anchor_loss"]
+    if objective.start and objective.start.prediction:
+        share = objective.start.prediction_weight
+        loss = _mix((1.0 - share, share), (loss, outputs["prediction_loss"]))
     return loss
 
 

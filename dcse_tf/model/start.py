@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from dcse_tf.model.context_prediction import ContextPrediction
 from dcse_tf.model.layout import Layout, build_table_encoder
 from dcse_tf.model.losses import Distillation
 from dcse_tf.model.matching import masked_mean, unit
@@ -28,11 +29,15 @@ class StartObjective:
         backbone: the BERT as it was, without dropout; it is frozen.
         most_similar: a negative whose cosine with the true response is above this is left out.
         anchor_weight: of the loss that holds the similarities; 0 for none.
+        prediction: foretells what it says of the turns around a response; None for nothing.
+        prediction_weight: share of that in the loss, the rest being all else of the dialogues.
     """
 
     backbone: keras_hub.models.BertBackbone
     most_similar: float = 1.0
     anchor_weight: float = 0.0
+    prediction: ContextPrediction | None = None
+    prediction_weight: float = 0.0
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -121,7 +126,8 @@ def ask_start(
         candidate_mask: bool `[batch, candidates]`, without the negatives that are none.
         And {"left_out": float32 `[batch]`, the share of the row's negatives that is left out}; with
         an anchor weight also "anchor_loss": float32 `[batch]`, the cross entropy of the candidates'
-        similarities to the true response, in a softmax, under those by the encoder as it was.
+        similarities to the true response, in a softmax, under those by the encoder as it was. With
+        a prediction "prediction_loss": float32 `[batch]`, see `ContextPrediction`.
     """
     compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")
     used = (inputs["padding_mask"], index["candidate_index"])
@@ -135,6 +141,12 @@ def ask_start(
         hold = Distillation(temperature, temperature, dtype="float32", name="anchor")
         now = compare(table, *used)
         outputs["anchor_loss"] = hold(now[:, 1:], similarity[:, 1:], mask[:, 1:])
+    if objective.prediction:
+        around = [index["context_index"], index["turn_mask"]]
+        if "candidate_context" in index:  # Then there are the contexts of other rows too.
+            around = [ops.take(each, index["candidate_context"][:, 0], axis=0) for each in around]
+        response = index["candidate_index"][:, 0]
+        outputs["prediction_loss"] = objective.prediction(table, before, used[0], response, *around)
     return kept, outputs
 
 

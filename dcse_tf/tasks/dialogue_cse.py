@@ -119,7 +119,9 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
+    from dcse_tf.data.dialogue import Context
     from dcse_tf.model import bert
+    from dcse_tf.model.context_prediction import ContextPrediction
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
     from dcse_tf.model.matching_files import PAPER
     from dcse_tf.model.projection import build_heads
@@ -130,7 +132,15 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     if options.asks_start:
         assert setup.source
         backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
-        start = StartObjective(backbone, options.false_negative_cosine, options.anchor_weight)
+        prediction, share = None, options.prediction_weight
+        if share:
+            offsets = Context(options.context_turns, options.context_side).offsets
+            near = [i for i, each in enumerate(offsets) if abs(each) <= options.prediction_turns]
+            rate = options.prediction_rate
+            prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
+        start = StartObjective(
+            backbone, options.false_negative_cosine, options.anchor_weight, prediction, share
+        )
     heads = []
     if width := options.projection_dim:
         dim, rate = setup.backbone.hidden_dim, options.projection_rate
@@ -179,8 +189,8 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     negative_similarity as the mean over a row's negatives. With a teacher, distillation_loss, its
     part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
     one is first. With the encoder as it was, left_out, the share of the negatives that are none,
-    and anchor_loss. With pairs of neighbours, neighbour_loss, likewise, and neighbour_accuracy: the
-    partner is above every other text.
+    anchor_loss and prediction_loss. With pairs of neighbours, neighbour_loss, likewise, and
+    neighbour_accuracy: the partner is above every other text.
     """
     from dcse_tf.tasks.shared import sum_neighbours, sum_rows, sum_start_rows, sum_taught_rows
 

@@ -52,6 +52,26 @@ class LeverOptions(BatchOptions):
         "encoder then reads every batch too.",
         minimum=0.0,
     )
+    prediction_weight: float = option(
+        0.0,
+        "Share of the loss that foretells from each response alone the embeddings of the turns "
+        "around it by the encoder as it was at the start, the rest being the contrast: with heads, "
+        "one for each place, that are thrown away after training. 0: none; 1: nothing else. A copy "
+        "of the encoder then reads every batch too.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    prediction_turns: int = option(
+        1,
+        "With `prediction_weight`: most turns on each side that are foretold, of those that "
+        "`context_turns` and `context_side` give.",
+        minimum=1,
+    )
+    prediction_rate: float = option(
+        25.0,
+        "With `prediction_weight`: how many times the learning rate its heads learn at.",
+        minimum=1e-3,
+    )
     projection_dim: int = option(
         0,
         "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
@@ -66,7 +86,11 @@ class LeverOptions(BatchOptions):
     @property
     def asks_start(self) -> bool:
         """Whether a copy of the encoder as it was is needed."""
-        return self.false_negative_cosine < 1.0 or self.anchor_weight > 0.0
+        return (
+            self.false_negative_cosine < 1.0
+            or self.anchor_weight > 0.0
+            or self.prediction_weight > 0.0
+        )
 
     @property
     def has_neighbours(self) -> bool:
@@ -77,8 +101,12 @@ class LeverOptions(BatchOptions):
         super().check()
         if self.is_given("projection_rate") and not self.projection_dim:
             self.refuse("projection_rate", "has no meaning without `projection_dim`")
+        for name in ("prediction_turns", "prediction_rate"):
+            if self.is_given(name) and not self.prediction_weight:
+                self.refuse(name, "has no meaning without `prediction_weight`")
         if self.asks_start and not self.encoder:
-            name = "anchor_weight" if self.anchor_weight else "false_negative_cosine"
+            asked = ("anchor_weight", "prediction_weight", "false_negative_cosine")
+            name = next(each for each in asked if self.is_given(each))
             self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
         for name in ("neighbour_weight", "neighbour_pairs"):
             if self.is_given(name) and not self.neighbours_dir:
@@ -95,8 +123,9 @@ class LeverOptions(BatchOptions):
         """The metrics that come with what is added."""
         left_out = ("left_out",) if self.asks_start else ()
         anchor = ("anchor_loss",) if self.anchor_weight else ()
+        prediction = ("prediction_loss",) if self.prediction_weight else ()
         neighbours = ("neighbour_loss", "neighbour_accuracy") if self.has_neighbours else ()
-        return (*left_out, *anchor, *neighbours)
+        return (*left_out, *anchor, *prediction, *neighbours)
 
 
 def read_neighbours(options: LeverOptions, corpus: "Manifest") -> "Corpus":

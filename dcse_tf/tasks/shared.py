@@ -329,7 +329,7 @@ def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
     rows = _weigh_rows(batch)
     return {
         name: tf.reduce_sum(outputs[name] * rows)
-        for name in ("left_out", "anchor_loss")
+        for name in ("left_out", "anchor_loss", "prediction_loss")
         if name in outputs
     }
 
