@@ -55,7 +55,7 @@ def _pull(name: str, *flags: str, **more: tuple[str, ...]) -> DomainRow:
 _MINE = ("--keep_share=0.25",)
 _MERGE = ("--share=0.5",)
 # The embedding has to learn what heads cannot read from it yet, which takes a higher rate.
-_PREDICTION = ("--prediction_weight=0.8", "--learning_rate=2e-4")
+_PREDICTION = ("--prediction_weight=0.95", "--learning_rate=2e-4")
 _LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
 # Each alone, and all but the heads together.
 LEVERS = (
