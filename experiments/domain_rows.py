@@ -55,9 +55,10 @@ def _pull(name: str, *flags: str, **more: tuple[str, ...]) -> DomainRow:
 _MINE = ("--keep_share=0.25",)
 _MERGE = ("--share=0.5",)
 # The embedding has to learn what heads cannot read from it yet, which takes a higher rate.
-_PREDICTION = ("--prediction_weight=0.95", "--learning_rate=2e-4")
+_RATE = "--learning_rate=2e-4"
+_PREDICTION = ("--prediction_weight=0.95", _RATE)
 _LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
-# Each alone, and all but the heads together.
+# Each alone, and those before the heads together.
 LEVERS = (
     _pull("merged", merge=_MERGE),
     _pull("both_directions", _LEVERS[0]),
@@ -65,6 +66,7 @@ LEVERS = (
     _pull("anchored", _LEVERS[2]),
     _pull("neighbours", mine=_MINE),
     _pull("projection_heads", "--projection_dim=128"),
+    _pull("higher_rate", _RATE),
     _pull("prediction", *_PREDICTION),
     _pull("prediction_merged", *_PREDICTION, merge=_MERGE),
     _pull("residual_matching", "--matching=residual"),
