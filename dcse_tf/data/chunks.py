@@ -81,26 +81,34 @@ class ChunkSerializer:
         begin = len(texts)
         texts += [text for s in sessions if s.given for text in s.given.negatives]
         tokens = self._cut(self._tokenize(tf.constant(texts, tf.string)))
+        # Lists are quicker than arrays where it is one session after another.
+        lengths, places = tokens.lengths.tolist(), tokens.places.tolist()
+        cut = [0, *np.cumsum(tokens.cut).tolist()]
 
         splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
         content = []
         end = 0
         for session in sessions:
             start, end = end, end + len(session.turns)
-            turns, given = tokens.of(start, end), None
+            given = None
             if session.given:
                 first, begin = begin, begin + len(session.given.negatives)
-                session, given = _choose_given(session, turns, tokens.of(first, begin), dropped)
+                response, negatives = tokens.of(max(start, end - 1), end), tokens.of(first, begin)
+                session, given = _choose_given(session, response, negatives, dropped)
                 if not given:
                     continue
-            kept, kept_lengths = _drop_turns_without_tokens(session, turns.lengths.tolist())
+            kept, kept_lengths = _drop_turns_without_tokens(session, lengths[start:end])
             dropped["empty_utterances"] += len(session.turns) - len(kept.turns)
             if len(kept.turns) < self._config.min_turns:
                 dropped["short_sessions"] += 1
                 continue
             content.append(_describe(kept))
             splits[assign_split(kept.dialogue, self._config)].add(
-                kept, turns.ids, kept_lengths, int(turns.cut.sum()), given
+                kept,
+                tokens.ids[places[start] : places[end]],
+                kept_lengths,
+                cut[end] - cut[start],
+                given,
             )
         return ChunkRecords(splits, b"".join(content), dropped)
 
@@ -126,7 +134,7 @@ def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Se
 
 
 def _choose_given(
-    session: Session, turns: _Tokens, negatives: _Tokens, dropped: collections.Counter[str]
+    session: Session, response: _Tokens, negatives: _Tokens, dropped: collections.Counter[str]
 ) -> tuple[Session, GivenTokens | None]:
     """The session with the negatives that can be told from its response and from each other.
 
@@ -135,7 +143,6 @@ def _choose_given(
     """
     given = session.given
     assert given is not None
-    response = turns.of(len(session.turns) - 1, len(session.turns))
     texts = {response.ids.tobytes()}
     kept = []
     for place in range(len(given.negatives)):
