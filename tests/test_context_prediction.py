@@ -1,4 +1,4 @@
-"""What stands around a response, foretold from its embedding alone."""
+"""What stands around a response, predicted from its embedding alone."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def make_prediction(rate=1.0):
     return layer
 
 
-def foretell(layer, mean, head):
+def predict(layer, mean, head):
     kernel, bias = (layer.rate * weight.numpy().astype(float)[head] for weight in layer.weights)
     return mean @ kernel + bias
 
@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_the_turns_around_as_they_were(rate):
     before, after = embed(start), embed(trained)
     for row, (context, (response, *_)) in enumerate(zip(CONTEXTS, CANDIDATES, strict=True)):
         cosines = [
-            reference.cosine(foretell(prediction, after[response], head), before[context[slot]])
+            reference.cosine(predict(prediction, after[response], head), before[context[slot]])
             for head, slot in enumerate(SLOTS)
             if slot < len(context)
         ]
@@ -87,7 +87,9 @@ def test_the_embedding_learns_and_the_encoder_as_it_was_does_not():
     model = build_dialogue_cse(trained, PADDED, Objective(TEMPERATURE, start=parts))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(make_batch())["loss"])
-    gradients = tape.gradient(loss, parts.prediction.trainable_variables)
+    first_layer = trained.transformer_layers[0].trainable_variables
+    gradients, of_layer = tape.gradient(loss, [parts.prediction.trainable_variables, first_layer])
+    assert max(np.abs(gradient).max() for gradient in of_layer) > 0.0
     assert all(np.abs(gradient).max() > 0.0 for gradient in gradients)
     without = build_dialogue_cse(trained, PADDED, Objective(TEMPERATURE))
     assert len(model.trainable_variables) == len(without.trainable_variables) + len(gradients)

@@ -1,7 +1,7 @@
-"""What stands around an utterance, foretold from the utterance alone.
+"""What stands around an utterance, predicted from the utterance alone.
 
-For each place around it a head of its own foretells the embedding, by the encoder as it was at the
-start, of the turn that stands there. What the heads can foretell, the utterance's embedding must
+For each place around it a head of its own predicts the embedding, by the encoder as it was at the
+start, of the turn that stands there. What the heads can predict, the utterance's embedding must
 hold: which question it answers, and what follows from it (compare Kiros et al. 2015, "Skip-Thought
 Vectors"). Unlike a contrast of an utterance with its context this does not give the two one vector.
 The heads are thrown away after training.
@@ -17,12 +17,12 @@ from dcse_tf.model.matching import masked_mean, unit
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ContextPrediction(keras.layers.Layer):
-    """1 - cosine of the turns around an utterance and what is foretold of them.
+    """1 - cosine of the turns around an utterance and what is predicted of them.
 
     Give it dtype="float32" under mixed precision.
 
     Args:
-        slots: which slots of a context are foretold, counted from 0; each has a head of its own.
+        slots: which slots of a context are predicted, counted from 0; each has a head of its own.
         rate: how many times the learning rate the heads learn at, see `ProjectionHead`.
     """
 
@@ -43,7 +43,7 @@ class ContextPrediction(keras.layers.Layer):
         dim = table_shape[-1]
 
         def identities(shape, dtype=None):
-            # At first each turn is foretold to be like the utterance itself.
+            # At first each turn is predicted to be like the utterance itself.
             return ops.broadcast_to(ops.eye(dim, dtype=dtype) / self.rate, shape)
 
         self.kernel = self.add_weight(
@@ -52,7 +52,7 @@ class ContextPrediction(keras.layers.Layer):
         self.bias = self.add_weight(shape=(len(self.slots), dim), initializer="zeros", name="bias")
 
     def call(self, table, table_before, padding_mask, response, context_index, turn_mask):
-        """Compares what is foretold with what stands there.
+        """Compares what is predicted with what stands there.
 
         Args:
             table, table_before: float `[utterances, tokens, dim]`, by the encoder that is trained,
@@ -63,14 +63,14 @@ class ContextPrediction(keras.layers.Layer):
             turn_mask: bool `[batch, turns]`, True = real turn.
 
         Returns:
-            float `[batch]`, the mean over the real turns among those foretold; from 0 to 2.
+            float `[batch]`, the mean over the real turns among those predicted; from 0 to 2.
         """
-        foretold = unit(ops.take(masked_mean(table, padding_mask), response, axis=0))
-        foretold = ops.einsum("bd,sde->bse", foretold, self.rate * self.kernel)
-        foretold = unit(foretold + self.rate * self.bias)
+        predicted = unit(ops.take(masked_mean(table, padding_mask), response, axis=0))
+        predicted = ops.einsum("bd,sde->bse", predicted, self.rate * self.kernel)
+        predicted = unit(predicted + self.rate * self.bias)
         there = unit(masked_mean(table_before, padding_mask))
         turns = ops.take(context_index, self.slots, axis=1)
-        cosine = ops.sum(foretold * ops.take(there, turns, axis=0), axis=-1)
+        cosine = ops.sum(predicted * ops.take(there, turns, axis=0), axis=-1)
         real = ops.cast(ops.take(turn_mask, self.slots, axis=1), cosine.dtype)
         # A row may have none of these turns.
         return ops.sum((1.0 - cosine) * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)

@@ -29,7 +29,7 @@ class StartObjective:
         backbone: the BERT as it was, without dropout; it is frozen.
         most_similar: a negative whose cosine with the true response is above this is left out.
         anchor_weight: of the loss that holds the similarities; 0 for none.
-        prediction: foretells what it says of the turns around a response; None for nothing.
+        prediction: predicts what it says of the turns around a response; None for nothing.
         prediction_weight: share of that in the loss, the rest being all else of the dialogues.
     """
 

@@ -54,16 +54,16 @@ class LeverOptions(BatchOptions):
     )
     prediction_weight: float = option(
         0.0,
-        "Share of the loss that foretells from each response alone the embeddings of the turns "
-        "around it by the encoder as it was at the start, the rest being the contrast: with heads, "
-        "one for each place, that are thrown away after training. 0: none; 1: nothing else. A copy "
-        "of the encoder then reads every batch too.",
+        "Share of the loss of predicting, from each response alone, the embeddings that the turns "
+        "around it have by the encoder as it was at the start; the rest is the contrast. It is done "
+        "by heads, one for each place, that are thrown away after training. 0: none; 1: nothing "
+        "else. A copy of the encoder then reads every batch too.",
         minimum=0.0,
         maximum=1.0,
     )
     prediction_turns: int = option(
         1,
-        "With `prediction_weight`: most turns on each side that are foretold, of those that "
+        "With `prediction_weight`: most turns on each side that are predicted, of those that "
         "`context_turns` and `context_side` give.",
         minimum=1,
     )
