@@ -55,9 +55,9 @@ class LeverOptions(BatchOptions):
     prediction_weight: float = option(
         0.0,
         "Share of the loss of predicting, from each response alone, the embeddings that the turns "
-        "around it have by the encoder as it was at the start; the rest is the contrast. It is done "
-        "by heads, one for each place, that are thrown away after training. 0: none; 1: nothing "
-        "else. A copy of the encoder then reads every batch too.",
+        "around it have by the encoder as it was at the start; the rest is the contrast. Heads, "
+        "one for each place, do it and are thrown away after training. 0: none; 1: nothing else. A "
+        "copy of the encoder then reads every batch too.",
         minimum=0.0,
         maximum=1.0,
     )
