@@ -30,7 +30,7 @@ def embed(backbone):
 def make_prediction(rate=1.0):
     """Heads with weights that differ from place to place."""
     layer = ContextPrediction(SLOTS, rate, dtype="float32")
-    layer.build((None, None, DIM), *[None] * 5)
+    layer.build((None, None, DIM))
     draws = (
         tf.random.stateless_normal(v.shape, [i, 7], 0.0, 0.3) for i, v in enumerate(layer.weights)
     )
@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_the_turns_around_as_they_were(rate):
         assert outputs["loss"][row] == pytest.approx(mixed, rel=1e-4)
 
 
-def test_untrained_heads_foretell_the_utterance_itself_and_rows_without_turns_cost_nothing():
+def test_untrained_heads_predict_the_utterance_itself_and_rows_without_turns_cost_nothing():
     layer = ContextPrediction([0, 1], rate=20.0)
     table = tf.random.stateless_normal([3, 1, DIM], [1, 2])
     mask = tf.ones([3, 1], tf.bool)

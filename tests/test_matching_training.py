@@ -21,7 +21,7 @@ from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
 
 FORMS = [("residual", "attention"), ("context", "mean"), ("maxsim", "mean")]
-BATCHES = [("unique", "packed"), ("dense", "packed"), ("plain", "padded")]
+BATCHES = [("unique", "packed"), ("unique", "padded"), ("dense", "packed"), ("plain", "padded")]
 CONTEXTS = [["where is my parcel", "it left today"], ["ok"]]
 CANDIDATES = [["thanks", "i want a refund", "it left today"]] * 2
 
@@ -75,7 +75,7 @@ def test_a_resumed_run_goes_on_with_its_lambda(data_dir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["residual", "maxsim"])
+@pytest.mark.parametrize("kind", ["paper", "residual", "maxsim"])
 def test_dev_scores_and_the_run_that_is_left_are_of_the_form(data_dir, tmp_path, kind):
     run_dir = tmp_path / "run"
     changes = {"matching": kind, "dev_samples": 20, "eval_every": 4}
@@ -118,7 +118,7 @@ def test_an_encoder_scores_by_the_form_in_its_folder(folder, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["residual", "maxsim"])
+@pytest.mark.parametrize("kind", ["residual", "context", "maxsim"])
 def test_an_export_scores_by_the_form(folder, kind, tmp_path):
     """Each signature is compared with the encoder when the export is written."""
     form = make_matching_form(kind)

@@ -31,15 +31,7 @@ class ContextPrediction(keras.layers.Layer):
         self.slots = list(slots)
         self.rate = rate
 
-    def build(
-        self,
-        table_shape,
-        table_before_shape,
-        padding_mask_shape,
-        response_shape,
-        context_index_shape,
-        turn_mask_shape,
-    ):
+    def build(self, table_shape):
         dim = table_shape[-1]
 
         def identities(shape, dtype=None):

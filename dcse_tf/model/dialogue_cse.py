@@ -256,13 +256,13 @@ def _teach(
 
 def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
     """The loss of the contrast, and what a teacher and the encoder as it was add to it."""
-    loss, share = outputs["loss"], objective.distillation_weight
+    loss, share, start = outputs["loss"], objective.distillation_weight, objective.start
     if share:
         loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
-    if objective.start and objective.start.anchor_weight:
-        loss = loss + objective.start.anchor_weight * outputs["anchor_loss"]
-    if objective.start and objective.start.prediction:
-        share = objective.start.prediction_weight
+    if start and start.anchor_weight:
+        loss = loss + start.anchor_weight * outputs["anchor_loss"]
+    if start and start.prediction:
+        share = start.prediction_weight
         loss = _mix((1.0 - share, share), (loss, outputs["prediction_loss"]))
     return loss
 

@@ -119,7 +119,6 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
-    from dcse_tf.data.dialogue import Context
     from dcse_tf.model import bert
     from dcse_tf.model.context_prediction import ContextPrediction
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
@@ -134,8 +133,8 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
         prediction, share = None, options.prediction_weight
         if share:
-            offsets = Context(options.context_turns, options.context_side).offsets
-            near = [i for i, each in enumerate(offsets) if abs(each) <= options.prediction_turns]
+            offsets, most = options.context.offsets, options.prediction_turns
+            near = [slot for slot, offset in enumerate(offsets) if abs(offset) <= most]
             rate = options.prediction_rate
             prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
         start = StartObjective(

@@ -24,4 +24,4 @@ def assert_same(first, second):
     """Of two results of `differentiate`."""
     np.testing.assert_allclose(first[0], second[0], rtol=1e-4)
     for one, other in zip(first[1], second[1], strict=True):
-        np.testing.assert_allclose(one, other, atol=3e-4)
+        np.testing.assert_allclose(one, other, atol=2e-4)
