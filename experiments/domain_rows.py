@@ -69,6 +69,7 @@ LEVERS = (
     _pull("higher_rate", _RATE),
     _pull("prediction", *_PREDICTION),
     _pull("prediction_merged", *_PREDICTION, merge=_MERGE),
+    _pull("prediction_rehearsed", *_PREDICTION, "--rehearsal_weight=1"),
     _pull("residual_matching", "--matching=residual"),
     _pull("context_matching", "--matching=context"),
     _pull("levers_together", *_LEVERS, mine=_MINE),

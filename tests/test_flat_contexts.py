@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.data.batch import fingerprint_rows, make_batches
+from dcse_tf.data.batch import make_batches
 from dcse_tf.data.flat_contexts import flatten_contexts
-from dcse_tf.model.layout import Layout
+from dcse_tf.model.layout import Layout, fingerprint_rows
 
 # A session of five turns.
 TURNS = [[2, 10, 11, 3], [2, 20, 3], [2, 30, 31, 32, 3], [2, 40, 41, 3], [2, 50, 3]]

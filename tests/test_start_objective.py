@@ -241,7 +241,7 @@ def make_training_options(data_dir, start, run_dir="run", **changes):
         "dev_samples": 0, "freeze_layers": 0, "freeze_embeddings": False, "cosine_weight": 0.5,
         "save_every": 2, "projector_sentences": 0, "log_every": 1,
         "both_directions": True, "false_negative_cosine": 0.9, "anchor_weight": 0.3,
-        "prediction_weight": 0.4,
+        "prediction_weight": 0.4, "rehearsal_weight": 0.7, "rehearsal_texts": 8,
     }  # fmt: skip
     return make_options(**{**settings, **changes})
 

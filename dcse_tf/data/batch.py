@@ -17,7 +17,7 @@ Where a corpus gives candidates and a teacher's scores of them, there are also
     given_mask: bool `[rows, 1 + given]`, True = a candidate;
     teacher_scores: float32 `[rows, 1 + given]`.
 With pairs of neighbours there are also neighbours, neighbour_pairs and neighbour_mask, see
-`append_pairs`.
+`append_pairs`; with texts to rehearse, rehearsed, see `append_garbled`.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ import tensorflow as tf
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
 from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
-from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.data.rehearsal import share_rehearsed
+from dcse_tf.model.layout import Layout, fingerprint_rows, lay_out
 from dcse_tf.model.ragged import find_rows
 
 Tensors = dict[str, tf.Tensor]
@@ -234,18 +235,6 @@ def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensor
     }
 
 
-def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
-    """Fingerprints of rows that no record has one for, such as contexts in one sequence.
-
-    Args:
-        token_ids: int32 `[rows, tokens]`, zero-padded.
-
-    Returns:
-        int64 `[rows]`, equal for equal rows of one call.
-    """
-    return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
-
-
 @dataclasses.dataclass(frozen=True)
 class Shapes:
     """Fixed sizes of a replica's batch, to which it is filled up so that it is compiled only once.
@@ -259,6 +248,7 @@ class Shapes:
         contexts: number of contexts, where a batch has those of other replicas too; 0 for `rows`.
         neighbours: number of texts in pairs of neighbours, twice that of the pairs of the step.
         neighbour_rows: rows of a replica among these.
+        rehearsed: number of texts to rehearse.
     """
 
     rows: int
@@ -269,6 +259,7 @@ class Shapes:
     contexts: int = 0
     neighbours: int = 0
     neighbour_rows: int = 0
+    rehearsed: int = 0
 
 
 def make_batches(
@@ -311,6 +302,7 @@ def make_batches(
             Rival contexts: candidate_context, likewise, the context that each is the response to.
             Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
             Neighbours: neighbour_index int32 `[texts, 1]` into the table, and see `share_pairs`.
+            Texts to rehearse: rehearsal_index, likewise, and see `share_rehearsed`.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -324,9 +316,11 @@ def make_batches(
     }
 
     batches, splits = [], turns["row_splits"]
-    pairs = share_pairs(turns, candidate_mask, replicas)
+    count = tf.reduce_sum(tf.cast(tf.reduce_any(candidate_mask[:, 1:], axis=1), tf.float32))
+    pairs = share_pairs(turns, count, replicas)
+    rehearsed = share_rehearsed(turns, count, replicas)
     for i in range(replicas):
-        own = _take_rows(rows, splits[i], splits[i + 1]) | pairs[i]
+        own = _take_rows(rows, splits[i], splits[i + 1]) | pairs[i] | rehearsed[i]
         batch = _index_table(turns, own, distinct)
         batch = _fill_up(batch, shapes) if shapes else batch
         batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
@@ -343,8 +337,9 @@ def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     """Collects the utterances of some rows into a table and points the rows at them."""
-    names = ("context", "candidates", "given", "neighbours")
-    places = [rows[name] for name in names if name in rows]
+    names = ("context", "candidates", "given", "neighbours", "rehearsed")
+    there = [name for name in names if name in rows]
+    places = [rows[name] for name in there]
     used = tf.concat([tf.reshape(each, [-1]) for each in places], axis=0)
     if distinct:
         texts, index = tf.unique(tf.gather(turns["utterances"], used))
@@ -355,22 +350,25 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     if distinct:
         token_ids = token_ids[:, : _longest(token_ids)]
     parts = tf.split(index, [tf.size(each) for each in places], num=len(places))
-    found = [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, places)]
+    found = {name: tf.reshape(part, tf.shape(rows[name])) for name, part in zip(there, parts)}
     batch = {
         "token_ids": token_ids,
-        "context_index": found[0],
+        "context_index": found["context"],
         "turn_mask": rows["turn_mask"],
-        "candidate_index": found[1],
+        "candidate_index": found["candidates"],
         "candidate_mask": rows["candidate_mask"],
     }
     if "candidate_context" in rows:
         batch["candidate_context"] = rows["candidate_context"]
     if "given" in rows:
-        batch["given_index"] = found[2]
+        batch["given_index"] = found["given"]
         batch |= {name: rows[name] for name in ("given_mask", "teacher_scores")}
     if "neighbours" in rows:
-        batch["neighbour_index"] = found[-1]
+        batch["neighbour_index"] = found["neighbours"]
         batch |= {name: rows[name] for name in ROW_TENSORS}
+    if "rehearsed" in rows:
+        batch["rehearsal_index"] = found["rehearsed"]
+        batch["rehearsal_weights"] = rows["rehearsal_weights"]
     return batch
 
 
@@ -397,6 +395,11 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
         pairs = {name: batch[name] for name in ROW_TENSORS}
         pairs["neighbour_index"] = fill("neighbour_index", shapes.neighbours, 1)
         pairs["neighbour_mask"] = fill("neighbour_mask", shapes.neighbour_rows, shapes.neighbours)
+    rehearsed = {}
+    if "rehearsal_index" in batch:
+        # Every step has as many of them.
+        rehearsed["rehearsal_index"] = fill("rehearsal_index", shapes.rehearsed, 1)
+        rehearsed["rehearsal_weights"] = batch["rehearsal_weights"]
     return {
         "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
         "context_index": fill("context_index", contexts, slots),
@@ -404,6 +407,7 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
         **{name: fill(name, shapes.rows, shapes.candidates) for name in candidates},
         **{name: fill(name, shapes.rows, shapes.given) for name in given},
         **pairs,
+        **rehearsed,
     }
 
 

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.data.batch import fingerprint_rows
-from dcse_tf.model.layout import join_tables
+from dcse_tf.model.layout import fingerprint_rows, join_tables
 
 Tensors = dict[str, tf.Tensor]
 

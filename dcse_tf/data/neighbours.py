@@ -67,14 +67,14 @@ def append_pairs(turns: Tensors, pairs: dict) -> Tensors:
     }
 
 
-def share_pairs(turns: Tensors, candidate_mask: tf.Tensor, replicas: int) -> list[Tensors]:
+def share_pairs(turns: Tensors, rows_that_count: tf.Tensor, replicas: int) -> list[Tensors]:
     """What each replica has of a step's pairs: the rows of as many whole pairs, and all texts.
 
     So the negatives do not depend on the number of replicas.
 
     Args:
         turns: with pairs or without, see `append_pairs`.
-        candidate_mask: bool `[rows of the dialogues, 1 + negatives]`, of all replicas together.
+        rows_that_count: float32 scalar, of the dialogues, of all replicas together.
         replicas: how many; it divides the number of pairs.
 
     Returns:
@@ -86,8 +86,7 @@ def share_pairs(turns: Tensors, candidate_mask: tf.Tensor, replicas: int) -> lis
     if "neighbours" not in turns:
         return [{}] * replicas
     counts = tf.cast(tf.reduce_any(turns["neighbour_mask"], axis=1), tf.float32)
-    total = tf.reduce_sum(tf.cast(tf.reduce_any(candidate_mask[:, 1:], axis=1), tf.float32))
-    weights = counts * tf.math.divide_no_nan(total, tf.reduce_sum(counts))
+    weights = counts * tf.math.divide_no_nan(rows_that_count, tf.reduce_sum(counts))
     rows = {**turns, "neighbour_weights": weights}
     parts = {name: tf.split(rows[name], replicas) for name in ROW_TENSORS}
     return [

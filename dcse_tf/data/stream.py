@@ -35,6 +35,7 @@ from dcse_tf.data.records import (
     parse_utterances,
     shard_paths,
 )
+from dcse_tf.data.rehearsal import RehearsalForm, append_garbled
 from dcse_tf.model.layout import Layout, lay_out
 
 _READ_BLOCKS = 8
@@ -139,7 +140,7 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
 # How many elements are shuffled together unless a stream says otherwise.
 WINDOW = {"sessions": 20_000, "utterances": 100_000}
 # Random numbers for different purposes are drawn from different streams of the run's seed.
-_BLOCKS, _ORDER, SAMPLES, BATCHES = range(4)
+_BLOCKS, _ORDER, SAMPLES, BATCHES, _GARBLED = range(5)
 
 
 def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
@@ -282,6 +283,7 @@ def make_contrastive_dataset(
     context: Context,
     stream: Stream,
     neighbours: NeighbourForm | None = None,
+    rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
     """Batches for the contrastive objectives, see `make_batches`; `replicas` of them a step.
 
@@ -291,12 +293,17 @@ def make_contrastive_dataset(
         context: which turns surround a response.
         stream: how the corpus is read.
         neighbours: pairs to be told apart beside the responses, if any.
+        rehearsal: texts to be rehearsed beside them, if any.
     """
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
     shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
     if shapes and neighbours:
         shapes = _with_neighbours(shapes, neighbours, stream)
+    if shapes and rehearsal:
+        texts = rehearsal.texts // stream.replicas
+        utterances = shapes.utterances + texts
+        shapes = dataclasses.replace(shapes, utterances=utterances, rehearsed=texts)
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
         draw = fold_seed(stream.seed, epoch, index, SAMPLES)
@@ -311,6 +318,9 @@ def make_contrastive_dataset(
             turns = flatten_contexts(turns, context.turns, form.context_tokens)
         if pairs:
             turns = append_pairs(turns, pairs)
+        if rehearsal:
+            drawn = fold_seed(stream.seed, steps[0], _GARBLED)
+            turns = append_garbled(turns, rehearsal, drawn)
         batches = make_batches(
             turns,
             form.negatives,

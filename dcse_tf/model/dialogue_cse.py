@@ -37,6 +37,7 @@ from dcse_tf.model.pair_similarity import (
     ResidualGramSimilarity,
 )
 from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
+from dcse_tf.model.rehearsal import rehearsal_inputs, rehearse
 from dcse_tf.model.start import (
     StartObjective,
     ask_start,
@@ -205,12 +206,14 @@ def build_dialogue_cse(
         teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
         "distillation_loss": float32 `[batch]`}. With a neighbour weight also from the tensors of
         `share_pairs`, and to what `contrast_neighbours` gives; "loss" then is without its share.
+        With a rehearsal weight also from those of `share_rehearsed`, and to what `rehearse` gives,
+        likewise.
     """
     inputs, index = table_inputs(layout), index_inputs(objective.both_directions)
     given = given_inputs() if objective.distillation_weight else {}
     table = build_table_encoder(backbone, layout, centering)(dict(inputs))
     used = (table, inputs["padding_mask"], index["context_index"], index["turn_mask"])
-    mask, outputs = index["candidate_mask"], dict[str, keras.KerasTensor]()
+    mask, outputs, before = index["candidate_mask"], dict[str, keras.KerasTensor](), None
     start, temperature = objective.start, objective.temperature
     if start:
         before = encode_as_started(start, layout, inputs)
@@ -229,14 +232,32 @@ def build_dialogue_cse(
     if given:
         outputs |= _teach(objective, weights, own_pairs, given)
     outputs["loss"] = _add_losses(objective, outputs)
-    pairs = neighbour_inputs() if objective.neighbour_weight else {}
-    if pairs:
-        share, shown = objective.neighbour_weight, dict(pairs)
+    if objective.neighbour_weight:
+        outputs["loss"] = (1.0 - objective.neighbour_weight) * outputs["loss"]
+    beside, said = _tell_beside(objective, table, before, inputs)
+    return keras.Model({**inputs, **index, **given, **beside}, outputs | said, name="dialogue_cse")
+
+
+def _tell_beside(
+    objective: Objective,
+    table: keras.KerasTensor,
+    before: keras.KerasTensor | None,
+    inputs: dict[str, keras.KerasTensor],
+) -> tuple[dict[str, keras.KerasTensor], dict[str, keras.KerasTensor]]:
+    """Further inputs of texts that stand beside the dialogues, and what is said of them."""
+    start, padding_mask = objective.start, inputs["padding_mask"]
+    further, outputs = dict[str, keras.KerasTensor](), dict[str, keras.KerasTensor]()
+    if share := objective.neighbour_weight:
+        further = neighbour_inputs()
+        pairs = dict(further)
         if start:
-            shown["neighbour_mask"] = mask_neighbours(start, before, inputs, pairs)
-        outputs["loss"] = (1.0 - share) * outputs["loss"]
-        outputs |= contrast_neighbours(table, inputs["padding_mask"], shown, temperature, share)
-    return keras.Model({**inputs, **index, **given, **pairs}, outputs, name="dialogue_cse")
+            pairs["neighbour_mask"] = mask_neighbours(start, before, inputs, pairs)
+        outputs = contrast_neighbours(table, padding_mask, pairs, objective.temperature, share)
+    if start and start.rehearsal_weight:
+        texts = rehearsal_inputs()
+        further |= texts
+        outputs |= rehearse(table, before, padding_mask, texts, start.rehearsal_weight)
+    return further, outputs
 
 
 def _teach(

@@ -143,6 +143,18 @@ def join_tables(*tables: tf.Tensor) -> tf.Tensor:
     return tf.concat(padded, axis=0)
 
 
+def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
+    """Fingerprints of rows that no record has one for, such as contexts in one sequence.
+
+    Args:
+        token_ids: int32 `[rows, tokens]`, zero-padded.
+
+    Returns:
+        int64 `[rows]`, equal for equal rows of one call.
+    """
+    return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
+
+
 def count_cells(batch: Tensors) -> tf.Tensor:
     """Tokens that the encoder computes for a laid-out table, real or not; float32 scalar."""
     grids = [value for name, value in batch.items() if name.startswith("token_ids")]

@@ -31,6 +31,7 @@ class StartObjective:
         anchor_weight: of the loss that holds the similarities; 0 for none.
         prediction: predicts what it says of the turns around a response; None for nothing.
         prediction_weight: share of that in the loss, the rest being all else of the dialogues.
+        rehearsal_weight: of the loss on garbled texts, see `RehearsalLoss`; 0 for none.
     """
 
     backbone: keras_hub.models.BertBackbone
@@ -38,6 +39,7 @@ class StartObjective:
     anchor_weight: float = 0.0
     prediction: ContextPrediction | None = None
     prediction_weight: float = 0.0
+    rehearsal_weight: float = 0.0
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")

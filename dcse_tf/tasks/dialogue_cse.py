@@ -138,7 +138,12 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
             rate = options.prediction_rate
             prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
         start = StartObjective(
-            backbone, options.false_negative_cosine, options.anchor_weight, prediction, share
+            backbone,
+            options.false_negative_cosine,
+            options.anchor_weight,
+            prediction,
+            share,
+            options.rehearsal_weight,
         )
     heads = []
     if width := options.projection_dim:
@@ -162,15 +167,19 @@ def _make_dataset(
     setup: Setup[DialogueCseOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
     from dcse_tf.data.neighbours import NeighbourForm
-    from dcse_tf.tasks.shared import make_dialogue_dataset
+    from dcse_tf.tasks.shared import make_dialogue_dataset, make_rehearsal_form
 
-    options, neighbours = setup.options, None
+    options, neighbours, rehearsal = setup.options, None, None
     given = setup.manifest.splits["train"].given if options.distillation_weight else None
     if options.has_neighbours:
         if options.neighbour_pairs % replicas:
             options.refuse("neighbour_pairs", f"not divisible by {replicas} devices")
         corpus = read_neighbours(options, setup.manifest)
         neighbours = NeighbourForm(corpus, options.neighbour_pairs)
+    if options.rehearsal_weight:
+        if options.rehearsal_texts % replicas:
+            options.refuse("rehearsal_texts", f"not divisible by {replicas} devices")
+        rehearsal = make_rehearsal_form(setup.vocabulary, options.rehearsal_texts)
     return make_dialogue_dataset(
         setup,
         first_step,
@@ -178,6 +187,7 @@ def _make_dataset(
         given=given.most if given else 0,
         rival_contexts=options.both_directions,
         neighbours=neighbours,
+        rehearsal=rehearsal,
     )
 
 
@@ -189,15 +199,16 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
     one is first. With the encoder as it was, left_out, the share of the negatives that are none,
     anchor_loss and prediction_loss. With pairs of neighbours, neighbour_loss, likewise, and
-    neighbour_accuracy: the partner is above every other text.
+    neighbour_accuracy: the partner is above every other text. With texts to rehearse,
+    rehearsal_loss, likewise.
     """
-    from dcse_tf.tasks.shared import sum_neighbours, sum_rows, sum_start_rows, sum_taught_rows
+    from dcse_tf.tasks.shared import sum_beside, sum_rows, sum_start_rows, sum_taught_rows
 
     outputs = model(batch, training=True)
     sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
     if "given_mask" in batch:
         sums |= sum_taught_rows(outputs, batch)
-    return sum_neighbours(outputs, sums) if "neighbour_loss" in outputs else sums
+    return sum_beside(outputs, sums)
 
 
 def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:

@@ -72,6 +72,17 @@ class LeverOptions(BatchOptions):
         "With `prediction_weight`: how many times the learning rate its heads learn at.",
         minimum=1e-3,
     )
+    rehearsal_weight: float = option(
+        0.0,
+        "Weight of a loss that holds the embeddings of garbled texts where they were at the start, "
+        "so that what is learnt of the domain costs less in others: 1 - cosine, of utterances half "
+        "of whose tokens are replaced by random ones of the vocabulary. 0: none. A copy of the "
+        "encoder then reads every batch too.",
+        minimum=0.0,
+    )
+    rehearsal_texts: int = option(
+        64, "With `rehearsal_weight`: garbled texts a step over all devices.", minimum=1
+    )
     projection_dim: int = option(
         0,
         "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
@@ -90,6 +101,7 @@ class LeverOptions(BatchOptions):
             self.false_negative_cosine < 1.0
             or self.anchor_weight > 0.0
             or self.prediction_weight > 0.0
+            or self.rehearsal_weight > 0.0
         )
 
     @property
@@ -104,8 +116,14 @@ class LeverOptions(BatchOptions):
         for name in ("prediction_turns", "prediction_rate"):
             if self.is_given(name) and not self.prediction_weight:
                 self.refuse(name, "has no meaning without `prediction_weight`")
+        if self.is_given("rehearsal_texts") and not self.rehearsal_weight:
+            self.refuse("rehearsal_texts", "has no meaning without `rehearsal_weight`")
+        if self.rehearsal_weight and self.rehearsal_texts % self.logical_cpus:
+            self.refuse("rehearsal_texts", f"not divisible by `logical_cpus`={self.logical_cpus}")
         if self.asks_start and not self.encoder:
-            asked = ("anchor_weight", "prediction_weight", "false_negative_cosine")
+            asked = (
+                "anchor_weight", "prediction_weight", "rehearsal_weight", "false_negative_cosine",
+            )  # fmt: skip
             name = next(each for each in asked if self.is_given(each))
             self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
         for name in ("neighbour_weight", "neighbour_pairs"):
@@ -125,7 +143,8 @@ class LeverOptions(BatchOptions):
         anchor = ("anchor_loss",) if self.anchor_weight else ()
         prediction = ("prediction_loss",) if self.prediction_weight else ()
         neighbours = ("neighbour_loss", "neighbour_accuracy") if self.has_neighbours else ()
-        return (*left_out, *anchor, *prediction, *neighbours)
+        rehearsal = ("rehearsal_loss",) if self.rehearsal_weight else ()
+        return (*left_out, *anchor, *prediction, *neighbours, *rehearsal)
 
 
 def read_neighbours(options: LeverOptions, corpus: "Manifest") -> "Corpus":

@@ -15,6 +15,7 @@ from absl import logging
 
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.neighbours import NeighbourForm
+from dcse_tf.data.rehearsal import RehearsalForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints, masked_lm
@@ -72,6 +73,7 @@ def make_dialogue_dataset(
     given: int = 0,
     rival_contexts: bool = False,
     neighbours: NeighbourForm | None = None,
+    rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives.
 
@@ -81,7 +83,7 @@ def make_dialogue_dataset(
         replicas: batches a step.
         context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
         given, rival_contexts: see `BatchForm`.
-        neighbours: see `make_contrastive_dataset`.
+        neighbours, rehearsal: see `make_contrastive_dataset`.
     """
     options = setup.options
     form = BatchForm(
@@ -93,7 +95,21 @@ def make_dialogue_dataset(
         rival_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
-    return make_contrastive_dataset(setup.corpus, form, options.context, stream, neighbours)
+    return make_contrastive_dataset(
+        setup.corpus, form, options.context, stream, neighbours, rehearsal
+    )
+
+
+def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
+    """What a step rehearses: words, not parts of them, take the place of ordinary tokens."""
+    special = (*SPECIAL_TOKENS, END_OF_TURN)
+    entries = list(enumerate(vocabulary.tokens))
+    bracketed = {i for i, token in entries if token.startswith("[") and token.endswith("]")}
+    return RehearsalForm(
+        texts,
+        special_ids=tuple(i for i, token in entries if token in special),
+        words=tuple(i for i, x in entries if i not in bracketed and not x.startswith("##")),
+    )
 
 
 def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
@@ -353,13 +369,15 @@ def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
     }
 
 
-def sum_neighbours(outputs: Tensors, sums: Tensors) -> Tensors:
-    """The sums of a batch with those of its pairs of neighbours, whose share the loss then has.
+def sum_beside(outputs: Tensors, sums: Tensors) -> Tensors:
+    """The sums of a batch with those of what stands beside its dialogues, of which the loss then
+    has its shares: pairs of neighbours and texts to rehearse.
 
     Args:
-        outputs: of the training model: what `contrast_neighbours` gives.
+        outputs: of the training model: what `contrast_neighbours` and `RehearsalLoss` give.
         sums: of the dialogues.
     """
-    names = ("neighbour_loss", "neighbour_accuracy")
-    loss = sums["loss"] + tf.reduce_sum(outputs["neighbour_share"])
-    return {**sums, "loss": loss, **{name: tf.reduce_sum(outputs[name]) for name in names}}
+    shares = ("neighbour_share", "rehearsal_share")
+    names = ("neighbour_loss", "neighbour_accuracy", "rehearsal_loss")
+    loss = sums["loss"] + sum(tf.reduce_sum(outputs[x]) for x in shares if x in outputs)
+    return {**sums, "loss": loss, **{x: tf.reduce_sum(outputs[x]) for x in names if x in outputs}}

@@ -1,0 +1,72 @@
+"""Rehearsal: of texts of no domain the encoder goes on to say what it said at the start.
+
+What it learns of its own domain then costs less in others. The texts are garbled utterances, see
+`dcse_tf.data.rehearsal`.
+"""
+
+import keras
+from keras import ops
+
+from dcse_tf.model.matching import masked_mean, unit
+
+
+def rehearsal_inputs() -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for the rehearsed texts of a batch, see `dcse_tf.data.batch`."""
+    return {
+        "rehearsal_index": keras.Input((None,), dtype="int32", name="rehearsal_index"),
+        "rehearsal_weights": keras.Input((), name="rehearsal_weights"),
+    }
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class RehearsalLoss(keras.layers.Layer):
+    """1 - cosine of a text's mean embedding and the one it had at the start.
+
+    Give it dtype="float32" under mixed precision.
+    """
+
+    def call(self, table, table_before, padding_mask, index, weights):
+        """Computes what the texts of a batch add to the sums over it.
+
+        Args:
+            table, table_before: float `[utterances, tokens, dim]`, by the encoder that is trained,
+                and as it was.
+            padding_mask: bool `[utterances, tokens]`, True = real token.
+            index: int32 `[texts, 1]` into the table.
+            weights: float `[texts]`, what each text counts.
+
+        Returns:
+            float `[texts]`, weighted; from 0 to twice the weight.
+        """
+        now, before = (
+            unit(ops.take(masked_mean(each, padding_mask), index[:, 0], axis=0))
+            for each in (table, table_before)
+        )
+        return (1.0 - ops.sum(now * before, axis=-1)) * weights
+
+    def compute_output_shape(
+        self, table_shape, table_before_shape, padding_mask_shape, index_shape, weights_shape
+    ):
+        return weights_shape
+
+
+def rehearse(
+    table: keras.KerasTensor,
+    table_before: keras.KerasTensor,
+    padding_mask: keras.KerasTensor,
+    texts: dict[str, keras.KerasTensor],
+    weight: float,
+) -> dict[str, keras.KerasTensor]:
+    """What a training model says of its garbled texts.
+
+    Args:
+        table, table_before, padding_mask: see `RehearsalLoss`.
+        texts: `rehearsal_inputs`.
+        weight: of the loss beside all else.
+
+    Returns:
+        rehearsal_loss, float32 `[texts]`, and rehearsal_share, the weight times it.
+    """
+    layer = RehearsalLoss(dtype="float32", name="rehearsal")
+    loss = layer(table, table_before, padding_mask, *texts.values())
+    return {"rehearsal_loss": loss, "rehearsal_share": weight * loss}
