@@ -315,16 +315,24 @@ def make_batches(
         **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
-    batches, splits = [], turns["row_splits"]
+    splits = turns["row_splits"]
     count = tf.reduce_sum(tf.cast(tf.reduce_any(candidate_mask[:, 1:], axis=1), tf.float32))
     pairs = share_pairs(turns, count, replicas)
     rehearsed = share_rehearsed(turns, count, replicas)
-    for i in range(replicas):
-        own = _take_rows(rows, splits[i], splits[i + 1]) | pairs[i] | rehearsed[i]
-        batch = _index_table(turns, own, distinct)
-        batch = _fill_up(batch, shapes) if shapes else batch
-        batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
-    return batches
+    own = [
+        _take_rows(rows, splits[i], splits[i + 1]) | pairs[i] | rehearsed[i]
+        for i in range(replicas)
+    ]
+    return [_make_batch(turns, rows, layout, distinct, shapes) for rows in own]
+
+
+def _make_batch(
+    turns: Tensors, rows: Tensors, layout: Layout, distinct: bool, shapes: Shapes | None
+) -> Tensors:
+    """The batch of one replica, from its rows."""
+    batch = _index_table(turns, rows, distinct)
+    batch = _fill_up(batch, shapes) if shapes else batch
+    return {**lay_out(batch.pop("token_ids"), layout), **batch}
 
 
 def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
