@@ -317,13 +317,11 @@ def make_batches(
 
     splits = turns["row_splits"]
     count = tf.reduce_sum(tf.cast(tf.reduce_any(candidate_mask[:, 1:], axis=1), tf.float32))
+    own = [_take_rows(rows, splits[i], splits[i + 1]) for i in range(replicas)]
     pairs = share_pairs(turns, count, replicas)
-    rehearsed = share_rehearsed(turns, count, replicas)
-    own = [
-        _take_rows(rows, splits[i], splits[i + 1]) | pairs[i] | rehearsed[i]
-        for i in range(replicas)
-    ]
-    return [_make_batch(turns, rows, layout, distinct, shapes) for rows in own]
+    garbled = share_rehearsed(turns, count, replicas)
+    parts = [own[i] | pairs[i] | garbled[i] for i in range(replicas)]
+    return [_make_batch(turns, part, layout, distinct, shapes) for part in parts]
 
 
 def _make_batch(
