@@ -298,12 +298,8 @@ def make_contrastive_dataset(
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
     shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
-    if shapes and neighbours:
-        shapes = _with_neighbours(shapes, neighbours, stream)
-    if shapes and rehearsal:
-        texts = rehearsal.texts // stream.replicas
-        utterances = shapes.utterances + texts
-        shapes = dataclasses.replace(shapes, utterances=utterances, rehearsed=texts)
+    if shapes:
+        shapes = _with_texts_beside(shapes, neighbours, rehearsal, stream.replicas)
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
         draw = fold_seed(stream.seed, epoch, index, SAMPLES)
@@ -366,13 +362,21 @@ def _read_pairs(neighbours: NeighbourForm, stream: Stream) -> tf.data.Dataset:
     return pairs.ragged_batch(size, drop_remainder=True)
 
 
-def _with_neighbours(shapes: Shapes, neighbours: NeighbourForm, stream: Stream) -> Shapes:
-    texts = 2 * neighbours.pairs
+def _with_texts_beside(
+    shapes: Shapes,
+    neighbours: NeighbourForm | None,
+    rehearsal: RehearsalForm | None,
+    replicas: int,
+) -> Shapes:
+    """Room in a batch for the texts that come to it from beside its dialogues."""
+    pairs = 2 * neighbours.pairs if neighbours else 0
+    rehearsed = rehearsal.texts // replicas if rehearsal else 0
     return dataclasses.replace(
         shapes,
-        utterances=shapes.utterances + texts,
-        neighbours=texts,
-        neighbour_rows=texts // stream.replicas,
+        utterances=shapes.utterances + pairs + rehearsed,
+        neighbours=pairs,
+        neighbour_rows=pairs // replicas,
+        rehearsed=rehearsed,
     )
 
 
