@@ -11,7 +11,7 @@ from plan import ENCODER, LAST, Plan
 from rows import Variant
 from runner import WORK
 from selection_rows import SelectionRow
-from selection_settings import DEV_SHARE, SelectionCorpus, SelectionSettings
+from selection_settings import SelectionCorpus, SelectionSettings
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 
@@ -228,7 +228,7 @@ class _Planner(CorpusPlanner):
                 corpus.encoder,
                 kind.longest,
                 kind.min_turns,
-                DEV_SHARE,
+                kind.dev_share,
                 kind.test_share,
             )
         )

@@ -67,7 +67,7 @@ class Kind:
         language: "english" or "chinese".
         longest: tokens of its longest utterances, beyond which they are cut.
         min_turns: sessions with fewer are left out.
-        test_share: of the sessions: they become the drawn groups of its test.
+        dev_share, test_share: of the sessions: they become the drawn groups of dev and of test.
         paper: the corpus of the paper whose figures stand beside ours, "" for none.
         order: the corpus of the paper whose order of the models is looked for.
     """
@@ -76,21 +76,21 @@ class Kind:
     language: str
     longest: int
     min_turns: int
+    dev_share: float
     test_share: float
     paper: str
     order: str
 
 
-# The drawn test sets have about 200, 650 and 300 groups, one a session: fewer cannot tell models
-# apart, and 1,000 groups of 10 take a small encoder minutes on 2 cores. A corpus whose test file is
-# large needs no drawn groups of that size.
+# The drawn test sets have about 200, 650 and 360 groups, one a session, those of dev 100, 330 and
+# 360: fewer cannot tell models apart, and 1,000 groups of 10 take a small encoder minutes on 2
+# cores. A corpus whose test file is large needs no drawn groups of that size.
 KINDS = {
-    "ecd": Kind("ECD", "chinese", 50, 4, 0.2, "ecd", "ecd"),
-    "chitchat": Kind("chitchat", "english", 32, 4, 0.2, "", "ubuntu"),
-    "sgd": Kind("SGD", "english", 32, 4, 0.03, "", "ubuntu"),
-    "ubuntu": Kind("Ubuntu", "english", 50, 4, 0.01, "ubuntu", "ubuntu"),
+    "ecd": Kind("ECD", "chinese", 50, 4, 0.1, 0.2, "ecd", "ecd"),
+    "chitchat": Kind("chitchat", "english", 32, 4, 0.1, 0.2, "", "ubuntu"),
+    "sgd": Kind("SGD", "english", 32, 4, 0.03, 0.03, "", "ubuntu"),
+    "ubuntu": Kind("Ubuntu", "english", 50, 4, 0.01, 0.01, "ubuntu", "ubuntu"),
 }
-DEV_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
