@@ -204,6 +204,11 @@ def gelu(row: np.ndarray) -> np.ndarray:
     )
 
 
+def exact_gelu(row: np.ndarray) -> np.ndarray:
+    """x times the standard normal distribution's share below x."""
+    return np.array([0.5 * x * (1 + math.erf(x / math.sqrt(2))) for x in row])
+
+
 def bert(
     token_ids: Sequence[int],
     tensors: dict[str, np.ndarray],
@@ -211,13 +216,15 @@ def bert(
     epsilon: float,
     segment_ids: Sequence[int] | None = None,
     speaker_ids: Sequence[int] | None = None,
+    activation: Callable[[np.ndarray], np.ndarray] = gelu,
 ) -> np.ndarray:
-    """A BERT with the tanh form of GELU, token embeddings `[tokens, d]` of the last layer.
+    """A BERT, token embeddings `[tokens, d]` of the last layer.
 
     Args:
         token_ids: one sentence, without padding.
         tensors: by HuggingFace's names, float64; matrices are `[outputs, inputs]`.
         segment_ids, speaker_ids: of each token; None for segment 0 and no speakers.
+        activation: `gelu` or `exact_gelu`.
     """
 
     def dense(name: str, rows: np.ndarray) -> np.ndarray:
@@ -247,7 +254,7 @@ def bert(
             parts.append(np.array(rows) @ v)
         attended = dense(f"{layer}.attention.output.dense", np.concatenate(parts, axis=1))
         x = norm(f"{layer}.attention.output", x + attended)
-        hidden = np.array([gelu(row) for row in dense(f"{layer}.intermediate.dense", x)])
+        hidden = np.array([activation(row) for row in dense(f"{layer}.intermediate.dense", x)])
         x = norm(f"{layer}.output", x + dense(f"{layer}.output.dense", hidden))
     return x
 

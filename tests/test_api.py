@@ -17,7 +17,6 @@ from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
-from dcse_tf.model.tokenizer import Tokenizer
 from dcse_tf.tools.fit_baseline import fit_baseline
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
@@ -46,7 +45,7 @@ def alone(bert):
     model = build_bert_encoder(bert)
 
     def encode(text):
-        return encode_alone(model, Tokenizer(VOCABULARY).tokenize([text], 128).to_list()[0])
+        return encode_alone(model, VOCABULARY.make_tokenizer().tokenize([text], 128).to_list()[0])
 
     return encode
 

@@ -25,7 +25,7 @@ from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
-from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError, option
 from dcse_tf.tools.embed import embed
 from dcse_tf.tools.fit_baseline import fit_baseline
@@ -54,7 +54,7 @@ def bert(data_dir, tmp_path_factory):
     backbone = bert_encoder.build_backbone(config, 0.0)
     bert_encoder.initialize_weights(backbone.trainable_variables, 3, 0.05)
     bert_encoder.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, vocabulary)
+    vocabulary.write(folder)
     return folder
 
 

@@ -14,7 +14,6 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder, make_bert_config, save_backbone
-from dcse_tf.model.tokenizer import Tokenizer, write_vocabulary
 from dcse_tf.tools import embed
 from dcse_tf.tools import embed as job
 from dcse_tf.tools.options import EmbedOptions
@@ -35,7 +34,7 @@ class Stopped(Exception):
 def _save_model(folder, backbone):
     folder.mkdir()
     save_backbone(folder, backbone, make_bert_config(LAYERS, DIM, VOCABULARY_SIZE))
-    write_vocabulary(folder, VOCABULARY)
+    VOCABULARY.write(folder)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def model(bert, tmp_path_factory):
 def expected(bert):
     """Each line alone, unpadded, through the Keras model; the mean over its tokens."""
     encoder = build_bert_encoder(bert)
-    ids = Tokenizer(VOCABULARY).tokenize(LINES, 128).to_list()
+    ids = VOCABULARY.make_tokenizer().tokenize(LINES, 128).to_list()
     return np.array([reference.mean_of_rows(encode_alone(encoder, row)) for row in ids])
 
 

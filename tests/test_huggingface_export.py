@@ -23,7 +23,8 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints
-from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.wordpiece import WordPiece
 from dcse_tf.options import OptionError
 from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.training.job import train
@@ -52,7 +53,7 @@ def write_bert(folder, vocabulary=VOCABULARY, backbone=None):
     )
     config["layer_norm_eps"] = EPSILON
     bert_encoder.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, vocabulary)
+    vocabulary.write(folder)
     checkpoints.write_max_sequence_length(folder, LENGTH)
     return folder
 
@@ -137,7 +138,7 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     letters = sorted({c for text in TEXTS + LONG_WORDS for c in text.lower() if c.isprintable()})
     entries = [*VOCABULARY.tokens[:5], *(c for c in letters if not c.isspace())]
     entries += [f"##{c}" for c in letters if not c.isspace()]
-    vocabulary = Vocabulary(tuple(dict.fromkeys(entries)), lowercase)
+    vocabulary = WordPiece(tuple(dict.fromkeys(entries)), lowercase)
     config = bert_encoder.make_bert_config(1, 64, len(vocabulary.tokens))
     source = write_bert(tmp_path / "bert", vocabulary, bert_encoder.build_backbone(config, 0.0))
     folder = write(source, tmp_path, max_sequence_length=40)
@@ -244,11 +245,23 @@ def test_what_a_module_does_beyond_us_is_an_error(whitened, tmp_path):
         embed(folder)
 
 
-def test_a_default_prompt_is_refused(bert, tmp_path):
-    folder = write(bert, tmp_path)
-    name = "config_sentence_transformers.json"
-    change(folder, name, prompts={"query": "query: "}, default_prompt_name="query")
-    with pytest.raises(InputError, match="default_prompt_name"):
+def test_a_default_prompt_is_put_before_every_text(bert, tmp_path):
+    folder = write(bert, tmp_path / "plain")
+    prefix, name = "my parcel ", "config_sentence_transformers.json"
+    expected = SentenceEncoder.load(folder).encode([prefix + text for text in SENTENCES])
+    given = SentenceEncoder.load(folder, prefix=prefix)
+    np.testing.assert_array_equal(given.encode(SENTENCES), expected)
+    change(folder, name, prompts={"query": prefix, "passage": "a "}, default_prompt_name="query")
+    np.testing.assert_array_equal(embed(folder), expected)
+    assert SentenceEncoder.load(folder).fingerprint() == given.fingerprint()
+
+    # What is exported has it, under a name of ours.
+    again = write(folder, tmp_path / "again")
+    np.testing.assert_array_equal(embed(again), expected)
+    assert read(again, name)["prompts"] == {"prefix": prefix}
+    assert "'my parcel '" in (again / "README.md").read_text()
+    change(folder, name, prompts={"query": 3})
+    with pytest.raises(InputError, match="expected texts by name in prompts"):
         embed(folder)
 
 

@@ -16,7 +16,7 @@ from dcse_tf.data.turns import read_turns
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
-from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
+from dcse_tf.model.wordpiece import WordPiece
 from dcse_tf.options import OptionError
 from dcse_tf.search import neighbours as job
 from dcse_tf.search.options import MineNeighboursOptions
@@ -64,7 +64,7 @@ def save_encoder(folder, tokens=TOKENS):
     backbone = bert.build_backbone(config, 0.0)
     bert.initialize_weights(backbone.trainable_variables, 3, 0.3)
     bert.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, Vocabulary(tuple(tokens), lowercase=True))
+    WordPiece(tuple(tokens), lowercase=True).write(folder)
     return folder
 
 

@@ -17,7 +17,7 @@ from dcse_tf.evaluation.report import make_result, write_json
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
-from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def run_dir(data_dir, tmp_path):
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     config = bert.make_bert_config(LAYERS, 64, len(vocabulary.tokens))
     bert.save_backbone(encoder, bert.build_backbone(config, 0.0), config)
-    write_vocabulary(encoder, vocabulary)
+    vocabulary.write(encoder)
     checkpoints.write_max_sequence_length(encoder, 16)
     settings = {"data_dir": str(tmp_path / "corpus"), "run_dir": str(folder), "steps": 7}
     make_options(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")

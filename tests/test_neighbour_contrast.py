@@ -19,7 +19,7 @@ from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.model.neighbours import NeighbourContrast
-from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.search.neighbours import mine_neighbours
 from dcse_tf.search.options import MineNeighboursOptions
@@ -122,7 +122,7 @@ def pairs_dir(data_dir, tmp_path_factory):
     backbone = bert.build_backbone(config, 0.0)
     bert.initialize_weights(backbone.trainable_variables, 3, 0.3)
     bert.save_backbone(folder / "encoder", backbone, config)
-    write_vocabulary(folder / "encoder", vocabulary)
+    vocabulary.write(folder / "encoder")
     mine_neighbours(
         MineNeighboursOptions(
             data_dir=str(data_dir), encoder=str(folder / "encoder"), keep_share=0.2,

@@ -18,7 +18,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints, weights
 from dcse_tf.model.affine import AffineMap
-from dcse_tf.model.tokenizer import write_vocabulary
+from dcse_tf.model.options import EncoderOptions
 
 LENGTH = 12
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -40,7 +40,7 @@ def bert(tmp_path_factory):
     )
     config["layer_norm_eps"] = EPSILON
     bert_encoder.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, VOCABULARY)
+    VOCABULARY.write(folder)
     checkpoints.write_max_sequence_length(folder, LENGTH)
     return folder
 
@@ -77,7 +77,7 @@ def run(model, sentences, folder):
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
     folder = write(bert, tmp_path, pooling=pooling)
-    encoder = load_graph(str(bert), "run_dir", pooling=pooling)
+    encoder = load_graph(str(bert), "run_dir", EncoderOptions(pooling=pooling))
     expected = encoder.pool_tokens(encoder.tokenize(tf.constant(SENTENCES)).to_tensor()).numpy()
     model = str(folder / "model.onnx")
     np.testing.assert_allclose(run(model, SENTENCES, folder), expected, atol=1e-5)
@@ -87,7 +87,11 @@ def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
 
 
 @needs_onnx
-def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors):
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("gelu", reference.exact_gelu), ("gelu_pytorch_tanh", reference.gelu)],
+)
+def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors, name, activation):
     import onnxruntime
 
     from dcse_tf.exporting.onnx import build_onnx_graph
@@ -99,12 +103,15 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors):
     ]
     # Activations of some size: GELU has two forms.
     wide = {k: 10 * v if k.endswith("intermediate.dense.weight") else v for k, v in tensors.items()}
-    model = build_onnx_graph(wide, 1, EPSILON, "mean", maps, unit_norm=True)
+    config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": name}
+    model = build_onnx_graph(wide, config, "mean", maps, unit_norm=True)
     ids = [2, 7, 9, 30, 3]
     inputs = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, 5), np.int64)}
     found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0][0]
     exact = {name: np.float64(value) for name, value in wide.items()}
-    expected = reference.mean_of_rows(reference.bert(ids, exact, 1, EPSILON))
+    expected = reference.mean_of_rows(
+        reference.bert(ids, exact, 1, EPSILON, None, None, activation)
+    )
     for step in maps:
         expected = (expected - step.shift) @ step.matrix + step.bias
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
-from dcse_tf.model.tokenizer import Vocabulary
+from dcse_tf.model.wordpiece import WordPiece
 
 CLS, SEP, EOT = 2, 3, 9
 
@@ -55,10 +55,10 @@ def test_texts_lose_their_marks():
 
 
 def test_end_of_turn_is_added_once_and_does_not_change_what_texts_are():
-    plain = Vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"), True)
+    plain = WordPiece(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"), True)
     extended = plain.with_end_of_turn()
     assert extended.tokens == (*plain.tokens, "[EOT]")
     assert extended.with_end_of_turn() is extended
     assert extended.fingerprint() == plain.fingerprint()
-    other = Vocabulary((*plain.tokens, "b"), True)
+    other = WordPiece((*plain.tokens, "b"), True)
     assert other.fingerprint() != plain.fingerprint()

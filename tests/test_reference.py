@@ -61,6 +61,9 @@ def test_layer_norm_and_gelu():
     np.testing.assert_allclose(row, [-1, 4])
     # x * Phi(x): Phi(1) = 0.8413, to which the tanh form comes within 2e-4
     np.testing.assert_allclose(reference.gelu(np.array([0.0, 1, -1])), [0, 0.8412, -0.1588], 1e-3)
+    np.testing.assert_allclose(
+        reference.exact_gelu(np.array([0.0, 1, -1])), [0, 0.841345, -0.158655], 1e-5
+    )
 
 
 def test_every_order_of_equal_scores_is_tried():

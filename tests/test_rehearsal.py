@@ -23,7 +23,8 @@ from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.rehearsal import RehearsalLoss
 from dcse_tf.model.start import StartObjective
-from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.wordpiece import WordPiece
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.shared import make_rehearsal_form
@@ -69,7 +70,7 @@ def test_garbled_responses_follow_the_turns():
 
 def test_what_is_drawn_are_words():
     tokens = ("[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!", "go", "##ing", "好")
-    form = make_rehearsal_form(Vocabulary((*tokens, "[EOT]"), lowercase=True), 8)
+    form = make_rehearsal_form(WordPiece((*tokens, "[EOT]"), lowercase=True), 8)
     assert form == RehearsalForm(8, (0, 2, 3, 4, 5, 10), (6, 7, 9))
 
 
@@ -196,7 +197,7 @@ def build(data_dir, tmp_path_factory):
     backbone = bert.build_backbone(config, 0.0)
     bert.initialize_weights(backbone.trainable_variables, 0, stddev=0.3)
     bert.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, vocabulary)
+    vocabulary.write(folder)
 
     def run(**changes):
         settings = {

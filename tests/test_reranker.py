@@ -235,10 +235,9 @@ def test_settings_that_cannot_be_are_refused(tmp_path, change, message):
 
 
 def test_a_folder_that_is_not_whole_is_refused(tmp_path):
-    from dcse_tf.model.tokenizer import write_vocabulary
 
     run = save_reranker(tmp_path / "run")
-    write_vocabulary(run / "encoder", VOCABULARY)
+    VOCABULARY.write(run / "encoder")
     with pytest.raises(InputError, match=r"lacks \[EOT\]"):
         Reranker.load(run)
     with pytest.raises(OptionError, match="`compute_dtype`=int8"):

@@ -7,7 +7,6 @@ from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, make_table
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.tokenizer import Tokenizer
 
 # Different numbers of turns and tokens, texts used several times, an empty one.
 CONTEXTS = [
@@ -37,7 +36,7 @@ def backend(bert):
 
 
 def _tokenize(texts: list[str]) -> list[list[int]]:
-    return Tokenizer(VOCABULARY).tokenize(tf.constant(texts), 32).to_list()
+    return VOCABULARY.make_tokenizer().tokenize(tf.constant(texts), 32).to_list()
 
 
 def test_scores_equal_the_reference(bert, backend):

@@ -29,7 +29,6 @@ from dcse_tf.model import bert
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import write_max_sequence_length
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
-from dcse_tf.model.tokenizer import write_vocabulary
 from dcse_tf.options import OptionError
 
 pytestmark = pytest.mark.slow
@@ -95,7 +94,7 @@ def checkpoint(tmp_path_factory):
     folder.mkdir()
     config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
     bert.save_backbone(folder, build_backbone(), config)
-    write_vocabulary(folder, VOCABULARY)
+    VOCABULARY.write(folder)
     write_max_sequence_length(folder, LENGTH)
     write_matching(folder, MatchingForm(attention=make_attention("attention")))
     return folder

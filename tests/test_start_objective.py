@@ -24,7 +24,7 @@ from dcse_tf.model.start import (
     StartObjective,
     mask_neighbours,
 )
-from dcse_tf.model.tokenizer import read_vocabulary, write_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.training import job
 from dcse_tf.training.build import build_training
@@ -230,7 +230,7 @@ def start(data_dir, tmp_path_factory):
     backbone = bert.build_backbone(config, 0.0)
     bert.initialize_weights(backbone.trainable_variables, 0, stddev=0.05)
     bert.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, vocabulary)
+    vocabulary.write(folder)
     return folder
 
 

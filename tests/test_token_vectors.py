@@ -6,16 +6,16 @@ from train_options import make_options
 
 from dcse_tf.errors import InputError
 from dcse_tf.model import weights
-from dcse_tf.model.tokenizer import Vocabulary
 from dcse_tf.model.vectors import WordVectors
 from dcse_tf.model.weights import compute_token_embeddings
+from dcse_tf.model.wordpiece import WordPiece
 from dcse_tf.options import OptionError
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-VOCABULARY = Vocabulary((*SPECIAL, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
+VOCABULARY = WordPiece((*SPECIAL, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
 
 
 def _vectors(**rows):
@@ -66,7 +66,7 @@ def test_angles_between_centred_vectors_are_kept_where_the_width_suffices(width)
     matrix = np.random.default_rng(1).normal(size=(40, 20)) * np.linspace(3, 0.1, 20) + 1.0
     vectors = WordVectors({f"w{i}": i for i in range(40)}, matrix.astype(np.float32))
     random = _random(width, rows=len(tokens))
-    embeddings, _ = compute_token_embeddings(vectors, Vocabulary(tokens, True), random)
+    embeddings, _ = compute_token_embeddings(vectors, WordPiece(tokens, True), random)
     filled = embeddings[5:, : min(width, 20)].astype(np.float64)
     centred = matrix - matrix.mean(axis=0)
     scale = (filled**2).sum() / (centred**2).sum()

@@ -15,14 +15,9 @@ from transformers import AutoTokenizer, BertTokenizerFast
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import find_package
-from dcse_tf.model.tokenizer import (
-    SPECIAL_TOKENS,
-    Tokenizer,
-    Vocabulary,
-    read_vocabulary,
-    train_vocabulary,
-    write_vocabulary,
-)
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Tokenizer
+from dcse_tf.model.wordpiece import SPECIAL_TOKENS, WordPiece, train_vocabulary
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = pathlib.Path(os.environ.get("DCSE_SHARED_DATA", ROOT.parent / "shared/data"))
@@ -45,10 +40,10 @@ def pair(request, tmp_path_factory):
         folder = tmp_path_factory.mktemp("vocabulary")
         lowercase = request.param == "chinese"
         tokens = tuple(CHINESE.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
-        write_vocabulary(folder, Vocabulary(tokens, lowercase))
+        WordPiece(tokens, lowercase).write(folder)
         theirs = BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=lowercase)
     vocabulary = read_vocabulary(folder)
-    return theirs, Tokenizer(vocabulary), vocabulary.tokens
+    return theirs, vocabulary.make_tokenizer(), vocabulary.tokens
 
 
 def find_differences(pair, texts: list[str]) -> list[tuple[str, list[str], list[str]]]:
@@ -119,10 +114,10 @@ def test_special_tokens_in_a_text_are_ordinary_text(pair):
 def test_a_final_sigma_is_lower_cased_as_one(tmp_path):
     """A known difference: HuggingFace lower-cases character by character."""
     tokens = (*SPECIAL_TOKENS, "α", "##σ", "##ς", "σ", "##α")
-    write_vocabulary(tmp_path, Vocabulary(tokens, True))
+    WordPiece(tokens, True).write(tmp_path)
     theirs = BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), do_lower_case=True)
     assert theirs.tokenize("ΑΣ ΣΑ ΑΣΑ") == ["α", "##σ", "σ", "##α", "α", "##σ", "##α"]
-    (ids,) = tokenize(Tokenizer(read_vocabulary(tmp_path)), ["ΑΣ ΣΑ ΑΣΑ"])
+    (ids,) = tokenize(read_vocabulary(tmp_path).make_tokenizer(), ["ΑΣ ΣΑ ΑΣΑ"])
     assert [tokens[i] for i in ids[1:-1]] == ["α", "##ς", "σ", "##α", "α", "##σ", "##α"]
 
 
@@ -155,13 +150,13 @@ def test_no_texts_are_no_rows(pair):
     assert tokenize(pair[1], []) == []
 
 
-VOCABULARY = Vocabulary((*SPECIAL_TOKENS, "您", "a", "##b", "\u2028"), True)
+VOCABULARY = WordPiece((*SPECIAL_TOKENS, "您", "a", "##b", "\u2028"), True)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_vocabulary_survives_its_files(tmp_path, lowercase):
-    before = Vocabulary(VOCABULARY.tokens, lowercase)
-    write_vocabulary(tmp_path, before)
+    before = WordPiece(VOCABULARY.tokens, lowercase)
+    before.write(tmp_path)
     after = read_vocabulary(tmp_path)
     assert after == before
     assert after.fingerprint() == before.fingerprint()
@@ -174,9 +169,9 @@ def test_a_vocabulary_survives_its_files(tmp_path, lowercase):
 def test_other_entries_order_or_casing_are_another_fingerprint():
     tokens = VOCABULARY.tokens
     others = [
-        Vocabulary(tokens, False),
-        Vocabulary(tokens[:-1], True),
-        Vocabulary((*tokens[:-2], tokens[-1], tokens[-2]), True),
+        WordPiece(tokens, False),
+        WordPiece(tokens[:-1], True),
+        WordPiece((*tokens[:-2], tokens[-1], tokens[-2]), True),
         VOCABULARY,
     ]
     assert len({vocabulary.fingerprint() for vocabulary in others}) == 4
@@ -201,9 +196,9 @@ def test_a_vocabulary_that_cannot_be_followed_is_refused(tmp_path, tokens, setti
 
 
 def test_a_broken_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path}/vocab.txt: no such file"):
+    with pytest.raises(InputError, match=f"{tmp_path}: expected vocab.txt, tokenizer.json or"):
         read_vocabulary(tmp_path)
-    write_vocabulary(tmp_path, VOCABULARY)
+    VOCABULARY.write(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(InputError, match=f"{tmp_path}/tokenizer_config.json"):
         read_vocabulary(tmp_path)
@@ -211,10 +206,10 @@ def test_a_broken_file_is_named(tmp_path):
 
 def test_text_is_lower_cased_where_nothing_is_said(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_TOKENS))
-    assert read_vocabulary(tmp_path) == Vocabulary(SPECIAL_TOKENS, True)
+    assert read_vocabulary(tmp_path) == WordPiece(SPECIAL_TOKENS, True)
     settings = {"do_lower_case": False, "strip_accents": False, "tokenize_chinese_chars": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert read_vocabulary(tmp_path) == Vocabulary(SPECIAL_TOKENS, False)
+    assert read_vocabulary(tmp_path) == WordPiece(SPECIAL_TOKENS, False)
 
 
 # Every word twice: a pair of letters must come twice to be an entry.
@@ -245,13 +240,14 @@ def test_a_trained_vocabulary_covers_its_corpus_in_its_casing():
     for lowercase, accented in ((True, "cafe"), (False, "Café")):
         vocabulary = train_vocabulary(CORPUS, 100, lowercase)
         assert accented in vocabulary.tokens
-        ids = tokenize(Tokenizer(vocabulary), CORPUS)
-        assert vocabulary.index("[UNK]") not in {i for row in ids for i in row}
+        ids = tokenize(vocabulary.make_tokenizer(), CORPUS)
+        assert vocabulary.unk_id not in {i for row in ids for i in row}
 
 
 TRAIN = """
 import sys
-from dcse_tf.model.tokenizer import train_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.wordpiece import SPECIAL_TOKENS, WordPiece, train_vocabulary
 print(train_vocabulary(sys.argv[1].split(), 150, lowercase=True).fingerprint())
 """
 
@@ -289,4 +285,4 @@ def test_no_entry_is_longer_than_the_tokenizer_takes():
     """90 Thai letters are a word to BERT, and 270 bytes."""
     vocabulary = train_vocabulary(["ก" * 90] * 9, 300, True)
     assert max(len(token.encode()) for token in vocabulary.tokens) > 100
-    Tokenizer(vocabulary)
+    vocabulary.make_tokenizer()

@@ -13,7 +13,7 @@ from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.records import GivenTokens, SplitRecords, assign_split
-from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 
 
 class ChunkRecords(NamedTuple):
@@ -35,7 +35,7 @@ class _Tokens(NamedTuple):
 
     Attributes:
         ids: int32 `[tokens]`, of all texts, one after another.
-        lengths: int64 `[texts]`, how many each has, 0 if there is nothing between [CLS] and [SEP].
+        lengths: int64 `[texts]`, how many each has, 0 if the tokenizer finds nothing in it.
         cut: bool `[texts]`, whether the text is cut.
         places: int64 `[texts + 1]`, where the tokens of each begin.
     """
@@ -64,13 +64,15 @@ class ChunkSerializer:
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
         self._config = config
-        tokenizer = Tokenizer(vocabulary)
+        tokenizer = vocabulary.make_tokenizer()
         # With one token more than is kept it shows which texts have to be cut.
         longest = config.max_sequence_length + 1
         self._tokenize = tf.function(
             lambda texts: tokenizer.tokenize(texts, longest),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
+        # What a text without any token has: the ends, and the prefix between them.
+        self._empty = int(self._tokenize(tf.constant([""])).row_lengths()[0])
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
@@ -116,7 +118,7 @@ class ChunkSerializer:
         """Cuts the token ids of texts, `[texts, (tokens)]`, to the greatest length."""
         splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
         lengths = np.diff(splits)
-        read, cut = lengths > 2, lengths > limit
+        read, cut = lengths > self._empty, lengths > limit
         kept = np.repeat(read, lengths)
         kept[splits[1:][cut] - 2] = False  # the token before [SEP]
         kept_lengths = np.where(read, np.minimum(lengths, limit), 0)

@@ -53,9 +53,14 @@ class PrepareOptions(CorpusOptions):
     )
     vocab: str = option(
         "",
-        "Checkpoint whose WordPiece vocabulary and casing are used: a folder, a hub name, "
+        "Checkpoint whose vocabulary and casing are used: a folder, a hub name, "
         "package:NAME or a run directory. Give this or `vocab_size`.",
         reads=True,
+    )
+    prefix: str = option(
+        "",
+        'Text put before every utterance, such as "query: " for E5: an encoder that is trained on '
+        "this corpus puts it before every text. Without it the default prompt of `vocab`.",
     )
     vocab_size: int = option(
         0,

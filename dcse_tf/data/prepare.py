@@ -18,13 +18,9 @@ from dcse_tf.data.records import SplitWriter, assign_split
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
-from dcse_tf.model.tokenizer import (
-    SPECIAL_TOKENS,
-    Vocabulary,
-    read_vocabulary,
-    train_vocabulary,
-    write_vocabulary,
-)
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.model.wordpiece import SPECIAL_TOKENS, train_vocabulary
 
 # Only the first process reads and writes, about a fifth of the work: it cannot feed more workers.
 _MOST_WORKERS = 6
@@ -47,14 +43,18 @@ def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> M
     output = pathlib.Path(config.output_dir)
     with atomic_directory(output, config.overwrite) as folder:
         if vocabulary_folder is None:
-            vocabulary = train_vocabulary(_TrainTexts(config), config.vocab_size, config.lowercase)
+            vocabulary: Vocabulary = train_vocabulary(
+                _TrainTexts(config), config.vocab_size, config.lowercase
+            )
             if len(vocabulary.tokens) <= len(SPECIAL_TOKENS):
                 raise InputError(f"`input`={','.join(config.input)}: no text to train on")
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))
         else:
             vocabulary = read_vocabulary(vocabulary_folder)
+        if config.prefix:
+            vocabulary = vocabulary.with_prefix(config.prefix)
         (folder / VOCABULARY_FOLDER).mkdir()
-        write_vocabulary(folder / VOCABULARY_FOLDER, vocabulary)
+        vocabulary.write(folder / VOCABULARY_FOLDER)
         manifest = _write_splits(config, folder, vocabulary)
         write_manifest(folder, manifest)
     return manifest

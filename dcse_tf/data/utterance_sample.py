@@ -1,13 +1,13 @@
 """Distinct utterances of a prepared corpus, drawn by a hash."""
 
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.records import parse_session, shard_paths
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.progress import Progress
 
 
@@ -65,12 +65,12 @@ def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
         return z ^ (z >> np.uint64(31))
 
 
-def spell_utterances(token_ids: tf.RaggedTensor, tokens: Sequence[str]) -> list[str]:
+def spell_utterances(token_ids: tf.RaggedTensor, vocabulary: Vocabulary) -> list[str]:
     """Utterances as a vocabulary spells them, without [CLS] and [SEP].
 
     Args:
         token_ids: int32 `[utterances, (tokens)]`.
-        tokens: the vocabulary.
+        vocabulary: of the tokens.
     """
-    pieces = [[tokens[i] for i in ids[1:-1]] for ids in token_ids.to_list()]
-    return [" ".join(row).replace(" ##", "") for row in pieces]
+    tokens = vocabulary.tokens
+    return [vocabulary.spell(tokens[i] for i in ids[1:-1]) for ids in token_ids.to_list()]

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from dcse_tf.encoder.batching import BATCH_TOKENS, Match
 from dcse_tf.encoder.fingerprint import hash_arrays
-from dcse_tf.model.checkpoints import read_config
+from dcse_tf.model.checkpoints import approximates_gelu, read_config
 from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.matching_files import PAPER, MatchingForm
-from dcse_tf.model.tokenizer import Tokenizer, Vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 from dcse_tf.progress import Progress
 
@@ -51,7 +51,7 @@ class EncoderGraph(tf.Module):
         super().__init__()
         self.bert = bert
         self.vocabulary = vocabulary
-        self.tokenizer = Tokenizer(vocabulary)
+        self.tokenizer = vocabulary.make_tokenizer()
         self.max_sequence_length = max_sequence_length
         self.pooling = pooling
         self.postprocessing = postprocessing
@@ -116,6 +116,7 @@ class EncoderGraph(tf.Module):
             "pooling": self.pooling,
             "num_attention_heads": config["num_attention_heads"],
             "layer_norm_eps": config["layer_norm_eps"],
+            "approximate_gelu": approximates_gelu(config),
             "postprocessing": self.postprocessing_fingerprint,
         }
         return hash_arrays(read_bert_tensors(self.source, config), settings)
@@ -154,6 +155,7 @@ class GraphBackend:
             "max_sequence_length": self.graph.max_sequence_length,
             "pooling": self.graph.pooling,
             "compute_dtype": self._compute_dtype,
+            **({"prefix": prefix} if (prefix := self.graph.vocabulary.prefix) else {}),
             **({"matching": self.graph.matching.kind} if self.match else {}),
         }
 

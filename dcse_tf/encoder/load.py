@@ -28,6 +28,7 @@ from dcse_tf.model.checkpoints import (
 )
 from dcse_tf.model.fused_bert import FusedBert
 from dcse_tf.model.matching_files import read_matching
+from dcse_tf.model.options import EncoderOptions
 from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
@@ -70,21 +71,21 @@ def load_checkpoint(
     config = read_config(folder)
     own = read_bert_tensors(folder, config) if tensors is None else tensors
     bert = FusedBert(own, config, options.compute_dtype)
-    graph = _build_graph(folder, config, bert, options.max_sequence_length, options.pooling)
+    graph = _build_graph(folder, config, bert, options)
     graph.source = folder if tensors is None else None
     return GraphBackend(graph, options.batch_tokens, options.compute_dtype, options.jit_compile)
 
 
-def load_graph(
-    name: str, option: str, max_sequence_length: int = 0, pooling: str = ""
-) -> EncoderGraph:
+_AS_IT_IS = EncoderOptions()
+
+
+def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> EncoderGraph:
     """Loads an encoder in a form that can be exported.
 
     Args:
         name: see `resolve_checkpoint`; or a baseline that was fitted to a BERT.
         option: the option that names it, for messages.
-        max_sequence_length: in tokens; 0 for the checkpoint's own.
-        pooling: "mean" or "cls"; empty for the checkpoint's own.
+        options: how sentences become embeddings; by default as the checkpoint says.
 
     Raises:
         InputError: see `load_backend`.
@@ -96,7 +97,7 @@ def load_graph(
             f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
         )
     bert = build_bert_encoder(load_backbone(folder))
-    return _build_graph(folder, read_config(folder), bert, max_sequence_length, pooling)
+    return _build_graph(folder, read_config(folder), bert, options)
 
 
 def find_folder(name: str, option: str) -> pathlib.Path:
@@ -118,18 +119,22 @@ def _build_graph(
     folder: pathlib.Path,
     config: dict[str, Any],
     bert: Callable[..., tf.Tensor],
-    max_sequence_length: int,
-    pooling: str,
+    options: EncoderOptions,
 ) -> EncoderGraph:
-    length = max_sequence_length or read_max_sequence_length(folder)
+    length = options.max_sequence_length or read_max_sequence_length(folder)
     positions = config["max_position_embeddings"]
     if length > positions:
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
 
-    pooling, postprocessing, fingerprint = _read_pooling(folder, pooling, config["hidden_size"])
+    pooling, postprocessing, fingerprint = _read_pooling(
+        folder, options.pooling, config["hidden_size"]
+    )
+    vocabulary = read_vocabulary(folder)
+    if options.prefix:
+        vocabulary = vocabulary.with_prefix(options.prefix)
     return EncoderGraph(
         bert,
-        read_vocabulary(folder),
+        vocabulary,
         length,
         pooling,
         postprocessing,
@@ -194,7 +199,7 @@ def _apply_modules(
 
 def _refuse_settings(options: ModelOptions, reason: str) -> None:
     """Refuses what only a checkpoint can be asked for; the reason has a place for the names."""
-    names = ("max_sequence_length", "pooling", "compute_dtype", "jit_compile")
+    names = ("max_sequence_length", "pooling", "prefix", "compute_dtype", "jit_compile")
     given = [f"`{name}`" for name in names if options.is_given(name)]
     if given:
         remedy = reason.format(f"leave out {' and '.join(given)}")

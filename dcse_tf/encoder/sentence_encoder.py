@@ -40,6 +40,7 @@ class SentenceEncoder:
         model: str | os.PathLike[str],
         *,
         pooling: str | None = None,
+        prefix: str = "",
         max_sequence_length: int = 0,
         compute_dtype: str = "float32",
         batch_tokens: int = 2048,
@@ -51,6 +52,7 @@ class SentenceEncoder:
             model: a run directory, a checkpoint folder, package:NAME, a hub name, a SavedModel
                 export or a fitted baseline.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
+            prefix: put before every sentence, such as "query: " for E5; empty for the model's own.
             max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
                 the encoder was trained with, or else 128.
             compute_dtype: "float32" or "bfloat16"; embeddings are float32 either way.
@@ -65,6 +67,7 @@ class SentenceEncoder:
             ModelOptions(
                 model=os.fspath(model),
                 pooling=pooling or "",
+                prefix=prefix,
                 max_sequence_length=max_sequence_length,
                 compute_dtype=compute_dtype,
                 batch_tokens=batch_tokens,

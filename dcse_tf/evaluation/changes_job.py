@@ -67,8 +67,10 @@ def read_held_out(
     chosen, split = draw_sentences(dialogues, sentences, seed), "dev"
     if len(chosen) < LEAST_SENTENCES:
         found = sample_utterances(data_dir, manifest, sentences, seed)
-        tokens = read_vocabulary(data_dir / VOCABULARY_FOLDER).tokens
-        chosen = list({text.casefold(): text for text in spell_utterances(found, tokens)}.values())
+        vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER)
+        chosen = list(
+            {text.casefold(): text for text in spell_utterances(found, vocabulary)}.values()
+        )
         split = "train"
     notes = [f"Neighbours and cosines: {len(chosen)} sentences of the {split} dialogues."]
     samples = make_samples(

@@ -220,7 +220,15 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         if config.matching:
             _match_by(config.matching, encoder)
         return encoder
-    for name in ("matching", "retrieval", "sts", "pooling", "max_sequence_length", "jit_compile"):
+    for name in (
+        "matching",
+        "retrieval",
+        "sts",
+        "pooling",
+        "prefix",
+        "max_sequence_length",
+        "jit_compile",
+    ):
         if config.is_given(name):
             raise InputError(
                 f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "

@@ -210,8 +210,9 @@ def _describe_encoder(
     shape = read_config(source)
     facts = {
         "architecture": f"BERT, {shape['num_hidden_layers']} layers, {shape['hidden_size']} wide, "
-        f"{shape['vocab_size']} WordPiece entries",
-        "text": "lower-cased, accents removed" if encoder.vocabulary.lowercase else "cased",
+        f"{shape['vocab_size']} entries of the vocabulary",
+        "text": encoder.vocabulary.describe(),
+        **({"before every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
         "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut",
         "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
         "length": "unit" if config.unit_norm else "not normalised: compare by cosine",

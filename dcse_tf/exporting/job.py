@@ -40,7 +40,7 @@ def export(config: ExportOptions) -> pathlib.Path:
 
 
 def _export_encoder(config: ExportOptions, folder: pathlib.Path) -> None:
-    encoder = load_graph(config.run_dir, "run_dir", config.max_sequence_length, config.pooling)
+    encoder = load_graph(config.run_dir, "run_dir", config)
     source = encoder.source
     assert source
     card = collect_card(config, source, encoder)

@@ -10,6 +10,7 @@ import json
 import logging as python_logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,6 @@ from dcse_tf.errors import OutputError
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.model import checkpoints
 from dcse_tf.model.checkpoints import AffineMap
-from dcse_tf.model.tokenizer import write_tokenizer
 from dcse_tf.model.weights import read_bert_tensors
 
 INPUTS = ("input_ids", "attention_mask")
@@ -37,12 +37,14 @@ class Graph:
     """Nodes and constants as they are added; an operation returns the name of its result.
 
     Args:
-        epsilon: of all layer norms.
+        config: of the BERT, see `read_config`.
         inputs: names, each int64 `[batch, tokens]`; [0] are token ids.
     """
 
-    def __init__(self, epsilon: float, inputs: Sequence[str] = INPUTS) -> None:
-        self.epsilon = epsilon
+    def __init__(self, config: Mapping[str, Any], inputs: Sequence[str] = INPUTS) -> None:
+        self.epsilon = float(config["layer_norm_eps"])
+        self.num_heads = int(config["num_attention_heads"])
+        self.gelu = "tanh" if checkpoints.approximates_gelu(config) else "none"
         self.inputs = inputs
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -80,8 +82,7 @@ class Graph:
 
 def build_onnx_graph(
     tensors: Mapping[str, np.ndarray],
-    num_heads: int,
-    epsilon: float,
+    config: Mapping[str, Any],
     pooling: str,
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
@@ -92,18 +93,17 @@ def build_onnx_graph(
 
     Args:
         tensors: of a BERT by HuggingFace's names, without "bert.".
-        num_heads: of its attention.
-        epsilon: of its layer norms.
+        config: of the BERT, see `read_config`.
         pooling: "mean" or "cls".
         maps: applied to the pooled embedding.
         unit_norm: whether the result is scaled to unit length.
     """
-    graph = Graph(epsilon)
+    graph = Graph(config)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
     mask, bias = graph.mask_bias()
     x = embed(graph, tensors)
     for index in range(layers):
-        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads)
+        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias)
     x = pool(graph, x, mask, pooling)
     dim = len(tensors["embeddings.LayerNorm.bias"])
     for step in maps:
@@ -149,12 +149,12 @@ def add_layer(
     prefix: str,
     x: str,
     bias: str,
-    num_heads: int,
     first_only: bool = False,
 ) -> str:
     """A transformer layer, `[batch, tokens, dim]`; or, `first_only`, what it gives of the first
     token alone, `[batch, 1, dim]`.
     """
+    num_heads = graph.num_heads
     width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 
     def heads(name: str, source: str, order: list[int], scale: float = 1.0) -> str:
@@ -177,7 +177,7 @@ def add_layer(
     attended = add_dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
     x = _norm(graph, tensors, f"{prefix}.attention.output", graph.add("Add", x, attended))
     hidden = add_dense(graph, tensors, f"{prefix}.intermediate.dense", x)
-    hidden = graph.add("Gelu", hidden, approximate="tanh")
+    hidden = graph.add("Gelu", hidden, approximate=graph.gelu)
     hidden = add_dense(graph, tensors, f"{prefix}.output.dense", hidden)
     return _norm(graph, tensors, f"{prefix}.output", graph.add("Add", x, hidden))
 
@@ -276,8 +276,7 @@ def write_onnx(
     config = true_config(encoder.source)
     model = build_onnx_graph(
         read_bert_tensors(encoder.source, config),
-        config["num_attention_heads"],
-        config["layer_norm_eps"],
+        config,
         encoder.pooling,
         list_maps(encoder.postprocessing, FORMAT),
         unit_norm,
@@ -300,7 +299,7 @@ def write_onnx(
         agreement.cosine,
         len(_PROBES),
     )
-    write_tokenizer(folder, encoder.vocabulary, encoder.max_sequence_length)
+    encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

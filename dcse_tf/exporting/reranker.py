@@ -14,13 +14,12 @@ from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import hash_files, read_config
 from dcse_tf.model.reranker_files import CLASSIFIER, write_reranker_settings
-from dcse_tf.model.tokenizer import write_tokenizer
 from dcse_tf.model.weights import write_tensors
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
 
-_OF_ENCODERS = ("unit_norm", "pooling", "max_sequence_length")
+_OF_ENCODERS = ("unit_norm", "pooling", "prefix", "max_sequence_length")
 # What the library applies to the logits; by itself it would take the sigmoid.
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -118,7 +117,7 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
         for name, value in read_tensors(graph.source, settings).items()
     }
     write_tensors(folder, tensors)
-    write_tokenizer(folder, graph.vocabulary, settings.first_tokens + settings.second_tokens)
+    graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     path = folder / "tokenizer_config.json"
     _write_json(path, {**read_json_object(path), "truncation_side": "left"})
     write_reranker_settings(folder, settings)  # it can be loaded here again
@@ -135,7 +134,7 @@ def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelC
     facts = {
         "architecture": f"{settings.architecture}: {shape['num_hidden_layers']} layers, "
         f"{shape['hidden_size']} wide, {shape['vocab_size']} WordPiece entries",
-        "text": "lower-cased, accents removed" if graph.vocabulary.lowercase else "cased",
+        "text": graph.vocabulary.describe(),
         "longest context": f"{settings.first_tokens} tokens, [CLS] and [SEP] counted; it is cut in "
         "front",
         "longest response": f"{settings.second_tokens} tokens, [SEP] counted; it is cut at its end",

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,7 +30,6 @@ from dcse_tf.model.reranker_files import (
     SPEAKER_TABLE,
     write_reranker_settings,
 )
-from dcse_tf.model.tokenizer import write_tokenizer
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
 
@@ -45,28 +45,27 @@ _RESPONSES = ["it left today", "好的。", "", "We pay back the price of the cu
 
 
 def build_onnx_graph(
-    tensors: Mapping[str, np.ndarray], num_heads: int, epsilon: float
+    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> onnx.ModelProto:
     """The model from int64 `[batch, tokens]` each, ids, mask, segments and of a model that knows
     who speaks speakers, to logits, float32 `[batch]`.
 
     Args:
         tensors: see `dcse_tf.reranker.cross_encoder.read_tensors`.
-        num_heads: of its attention.
-        epsilon: of its layer norms.
+        config: of its BERT, see `read_config`.
     """
     segments = tensors["embeddings.token_type_embeddings.weight"]
     tables = {SEGMENTS: segments - segments[0]}
     if SPEAKER_TABLE in tensors:
         tables[SPEAKERS] = tensors[SPEAKER_TABLE]
-    graph = Graph(epsilon, (*INPUTS, *tables))
+    graph = Graph(config, (*INPUTS, *tables))
     _, bias = graph.mask_bias()
     x = embed(graph, tensors, tables)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
     for index in range(layers):
         # The head reads [CLS] alone.
         last = index == layers - 1
-        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, num_heads, last)
+        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, last)
     x = pool(graph, x, "", "cls")
     x = graph.add("Tanh", add_dense(graph, tensors, POOLER, x))
     x = add_dense(graph, tensors, CLASSIFIER, x)
@@ -119,11 +118,7 @@ def write_reranker(
         OutputError: the file computes something else than the re-ranker.
     """
     config = true_config(graph.source)
-    content = build_onnx_graph(
-        read_tensors(graph.source, graph.settings),
-        config["num_attention_heads"],
-        config["layer_norm_eps"],
-    )
+    content = build_onnx_graph(read_tensors(graph.source, graph.settings), config)
     onnx.checker.check_model(content)
     path = folder / MODEL_FILE
     onnx.save(content, path)
@@ -139,7 +134,7 @@ def write_reranker(
         agreement = _compare(path, model, graph, quantize)
     logging.info("%s: largest difference of a score %.1e", path.name, agreement.difference)
     settings = graph.settings
-    write_tokenizer(folder, graph.vocabulary, settings.first_tokens + settings.second_tokens)
+    graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     write_reranker_settings(folder, settings)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

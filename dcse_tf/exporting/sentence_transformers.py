@@ -10,8 +10,12 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.model import checkpoints
 from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
-from dcse_tf.model.tokenizer import write_tokenizer
+from dcse_tf.model.checkpoints import (
+    AffineMap,
+    SentenceModules,
+    describe_prefix,
+    write_modules,
+)
 from dcse_tf.model.weights import read_bert_tensors, write_tensors
 
 
@@ -56,13 +60,12 @@ def write_sentence_transformers(
     config = true_config(encoder.source)
     _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
     write_tensors(folder, read_bert_tensors(encoder.source, config))
-    write_tokenizer(folder, encoder.vocabulary, encoder.max_sequence_length)
+    encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
     modules = SentenceModules(encoder.pooling, maps, unit_norm)
     write_modules(folder, modules, config["hidden_size"])
     settings: dict[str, Any] = {
-        "prompts": {},
-        "default_prompt_name": None,
+        **describe_prefix(encoder.vocabulary.prefix),
         "similarity_fn_name": "cosine",
     }
     _write_json(folder / "config_sentence_transformers.json", settings)
@@ -74,16 +77,12 @@ def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def true_config(source: pathlib.Path) -> dict[str, Any]:
-    """The configuration of a checkpoint, with what the encoder computes where that is different.
-
-    keras-hub's BERT has the tanh form of GELU, whatever the file says.
-    """
+    """The configuration of the BERT that a checkpoint is, without what says how it came about."""
     config = checkpoints.read_config(source)
     for name in ("_name_or_path", "torch_dtype", "transformers_version"):
         config.pop(name, None)
     return {
         **config,
         "dtype": "float32",
-        "hidden_act": "gelu_pytorch_tanh",
         "model_type": "bert",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -12,9 +14,9 @@ from keras import ops
 
 from dcse_tf.errors import InputError
 from dcse_tf.model import weights as bert_weights
-from dcse_tf.model.checkpoints import read_config
+from dcse_tf.model.checkpoints import approximates_gelu, read_config
 from dcse_tf.model.matching import zero_padding
-from dcse_tf.model.tokenizer import Vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import keras_hub
@@ -89,7 +91,7 @@ def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> 
     return {
         "architectures": ["BertModel"],
         "attention_probs_dropout_prob": 0.1,
-        "hidden_act": "gelu",
+        "hidden_act": "gelu_pytorch_tanh",
         "hidden_dropout_prob": 0.1,
         "hidden_size": hidden_dim,
         "initializer_range": 0.02,
@@ -130,12 +132,23 @@ def build_backbone(
         dropout=dropout,
         dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
     )
-    # The backbone takes no epsilon; its layers read theirs whenever they are called.
+    # The backbone takes neither epsilon nor activation; its layers read theirs when called.
     backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
     for layer in backbone.transformer_layers:
         layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
         layer._feedforward_layer_norm.epsilon = config["layer_norm_eps"]
+        layer._feedforward_intermediate_dense.activation = make_gelu(approximates_gelu(config))
     return backbone
+
+
+def make_gelu(approximate: bool) -> Callable[[Any], Any]:
+    """GELU, by tanh or by erf."""
+    return functools.partial(keras.activations.gelu, approximate=approximate)
+
+
+def gelu_of(backbone: keras_hub.models.BertBackbone) -> Callable[[Any], Any]:
+    """The activation between the two products of a BERT's layers."""
+    return backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
 
 
 def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
@@ -165,7 +178,7 @@ def load_backbone(
     tensors = bert_weights.read_bert_tensors(folder, config)
     if vocabulary:
         size = max(config["vocab_size"], len(vocabulary.tokens))
-        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.index("[SEP]"))
+        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
         config = {**config, "vocab_size": size}
     backbone = build_backbone(config, dropout, compute_dtype)
     bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))

@@ -10,8 +10,10 @@ import dataclasses
 import json
 import pathlib
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
+import ijson
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -19,6 +21,7 @@ import safetensors.numpy
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import find_package, parse_json, read_json_object
+from dcse_tf.model.families import FAMILIES, make_bert_config
 
 
 def write_tensor_file(
@@ -141,7 +144,6 @@ def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
 def _read_chain(
     root: pathlib.Path, modules: list[tuple[str, str]], source: pathlib.Path
 ) -> SentenceModules:
-    _refuse_prompt(root / _PROMPTS_FILE)
     names = [name for name, _ in modules]
     unit_norm = names[-1:] == ["Normalize"]
     middle = modules[1 : len(modules) - unit_norm]
@@ -157,12 +159,38 @@ def _read_chain(
     )
 
 
-def _refuse_prompt(path: pathlib.Path) -> None:
-    """A prompt that the library puts before every text by itself is not put there by us."""
-    config = _read_json(path) if path.is_file() else {}
-    name = config.get("default_prompt_name") if isinstance(config, dict) else None
-    if name is not None and config.get("prompts", {}).get(name):
-        raise InputError(f"{path}: default_prompt_name {name!r}: prompts are not supported")
+def read_prefix(transformer: pathlib.Path) -> str:
+    """The text that an encoder puts before every text: sentence-transformers' default prompt.
+
+    Args:
+        transformer: see `find_transformer`.
+
+    Raises:
+        InputError: the file that names it is of another form.
+    """
+    for root in (transformer, transformer.parent):
+        path = root / _PROMPTS_FILE
+        if path.is_file() and find_transformer(root) == transformer:
+            config = read_json_object(path)
+            name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
+            prefix = prompts.get(name, "") if isinstance(prompts, dict) else None
+            if not isinstance(prefix, str):
+                raise InputError(f"{path}: expected texts by name in prompts")
+            return prefix
+    return ""
+
+
+def write_prefix(folder: pathlib.Path, prefix: str) -> None:
+    """Writes what `read_prefix` reads, and sentence-transformers; nothing for no prefix."""
+    if prefix:
+        _write_json(folder / _PROMPTS_FILE, describe_prefix(prefix))
+
+
+def describe_prefix(prefix: str) -> dict[str, Any]:
+    """A prefix in sentence-transformers' words."""
+    if not prefix:
+        return {"prompts": {}, "default_prompt_name": None}
+    return {"prompts": {"prefix": prefix}, "default_prompt_name": "prefix"}
 
 
 def _read_pooling(path: pathlib.Path) -> str:
@@ -265,11 +293,14 @@ RERANKER_FILE = "reranker.json"
 MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
+_SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
+_TOKENIZER_JSON = "tokenizer.json"
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", _TOKENIZER_JSON, _SENTENCEPIECE_FILE)
 _LENGTH_FILE = "tokenizer_config.json"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
-_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
+_VOCABULARY_FILES = ("vocab.txt", _TOKENIZER_JSON, _SENTENCEPIECE_FILE)
+_PADDINGS = ("[PAD]", "<pad>")
 _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
@@ -278,13 +309,14 @@ _ALL_FILES = (
     ATTENTION_FILE,
     _SETTINGS_FILE,
     *_WEIGHT_FILES,
+    _PROMPTS_FILE,
     "baseline*",
 )
 # Of a sentence-transformers model on the hub: the transformer may lie in one of its folders.
-_MODULE_FILES = ("modules.json", "config_sentence_transformers.json")
+_MODULE_FILES = ("modules.json", _PROMPTS_FILE)
 _MODULE_FOLDERS = "?_*"
-# keras-hub's BERT has the tanh form of GELU; "gelu", by erf, is near enough to be taken for it.
-_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
+# HuggingFace's names of GELU by erf, and of its approximation by tanh.
+_EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
 _SHAPE_KEYS = (
     "vocab_size",
     "num_hidden_layers",
@@ -300,7 +332,8 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     """Folder of the checkpoint that a flag names.
 
     Args:
-        name: a folder with config.json, vocab.txt (or tokenizer.json) and safetensors; one of
+        name: a folder with config.json, a vocabulary (vocab.txt, tokenizer.json or
+            sentencepiece.bpe.model) and safetensors; one of
             sentence-transformers; a run directory; package:NAME, an installed Python package that
             has such a folder inside; or else a hub name.
         flag: the flag, for the message.
@@ -323,7 +356,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
         or name.startswith(("package:", ".", "/"))
         or name.count("/") > 1
     ):
-        wanted = "config.json and *.safetensors" if weights else "vocab.txt"
+        wanted = "config.json and *.safetensors" if weights else " or ".join(_VOCABULARY_FILES)
         raise InputError(
             f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
@@ -357,9 +390,11 @@ def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = 
     Args:
         source: the checkpoint.
         target: where to; it exists.
-        weights: whether the BERT's are among them.
+        weights: whether the BERT's are among them, and what tokenises, whose numbers of tokens
+            they follow.
     """
-    patterns = [name for name in _ALL_FILES if weights or name not in _WEIGHT_FILES]
+    rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, _PROMPTS_FILE)
+    patterns = [name for name in _ALL_FILES if weights or name not in rest]
     for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
         shutil.copyfile(path, target / path.name)
 
@@ -371,19 +406,57 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    names = (*_TOKENIZER_FILES, RERANKER_FILE, MATCHING_FILE)
+    names = (*_TOKENIZER_FILES, _PROMPTS_FILE, RERANKER_FILE, MATCHING_FILE)
     paths = [folder / name for name in names if (folder / name).is_file()]
     return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 
 
+def approximates_gelu(config: Mapping[str, Any]) -> bool:
+    """Whether a BERT computes GELU by tanh, as BERT's first code did, and not by erf.
+
+    Args:
+        config: see `read_config`.
+    """
+    return config["hidden_act"] in _TANH_GELU
+
+
+def find_padding(folder: pathlib.Path) -> int:
+    """The id of the padding in a checkpoint's own numbering; 0 where there is no tokenizer.
+
+    Raises:
+        InputError: the tokenizer's file cannot be read.
+    """
+    if (folder / "vocab.txt").is_file():
+        return 0
+    path = folder / _TOKENIZER_JSON
+    if not path.is_file():
+        return int((folder / _SENTENCEPIECE_FILE).is_file())  # XLM-R: <s>, <pad>
+    try:
+        with path.open("rb") as file:  # the entries of the vocabulary come behind these
+            for token in ijson.items(file, "added_tokens.item"):
+                if token["content"] in _PADDINGS:
+                    return int(token["id"])
+    except (OSError, ijson.JSONError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: expected a tokenizer: {error!r}") from error
+    return 0
+
+
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads config.json of a BERT; `layer_norm_eps` is filled in where it is missing.
+    """Reads config.json as that of a BERT, see `dcse_tf.model.families`; `layer_norm_eps` is filled
+    in where it is missing.
 
     Raises:
         InputError: it is not a BERT that can be built exactly.
     """
     path = folder / "config.json"
     config = read_json_object(path)
+    name = config.get("model_type", "bert")
+    if name not in FAMILIES:
+        raise InputError(
+            f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
+            "architecture can be computed here"
+        )
+    config = make_bert_config(config)
     for key in _SHAPE_KEYS:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
@@ -393,14 +466,12 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
             )
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
-    if config.get("model_type", "bert") != "bert":
-        raise InputError(f"{path}: model_type {config['model_type']!r}, expected 'bert'")
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise InputError(f"{path}: only absolute position embeddings are supported")
-    if config.get("hidden_act", "gelu") not in _ACTIVATIONS:
+    if config.setdefault("hidden_act", _EXACT_GELU[0]) not in _EXACT_GELU + _TANH_GELU:
         raise InputError(
             f"{path}: hidden_act {config['hidden_act']!r:.40}, expected one of "
-            f"{', '.join(_ACTIVATIONS)}; each is computed as gelu_pytorch_tanh"
+            f"{', '.join(_EXACT_GELU + _TANH_GELU)}"
         )
     epsilon = config.setdefault("layer_norm_eps", 1e-12)
     if type(epsilon) not in (int, float) or not 0 < epsilon < 1:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.model.checkpoints import approximates_gelu
 from dcse_tf.model.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 
 _MASKED = -1e9
@@ -39,6 +40,7 @@ class FusedBert(tf.Module):
         self.dim: int = config["hidden_size"]
         self._heads = config["num_attention_heads"]
         self._epsilon = float(config["layer_norm_eps"])
+        self._approximate = approximates_gelu(config)
         self._dtype = tf.as_dtype(compute_dtype)
         self._hold = hold
         words, places, segments = (
@@ -149,7 +151,7 @@ class FusedBert(tf.Module):
         """What of a layer each token has by itself, `[tokens, dim]`."""
         x = x + tf.cast(_dense(attended, layer["attended"]), tf.float32)
         x = self._layer_norm(x, layer["attended_norm"])
-        hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=True)
+        hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=self._approximate)
         x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
         return self._layer_norm(x, layer["output_norm"])
 

@@ -5,7 +5,7 @@ import keras_hub
 from keras import ops
 
 from dcse_tf.model import weights
-from dcse_tf.model.bert import epsilon_of
+from dcse_tf.model.bert import epsilon_of, gelu_of, make_gelu
 from dcse_tf.model.layout import Layout, build_table_encoder, table_inputs
 
 
@@ -25,7 +25,7 @@ def build_masked_lm(
     """
     inputs = table_inputs(layout)
     mask_positions = keras.Input((), dtype="int32", name="mask_positions")
-    head = build_head(backbone.token_embedding, epsilon_of(backbone))
+    head = build_head(backbone.token_embedding, backbone)
     table = build_table_encoder(backbone, layout)(inputs)
     tokens = ops.reshape(table, (1, -1, backbone.hidden_dim))
     logits = head(tokens, mask_positions=ops.expand_dims(mask_positions, 0))
@@ -34,18 +34,19 @@ def build_masked_lm(
 
 
 def build_head(
-    token_embedding: keras_hub.layers.ReversibleEmbedding, epsilon: float
+    token_embedding: keras_hub.layers.ReversibleEmbedding,
+    backbone: keras_hub.models.BertBackbone | None,
 ) -> keras_hub.layers.MaskedLMHead:
     """BERT's prediction head, its output matrix tied to a token embedding.
 
     Args:
         token_embedding: the encoder's.
-        epsilon: of the layer norm.
+        backbone: whose activation and epsilon it has; without one those of BERT's first code.
     """
     return keras_hub.layers.MaskedLMHead(
         token_embedding=token_embedding,
-        intermediate_activation=lambda x: keras.activations.gelu(x, approximate=True),
-        layer_norm_epsilon=epsilon,
+        intermediate_activation=gelu_of(backbone) if backbone else make_gelu(True),
+        layer_norm_epsilon=epsilon_of(backbone) if backbone else 1e-12,
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         dtype="float32",
         name="masked_lm_head",

@@ -19,6 +19,11 @@ class EncoderOptions(Options):
         "else the mean.",
         choices=("", "mean", "cls"),
     )
+    prefix: str = option(
+        "",
+        'Text put before every sentence, such as "query: " for E5. Without it the model\'s own: '
+        "its default prompt (config_sentence_transformers.json), or its corpus' prefix.",
+    )
     max_sequence_length: int = option(
         0,
         "Longest sentence, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, "

@@ -8,7 +8,7 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.model.ragged import find_rows, put_in_rows
-from dcse_tf.model.tokenizer import END_OF_TURN, Vocabulary
+from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 
 # What stands at [CLS], at the first and the last [SEP], and behind the end.
 Marks = tuple[int, int, int, int]
@@ -45,8 +45,8 @@ class PairRule:
 
 def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> PairRule:
     """The rule for a vocabulary that has [EOT], see `Vocabulary.with_end_of_turn`."""
-    cls_id, sep_id, end_id = map(vocabulary.index, ("[CLS]", "[SEP]", END_OF_TURN))
-    return PairRule(cls_id, sep_id, end_id, first_tokens, second_tokens)
+    end_id = vocabulary.index(END_OF_TURN)
+    return PairRule(vocabulary.cls_id, vocabulary.sep_id, end_id, first_tokens, second_tokens)
 
 
 def strip_ends(token_ids: tf.RaggedTensor) -> tf.RaggedTensor:

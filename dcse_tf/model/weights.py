@@ -17,9 +17,11 @@ import numpy as np
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
-from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
-from dcse_tf.model.tokenizer import SPECIAL_TOKENS, Vocabulary
+from dcse_tf.model.checkpoints import find_padding, read_tensor_file, write_tensor_file
+from dcse_tf.model.families import make_bert_tensors
 from dcse_tf.model.vectors import WordVectors
+from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.model.wordpiece import PIECE
 
 if TYPE_CHECKING:  # reading tensors needs neither
     import keras
@@ -187,7 +189,10 @@ def _take(
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """All tensors of a checkpoint, under names without "bert." and with LayerNorm's new names.
+    """All tensors of a checkpoint, under BERT's names without "bert.".
+
+    Of a vocabulary whose first entry is not the padding the two are exchanged, so that 0 is the
+    padding wherever there are tokens.
 
     Raises:
         InputError: a file is missing or cannot be read.
@@ -198,12 +203,20 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for name in names:
         tensors.update(read_tensor_file(folder / name))
-    return {
-        key.removeprefix("bert.")
-        .replace("LayerNorm.gamma", "LayerNorm.weight")
-        .replace("LayerNorm.beta", "LayerNorm.bias"): value
-        for key, value in tensors.items()
-    }
+    path = folder / "config.json"
+    config = read_json_object(path) if path.is_file() else {}
+    tensors = make_bert_tensors(config, tensors)
+    padding = find_padding(folder)
+    return {name: _pad_first(name, value, padding) for name, value in tensors.items()}
+
+
+def _pad_first(name: str, value: np.ndarray, padding: int) -> np.ndarray:
+    """A table by tokens with the padding's row and the first exchanged; others as they are."""
+    if not padding or name not in _BY_TOKEN or len(value) <= padding:
+        return value
+    value = value.copy()
+    value[[0, padding]] = value[[padding, 0]]
+    return value
 
 
 def _read_index(path: pathlib.Path) -> list[str]:
@@ -297,9 +310,6 @@ def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
     write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
 
 
-_PIECE = "##"
-
-
 def compute_token_embeddings(
     vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
 ) -> tuple[np.ndarray, int]:
@@ -321,9 +331,9 @@ def compute_token_embeddings(
         InputError: fewer than two different tokens have a vector, or one is not finite.
     """
     words = {
-        row: token.removeprefix(_PIECE)
+        row: token.removeprefix(PIECE)
         for row, token in enumerate(vocabulary.tokens)
-        if token not in SPECIAL_TOKENS and token.removeprefix(_PIECE) in vectors.rows
+        if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
     }
     # Once each, so that a word that is also a piece does not count twice.
     known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}

@@ -8,7 +8,7 @@ import tensorflow as tf
 from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.tokenizer import END_OF_TURN, Tokenizer, Vocabulary
+from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 
 # The score of no candidate. A number that JSON has, unlike the infinite one.
 NO_CANDIDATE = -1e9
@@ -106,7 +106,7 @@ class RerankerGraph(tf.Module):
         self.settings = settings
         self.vocabulary = vocabulary
         self.source = source
-        self.tokenizer = Tokenizer(vocabulary)
+        self.tokenizer = vocabulary.make_tokenizer()
         self._end = vocabulary.index(END_OF_TURN)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -19,7 +19,8 @@ from dcse_tf.model.reranker_files import (
     is_reranker,
     read_reranker_settings,
 )
-from dcse_tf.model.tokenizer import END_OF_TURN, read_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker import cross_encoder, lstm
 from dcse_tf.reranker.graph import PairModel, RerankerGraph
 

@@ -147,7 +147,7 @@ def _load_encoder(options: MineNeighboursOptions) -> GraphBackend:
     source = resolve_checkpoint(options.encoder, "encoder")
     refuse_baseline(source, "encoder")
     refuse_reranker(source, options.encoder, "encoder")
-    shared = ("pooling", "max_sequence_length", "batch_tokens", "compute_dtype")
+    shared = ("pooling", "prefix", "max_sequence_length", "batch_tokens", "compute_dtype")
     settings = {name: getattr(options, name) for name in shared}
     return load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
 
@@ -337,14 +337,13 @@ def _write_sample(
     turns: Turns, pairs: Pairs, mined: Mined, data_dir: pathlib.Path, path: pathlib.Path
 ) -> None:
     """Writes some pairs, from the most similar to the least, as people can read them."""
-    vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER).tokens
+    vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER)
     around = turns.around()
 
     def read(text: int) -> str:
         if text < 0:
             return "-"
-        pieces = (vocabulary[token] for token in turns.tokens_of(text)[1:-1])
-        return " ".join(pieces).replace(" ##", "")
+        return vocabulary.spell(vocabulary.tokens[t] for t in turns.tokens_of(text)[1:-1])
 
     blocks = [mined.describe()]
     for place in np.unique(np.linspace(0, len(pairs) - 1, _SAMPLE).round().astype(int)):

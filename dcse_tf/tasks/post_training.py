@@ -97,7 +97,6 @@ def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
 
 def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
     from dcse_tf.data.post_training import PAIRS
-    from dcse_tf.model.bert import epsilon_of
     from dcse_tf.model.cross_encoder import build_pair_head
     from dcse_tf.model.masked_lm import build_head
     from dcse_tf.model.post_training import build_post_training_model
@@ -106,7 +105,7 @@ def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
     options, reading = setup.options, read_sequences(setup)
     classes, seed = PAIRS[options.pairs], options.seed + 11
     pairs = build_pair_head("pairs", (reading.pair_dim,) * 2, classes, seed, setup.tensors)
-    head = build_head(setup.backbone.token_embedding, epsilon_of(setup.backbone))
+    head = build_head(setup.backbone.token_embedding, setup.backbone)
     model = build_post_training_model(reading, pairs, head)
     start_masked_lm_head(setup, head)
     return model

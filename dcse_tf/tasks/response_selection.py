@@ -160,7 +160,7 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         options.tasks,
         options.speaker_embeddings,
         make_rule(setup.vocabulary, *options.segment_tokens),
-        setup.vocabulary.index("[MASK]"),
+        setup.vocabulary.mask_id,
         options.negatives_from == "given",
     )
 
@@ -206,11 +206,9 @@ def _build_restoration(
 ) -> "keras_hub.layers.MaskedLMHead":
     """BERT's prediction head, from the checkpoint if it has one."""
     from dcse_tf.model import masked_lm
-    from dcse_tf.model.bert import epsilon_of
     from dcse_tf.tasks.shared import start_masked_lm_head
 
-    epsilon = epsilon_of(setup.backbone) if setup.backbone else 1e-12
-    head = masked_lm.build_head(reading.token_embedding, epsilon)
+    head = masked_lm.build_head(reading.token_embedding, setup.backbone)
     head.build((None, None, reading.dim))
     start_masked_lm_head(setup, head)
     return head

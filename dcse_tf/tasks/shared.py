@@ -24,8 +24,8 @@ from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_w
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.matching_files import write_matching
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
-from dcse_tf.model.tokenizer import END_OF_TURN, SPECIAL_TOKENS, Vocabulary, write_vocabulary
 from dcse_tf.model.vectors import fold_case, read_word_vectors
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import compute_token_embeddings
 from dcse_tf.tasks.options import (
     BatchOptions,
@@ -102,26 +102,23 @@ def make_dialogue_dataset(
 
 def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
     """What a step rehearses: words, not parts of them, take the place of ordinary tokens."""
-    special = (*SPECIAL_TOKENS, END_OF_TURN)
-    entries = list(enumerate(vocabulary.tokens))
-    bracketed = {i for i, token in entries if token.startswith("[") and token.endswith("]")}
-    return RehearsalForm(
-        texts,
-        special_ids=tuple(i for i, token in entries if token in special),
-        words=tuple(i for i, x in entries if i not in bracketed and not x.startswith("##")),
+    special = vocabulary.special_ids
+    words = (
+        i
+        for i, token in enumerate(vocabulary.tokens)
+        if i not in special and vocabulary.begins_word(token)
     )
+    return RehearsalForm(texts, special_ids=special, words=tuple(words))
 
 
 def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
     """How tokens are masked: nothing but those of texts."""
-    tokens = setup.vocabulary.tokens
-    special = [*SPECIAL_TOKENS, *([END_OF_TURN] if END_OF_TURN in tokens else [])]
     return MaskingRule(
         mask_rate=setup.options.mask_rate,
         max_predictions=setup.options.max_predictions,
-        mask_id=setup.vocabulary.index("[MASK]"),
-        special_ids=tuple(map(setup.vocabulary.index, special)),
-        vocabulary_size=len(tokens),
+        mask_id=setup.vocabulary.mask_id,
+        special_ids=setup.vocabulary.special_ids,
+        vocabulary_size=len(setup.vocabulary.tokens),
     )
 
 
@@ -206,7 +203,7 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
 
 def write_tokenization(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
     """Writes how an encoder's sentences are tokenised, and to which length they are cut."""
-    write_vocabulary(folder, setup.vocabulary)
+    setup.vocabulary.write(folder)
     checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
 
 
@@ -244,7 +241,7 @@ def write_reranker_files(
         # What looks for a checkpoint looks for this file, and finds out that it is no BERT.
         config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
     _write_config(folder, config)
-    write_vocabulary(folder, setup.vocabulary)
+    setup.vocabulary.write(folder)
     write_reranker_settings(folder, settings)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest, Split
     from dcse_tf.model.bert import TokenCentering
     from dcse_tf.model.matching_files import MatchingForm
-    from dcse_tf.model.tokenizer import Vocabulary
+    from dcse_tf.model.vocabulary import Vocabulary
     from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741

@@ -61,8 +61,8 @@ class _Sample:
 
     def texts(self) -> list[str]:
         options = self._fitted_to(FittedToTexts)
-        tokens = read_vocabulary(pathlib.Path(options.data_dir) / "vocabulary").tokens
-        return spell_utterances(self._token_ids, tokens)
+        vocabulary = read_vocabulary(pathlib.Path(options.data_dir) / "vocabulary")
+        return spell_utterances(self._token_ids, vocabulary)
 
     def embeddings(self) -> np.ndarray:
         return embed_utterances(self._encoder, self._token_ids)
@@ -102,6 +102,7 @@ class _Sample:
             ModelOptions(
                 model=options.encoder,
                 pooling=options.pooling,
+                prefix=options.prefix,
                 max_sequence_length=options.max_sequence_length,
                 batch_tokens=options.batch_tokens,
             ),

@@ -295,10 +295,10 @@ def _make_token_counter(vocab: str) -> CountTokens:
     import tensorflow as tf  # takes seconds to import, and only this needs it
 
     from dcse_tf.model.checkpoints import resolve_checkpoint
-    from dcse_tf.model.tokenizer import Tokenizer, read_vocabulary
+    from dcse_tf.model.tokenizer import read_vocabulary
 
     vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))
-    tokenizer, unknown = Tokenizer(vocabulary), vocabulary.index("[UNK]")
+    tokenizer, unknown = vocabulary.make_tokenizer(), vocabulary.unk_id
 
     def count(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         ids = tokenizer.tokenize(tf.constant(texts), _TOKENS_COUNTED)

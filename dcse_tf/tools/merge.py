@@ -140,6 +140,7 @@ def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
 def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
     """Writes what the merged encoder has besides the weights: all as the trained one has it."""
     checkpoints.copy_checkpoint(trained.folder, folder, weights=False)
+    read_vocabulary(trained.folder).write(folder)
     length = checkpoints.read_max_sequence_length(trained.folder)
     checkpoints.write_max_sequence_length(folder, length)
     if trained.modules:

@@ -15,7 +15,8 @@ from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model import weights as bert_weights
-from dcse_tf.model.tokenizer import Vocabulary, read_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
@@ -85,7 +86,9 @@ def read_inputs(options: TrainOptions) -> Inputs:
         refuse_baseline(folder, "encoder")
         checkpoints.refuse_maps(folder, "encoder")
     data_dir = pathlib.Path(options.data_dir)
-    vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER)
+    # What was put before the corpus' texts is put before all that the encoder is given afterwards.
+    prefix = checkpoints.read_prefix(data_dir / VOCABULARY_FOLDER)
+    vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     if TASKS[options.task].end_of_turn:
         vocabulary = vocabulary.with_end_of_turn()
@@ -189,7 +192,7 @@ def _setup_without_bert(options: TrainOptions, inputs: Inputs) -> Setup:
 def _read_tensors(folder: pathlib.Path, vocabulary: Vocabulary) -> dict[str, Any]:
     tensors = bert_weights.read_tensors(folder)
     size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
-    return bert_weights.extend_vocabulary(tensors, size, vocabulary.index("[SEP]"))
+    return bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
 
 
 def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.BertBackbone:

@@ -33,8 +33,8 @@ from dcse_tf.model.bert import (
 )
 from dcse_tf.model.fused_bert import FusedBert, head_shapes
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
-from dcse_tf.model.tokenizer import SPECIAL_TOKENS, Vocabulary, write_vocabulary
 from dcse_tf.model.weights import read_bert_tensors, read_tensors, write_tensors
+from dcse_tf.model.wordpiece import SPECIAL_TOKENS, WordPiece
 
 LAYERS, DIM, HEADS, WIDE = 6, 384, 12, 1536
 WORDS = 5000
@@ -46,7 +46,7 @@ TOLERANCE = 1e-4
 def write_reranker(folder: pathlib.Path) -> pathlib.Path:
     """A run directory with random weights."""
     words = (f"w{number}" for number in range(WORDS))
-    vocabulary = Vocabulary((*SPECIAL_TOKENS, *words), True).with_end_of_turn()
+    vocabulary = WordPiece((*SPECIAL_TOKENS, *words), True).with_end_of_turn()
     config = make_bert_config(LAYERS, DIM, len(vocabulary.tokens))
     config |= {"num_attention_heads": HEADS, "intermediate_size": WIDE}
     encoder = folder / "encoder"
@@ -59,7 +59,7 @@ def write_reranker(folder: pathlib.Path) -> pathlib.Path:
     for name, shape in head_shapes(DIM, speakers=False).items():
         tensors[name] = rng.normal(0.0, 0.05, shape).astype(np.float32)
     write_tensors(encoder, tensors)
-    write_vocabulary(encoder, vocabulary)
+    vocabulary.write(encoder)
     write_reranker_settings(encoder, RerankerSettings())
     return folder
 

@@ -29,7 +29,8 @@ from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
 from dcse_tf.model import checkpoints, vectors, weights
 from dcse_tf.model import checkpoints as sentence_modules
-from dcse_tf.model.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.wordpiece import SPECIAL_TOKENS
 from dcse_tf.search.index import CorpusTexts
 from dcse_tf.tools.labelled_sentences import read_sentences
 from dcse_tf.tools.options import BuildRetrievalOptions

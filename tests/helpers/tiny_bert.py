@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from dcse_tf.model import bert, weights
 from dcse_tf.model.fused_bert import FusedBert
-from dcse_tf.model.tokenizer import Vocabulary, write_vocabulary
+from dcse_tf.model.wordpiece import WordPiece
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
 
 _WORDS = "where is my parcel it left today i want a refund for the blue cup thanks 好 的 发 货 ok ."
 # Entries without a use fill the vocabulary up to its size.
-VOCABULARY = Vocabulary(
+VOCABULARY = WordPiece(
     tuple(
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split(" ")]
          + [f"[unused{i}]" for i in range(VOCABULARY_SIZE)])[:VOCABULARY_SIZE]
@@ -81,5 +81,5 @@ def save_checkpoint(folder: pathlib.Path, backbone) -> pathlib.Path:
     folder.mkdir()
     config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
     bert.save_backbone(folder, backbone, config)
-    write_vocabulary(folder, VOCABULARY)
+    VOCABULARY.write(folder)
     return folder

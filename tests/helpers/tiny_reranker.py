@@ -8,7 +8,6 @@ import safetensors.numpy
 from tiny_bert import VOCABULARY
 
 from dcse_tf.model.bert import make_bert_config
-from dcse_tf.model.tokenizer import write_vocabulary
 
 LAYERS, DIM, WIDE, POSITIONS = 2, 64, 256, 128
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -71,5 +70,5 @@ def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -
     }
     (encoder / "reranker.json").write_text(json.dumps(settings))
     safetensors.numpy.save_file(make_tensors(speakers, seed), encoder / "model.safetensors")
-    write_vocabulary(encoder, WITH_END)
+    WITH_END.write(encoder)
     return folder

@@ -1,0 +1,127 @@
+"""Encoders that compute what a BERT computes, under other names: read, they are BERTs.
+
+RoBERTa and XLM-R count positions from behind the padding's and have one segment; DistilBERT has
+none. What is trained from them is written as a BERT, which every library loads.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Tensors = dict[str, np.ndarray]
+
+_POSITIONS = "embeddings.position_embeddings.weight"
+_SEGMENTS = "embeddings.token_type_embeddings.weight"
+_HEAD = "cls.predictions"
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """An architecture, by HuggingFace's `model_type`.
+
+    Attributes:
+        prefix: of its tensors' names, where they stand in a model with a head.
+        keys: of its configuration, in place of BERT's.
+        names: pattern of a tensor's name -> BERT's name.
+        skipped: how many rows of the position table stand for no position.
+    """
+
+    prefix: str
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skipped: Callable[[Mapping[str, Any]], int] = lambda config: 0
+
+
+# Positions are counted from pad_token_id + 1.
+_ROBERTA = Family(
+    "roberta.",
+    names={
+        r"lm_head\.dense\.": f"{_HEAD}.transform.dense.",
+        r"lm_head\.layer_norm\.": f"{_HEAD}.transform.LayerNorm.",
+        r"lm_head\.bias": f"{_HEAD}.bias",
+    },
+    skipped=lambda config: int(config.get("pad_token_id", 1)) + 1,
+)
+_DISTILBERT = Family(
+    "distilbert.",
+    keys={
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "hidden_size": "dim",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+    },
+    names={
+        r"transformer\.layer\.(\d+)\.attention\.q_lin\.": r"encoder.layer.\1.attention.self.query.",
+        r"transformer\.layer\.(\d+)\.attention\.k_lin\.": r"encoder.layer.\1.attention.self.key.",
+        r"transformer\.layer\.(\d+)\.attention\.v_lin\.": r"encoder.layer.\1.attention.self.value.",
+        r"transformer\.layer\.(\d+)\.attention\.out_lin\.": (
+            r"encoder.layer.\1.attention.output.dense."
+        ),
+        r"transformer\.layer\.(\d+)\.sa_layer_norm\.": (
+            r"encoder.layer.\1.attention.output.LayerNorm."
+        ),
+        r"transformer\.layer\.(\d+)\.ffn\.lin1\.": r"encoder.layer.\1.intermediate.dense.",
+        r"transformer\.layer\.(\d+)\.ffn\.lin2\.": r"encoder.layer.\1.output.dense.",
+        r"transformer\.layer\.(\d+)\.output_layer_norm\.": r"encoder.layer.\1.output.LayerNorm.",
+        r"vocab_transform\.": f"{_HEAD}.transform.dense.",
+        r"vocab_layer_norm\.": f"{_HEAD}.transform.LayerNorm.",
+        r"vocab_projector\.bias": f"{_HEAD}.bias",
+    },
+)
+FAMILIES: dict[str, Family] = {
+    "bert": Family("bert."),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "distilbert": _DISTILBERT,
+}
+
+
+def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the BERT that an encoder is, from that in its config.json.
+
+    A BERT's own comes back as it is. Sizes that are missing or are no numbers are left to the check
+    of the result.
+    """
+    name = config.get("model_type", "bert")
+    family = FAMILIES[name]
+    if name == "bert":
+        return dict(config)
+    result = {key: value for key, value in config.items() if key not in family.keys.values()}
+    result |= {key: config[theirs] for key, theirs in family.keys.items() if theirs in config}
+    positions = result.get("max_position_embeddings")
+    if type(positions) is int:
+        result["max_position_embeddings"] = positions - family.skipped(config)
+    # A second segment, as the first, for models that read a context and a response.
+    result["type_vocab_size"] = max(2, result.get("type_vocab_size", 1))
+    return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
+
+
+def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
+    """The tensors of an encoder under BERT's names, without "bert.".
+
+    Args:
+        config: of its config.json.
+        tensors: as they are in its files.
+    """
+    name = config.get("model_type", "bert")
+    family = FAMILIES.get(name, FAMILIES["bert"])
+    patterns = [(re.compile(pattern), ours) for pattern, ours in family.names.items()]
+    result: Tensors = {}
+    for key, value in tensors.items():
+        key = key.removeprefix(family.prefix)
+        for pattern, ours in patterns:
+            key = pattern.sub(ours, key)
+        for old, new in _OLD_NAMES.items():
+            key = key.replace(old, new)
+        result[key] = value
+    if family is not FAMILIES["bert"] and _POSITIONS in result:
+        result[_POSITIONS] = result[_POSITIONS][family.skipped(config) :]
+        segments = result.get(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
+        missing = max(0, 2 - len(segments))
+        result[_SEGMENTS] = np.concatenate([segments, np.repeat(segments[:1], missing, axis=0)])
+    return result

@@ -1,0 +1,326 @@
+"""WordPiece in the graph, and the vocabulary it reads.
+
+tensorflow-text's FastBertTokenizer does the splitting. What comes before it (control characters,
+accents, case) is done here with TensorFlow's own string operations, because the normaliser inside
+FastBertTokenizer folds by NFKC when it lower-cases ("，" becomes ",", "ﬁ" becomes "fi", "ß"
+becomes "ss"), which BERT's own tokenizer does not; and it cuts words at control characters, which
+BERT's removes. The tests compare the result with the HuggingFace tokenizer token for token.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+import tokenizers
+import tokenizers.decoders
+import tokenizers.models
+import tokenizers.normalizers
+import tokenizers.pre_tokenizers
+import tokenizers.processors
+import tokenizers.trainers
+
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import read_json_object
+from dcse_tf.model.vocabulary import END_OF_TURN, SpecialTokens, Tokenizer, Vocabulary
+
+_LONGEST_WORD = 100
+PIECE = "##"  # begins an entry that goes on with a word
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPiece(Vocabulary):
+    """BERT's vocabulary; where text is lower-cased it is stripped of accents too."""
+
+    special: ClassVar[SpecialTokens] = SPECIAL_TOKENS
+
+    def _content(self) -> bytes:
+        return "\n".join((*self.text_tokens, f"lowercase={self.lowercase}")).encode()
+
+    def describe(self) -> str:
+        return "lower-cased, accents removed" if self.lowercase else "cased"
+
+    def begins_word(self, token: str) -> bool:
+        return not token.startswith(PIECE) and not (token.startswith("[") and token.endswith("]"))
+
+    def spell(self, tokens: Iterable[str]) -> str:
+        return " ".join(tokens).replace(f" {PIECE}", "")
+
+    def _write_files(self, folder: pathlib.Path) -> None:
+        _write_vocabulary(folder, self)
+
+    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
+        _write_tokenizer(folder, self, max_sequence_length)
+
+    def make_tokenizer(self) -> "WordPieceTokenizer":
+        return WordPieceTokenizer(self)
+
+
+def parse_wordpiece(path: pathlib.Path, content: Any) -> WordPiece:
+    """The vocabulary of a `tokenizer.json`, which newer libraries write alone.
+
+    Args:
+        path: the file, for messages.
+        content: what is in it.
+
+    Raises:
+        InputError: it is not BERT's WordPiece, or a setting of it is not supported.
+    """
+    try:
+        model, normalizer = content["model"], content["normalizer"]
+        kinds = (model["type"], normalizer["type"], content["pre_tokenizer"]["type"])
+        entries: dict[str, int] = model["vocab"]
+        order = sorted(entries, key=entries.__getitem__)
+        whole = [entries[token] for token in order] == list(range(len(order)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: expected a tokenizer of BERT: {error!r}") from error
+    if kinds != ("WordPiece", "BertNormalizer", "BertPreTokenizer") or not whole:
+        raise InputError(
+            f"{path}: {', '.join(map(str, kinds))}; expected WordPiece, BertNormalizer and "
+            "BertPreTokenizer, with entries numbered from 0"
+        )
+    _check_settings(path, model, normalizer)
+    _check_tokens(tuple(order), path)
+    return WordPiece(tuple(order), bool(normalizer["lowercase"]))
+
+
+def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[str, Any]) -> None:
+    lowercase = normalizer.get("lowercase")
+    expected = {
+        "normalizer.lowercase": (lowercase, (True, False)),
+        "normalizer.clean_text": (normalizer.get("clean_text"), (True,)),
+        "normalizer.handle_chinese_chars": (normalizer.get("handle_chinese_chars"), (True,)),
+        "normalizer.strip_accents": (normalizer.get("strip_accents"), (None, lowercase)),
+        "model.unk_token": (model.get("unk_token"), ("[UNK]",)),
+        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), (PIECE,)),
+        "model.max_input_chars_per_word": (
+            model.get("max_input_chars_per_word"),
+            (_LONGEST_WORD,),
+        ),
+    }
+    for name, (value, allowed) in expected.items():
+        if value not in allowed:
+            raise InputError(f"{path}: {name} is {value!r}, expected {allowed[0]!r}")
+
+
+def _write_tokenizer_json(
+    path: pathlib.Path,
+    tokens: Sequence[str],
+    lowercase: bool,
+    special_tokens: Sequence[str],
+    found_tokens: Sequence[str] = (),
+) -> None:
+    """Writes a vocabulary as the tokenizer that `parse_wordpiece` expects.
+
+    Args:
+        path: the file.
+        tokens: entries of the vocabulary, in order.
+        lowercase: whether text is lower-cased and stripped of accents.
+        special_tokens: those of the entries that stand for no text; [CLS] and [SEP] among them.
+        found_tokens: entries that a text can name, as "a [EOT] b" does.
+    """
+    entries = {token: index for index, token in enumerate(tokens)}
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(
+            entries, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD
+        )
+    )
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, entries[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.add_special_tokens(list(special_tokens))
+    # Not as special ones, for those are split where a text has them, see `write_tokenizer`.
+    tokenizer.add_tokens([tokenizers.AddedToken(t, normalized=False) for t in found_tokens])
+    tokenizer.save(str(path))
+
+
+# Everything of Unicode's category C ("other": control, format, private use) but the white space
+# among it, and the replacement character.
+_REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
+
+# A word of more than 100 characters is unknown to BERT; FastBertTokenizer counts bytes. Naming the
+# letters of the scripts that part words by spaces keeps the pattern small: with all of Unicode's
+# classes, a hundred times over, it outgrows RE2's memory. Other characters (symbols above all) are
+# held to 400 bytes instead, 100 characters of four bytes or 133 of three.
+_LONG_WORD = (
+    r"[0-9A-Za-z\x{C0}-\x{24F}\x{370}-\x{37D}\x{37F}-\x{386}\x{388}-\x{52F}\x{5D0}-\x{5EA}"
+    r"\x{620}-\x{64A}\x{900}-\x{963}\x{E01}-\x{E4E}\x{1100}-\x{11FF}\x{AC00}-\x{D7A3}]{101,}"
+)
+_TOKENIZATION_LONGEST_WORD = 100
+_LONGEST_ENTRY = 256  # bytes, of FastBertTokenizer
+_LONG_RUN = re.compile(rf"\S{{{_TOKENIZATION_LONGEST_WORD + 1}}}")
+# For private use, and removed from every text: no vocabulary can find it in one.
+_UNKNOWN_WORD = "\ue000"
+
+
+def read_wordpiece(folder: pathlib.Path) -> WordPiece:
+    """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names).
+
+    Raises:
+        InputError: a file is missing, or asks for something that BERT's WordPiece has not.
+    """
+    path = folder / "vocab.txt"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
+    tokens = tuple(text.removesuffix("\n").split("\n"))
+    _check_tokens(tokens, path)
+    config_path = folder / "tokenizer_config.json"
+    settings = read_json_object(config_path) if config_path.is_file() else {}
+    lowercase = bool(settings.get("do_lower_case", True))
+    strip_accents = settings.get("strip_accents")
+    if strip_accents is not None and bool(strip_accents) != lowercase:
+        raise InputError(f"{config_path}: strip_accents other than do_lower_case is not supported")
+    if not settings.get("tokenize_chinese_chars", True):
+        raise InputError(f"{config_path}: tokenize_chinese_chars=false is not supported")
+    return WordPiece(tokens, lowercase)
+
+
+def _check_tokens(tokens: tuple[str, ...], path: pathlib.Path) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)}")
+    if tokens[0] != "[PAD]":
+        raise InputError(f"{path}:1: expected [PAD], found {tokens[0]!r:.40}")
+    _check_entries(path, tokens)
+
+
+def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
+    """Refuses entries of which no look-up table can be made."""
+    lines: dict[str, int] = {}
+    for line, token in enumerate(tokens, start=1):
+        if lines.setdefault(token, line) != line:
+            raise InputError(f"{path}:{line}: {token!r:.40} stands on line {lines[token]} already")
+        if not _is_entry(token):
+            raise InputError(
+                f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "
+                f"characters, found {token!r:.40}"
+            )
+
+
+def _is_entry(token: str) -> bool:
+    return len(token.removeprefix(PIECE).encode()) <= _LONGEST_ENTRY and "\0" not in token
+
+
+def _write_vocabulary(folder: pathlib.Path, vocabulary: WordPiece) -> None:
+    """In a form that HuggingFace's tokenizer reads too."""
+    text = "\n".join(vocabulary.tokens) + "\n"
+    (folder / "vocab.txt").write_text(text, encoding="utf-8")
+    settings: dict[str, Any] = {
+        "do_lower_case": vocabulary.lowercase,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+        **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+    }
+    if vocabulary.has_end_of_turn:
+        settings["additional_special_tokens"] = [END_OF_TURN]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _write_tokenizer(folder: pathlib.Path, vocabulary: WordPiece, max_sequence_length: int) -> None:
+    _write_vocabulary(folder, vocabulary)
+    path = folder / "tokenizer_config.json"
+    settings = read_json_object(path)
+    settings |= {"model_max_length": max_sequence_length, "split_special_tokens": True}
+    found = settings.pop("additional_special_tokens", [])
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    names = {key: value for key, value in settings.items() if key.endswith("_token")}
+    text = json.dumps(names, indent=2) + "\n"
+    (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
+    _write_tokenizer_json(
+        folder / "tokenizer.json", vocabulary.tokens, vocabulary.lowercase, SPECIAL_TOKENS, found
+    )
+
+
+class WordPieceTokenizer(Tokenizer):
+    """BERT's tokenisation."""
+
+    def __init__(self, vocabulary: WordPiece):
+        super().__init__(vocabulary)
+        self._lowercase = vocabulary.lowercase
+        try:
+            self._wordpiece = tf_text.FastBertTokenizer(
+                vocab=list(vocabulary.tokens),
+                suffix_indicator=PIECE,
+                max_bytes_per_word=400,  # of a character at most four
+                token_out_type=tf.int32,
+                unknown_token=SPECIAL_TOKENS.unk,
+                lower_case_nfd_strip_accents=False,
+            )
+        except RuntimeError as error:
+            raise InputError(f"the vocabulary cannot be used: {error}") from error
+
+    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._wordpiece.tokenize(self._normalize(texts))
+
+    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        texts = tf.strings.regex_replace(texts, _REMOVED, "")
+        # Of all white space but the space itself, which is in every text and stays as it is.
+        texts = tf.strings.regex_replace(texts, r"[^\P{Z} ]|[\t\n\r]", " ")
+        if self._lowercase:
+            texts = tf_text.normalize_utf8(texts, "NFD")
+            texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        return tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN_WORD)
+
+
+def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:
+    """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
+
+    The letters are counted first and given to the trainer in a fixed order: by itself it keeps
+    1,000 of them, too few for Chinese, in an order that differs from run to run. Words of more
+    than 100 characters, which are unknown to BERT, are not trained on.
+
+    Args:
+        texts: the corpus; read twice.
+        size: most entries, the five special ones included.
+        lowercase: whether text is lower-cased and stripped of accents.
+    """
+    normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    letters: collections.Counter[str] = collections.Counter()
+
+    def known(text: str) -> str:
+        """The text without its unknown words, on which the trainer would take quadratic time."""
+        if not _LONG_RUN.search(text):
+            return text
+        words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        return " ".join(word for word, _ in words if len(word) <= _TOKENIZATION_LONGEST_WORD)
+
+    for text in map(known, texts):
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+            letters.update(word)
+            letters.update(f"{PIECE}{letter}" for letter in word[1:])
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    kept = kept[: size - len(SPECIAL_TOKENS)]
+
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    model.normalizer = normalizer
+    model.pre_tokenizer = splitter
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size,
+        limit_alphabet=0,
+        special_tokens=[*SPECIAL_TOKENS, *kept],
+        show_progress=False,
+    )
+    model.train_from_iterator(map(known, texts), trainer)
+    entries = model.get_vocab()
+    ordered = sorted(entries, key=entries.__getitem__)
+    return WordPiece(tuple(filter(_is_entry, ordered)), lowercase)

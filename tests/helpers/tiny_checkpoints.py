@@ -1,0 +1,118 @@
+"""Checkpoints of other architectures with random weights, as HuggingFace writes them."""
+
+import io
+import json
+import pathlib
+from collections.abc import Iterable
+
+import numpy as np
+import safetensors.numpy
+import sentencepiece
+from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE
+
+POSITIONS = 20
+_SHAPE = {
+    "vocab_size": VOCABULARY_SIZE,
+    "max_position_embeddings": POSITIONS,
+    "layer_norm_eps": 1e-5,
+}
+_BERT_SIZES = {
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "hidden_size": DIM,
+    "intermediate_size": 128,
+    "hidden_act": "gelu",
+}
+ROBERTA = {**_SHAPE, **_BERT_SIZES, "type_vocab_size": 1, "pad_token_id": 1}
+DISTILBERT = {
+    "vocab_size": VOCABULARY_SIZE,
+    "max_position_embeddings": POSITIONS,
+    "n_layers": LAYERS,
+    "n_heads": 2,
+    "dim": DIM,
+    "hidden_dim": 128,
+    "activation": "gelu",
+}
+
+
+def rename(name: str, kind: str) -> str:
+    """BERT's name of a tensor as the others have it, by hand."""
+    if kind == "distilbert":
+        for ours, theirs in (
+            ("encoder.layer.", "transformer.layer."),
+            ("attention.self.query", "attention.q_lin"),
+            ("attention.self.key", "attention.k_lin"),
+            ("attention.self.value", "attention.v_lin"),
+            ("attention.output.dense", "attention.out_lin"),
+            ("attention.output.LayerNorm", "sa_layer_norm"),
+            ("intermediate.dense", "ffn.lin1"),
+            (".output.dense", ".ffn.lin2"),
+            (".output.LayerNorm", ".output_layer_norm"),
+        ):
+            name = name.replace(ours, theirs)
+    return name
+
+
+def write_weights(
+    folder: pathlib.Path, kind: str, prefix: str = "", entries: int = VOCABULARY_SIZE
+) -> dict[str, np.ndarray]:
+    """Writes config.json and random weights; returns them as the tensors of a BERT."""
+    rng = np.random.default_rng(5)
+    shapes = {
+        "embeddings.word_embeddings.weight": (entries, DIM),
+        "embeddings.position_embeddings.weight": (POSITIONS, DIM),
+        "embeddings.token_type_embeddings.weight": (1, DIM),
+        "embeddings.LayerNorm.weight": (DIM,),
+        "embeddings.LayerNorm.bias": (DIM,),
+    }
+    for layer in range(LAYERS):
+        sizes = {
+            "attention.self.query": (DIM, DIM),
+            "attention.self.key": (DIM, DIM),
+            "attention.self.value": (DIM, DIM),
+            "attention.output.dense": (DIM, DIM),
+            "attention.output.LayerNorm": (DIM,),
+            "intermediate.dense": (128, DIM),
+            "output.dense": (DIM, 128),
+            "output.LayerNorm": (DIM,),
+        }
+        for part, shape in sizes.items():
+            shapes[f"encoder.layer.{layer}.{part}.weight"] = shape
+            shapes[f"encoder.layer.{layer}.{part}.bias"] = shape[:1]
+    tensors = {
+        name: rng.normal(scale=0.3, size=shape).astype(np.float32) + name.endswith("Norm.weight")
+        for name, shape in shapes.items()
+    }
+    written = dict(tensors)
+    if kind == "distilbert":
+        del written["embeddings.token_type_embeddings.weight"]
+        tensors["embeddings.token_type_embeddings.weight"] *= 0
+    written = {
+        prefix + rename(name, kind): np.ascontiguousarray(t, np.float32)
+        for name, t in written.items()
+    }
+    safetensors.numpy.save_file(written, folder / "model.safetensors")
+    config = DISTILBERT if kind == "distilbert" else ROBERTA
+    (folder / "config.json").write_text(
+        json.dumps({**config, "vocab_size": entries, "model_type": kind})
+    )
+    return {name: np.float64(t) for name, t in tensors.items()}
+
+
+def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathlib.Path:
+    """Writes a SentencePiece model of at most so many pieces as XLM-R has one; returns its file."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(list(texts)),
+        model_writer=written,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        normalization_rule_name="nmt_nfkc",
+        minloglevel=2,
+        num_threads=1,
+    )
+    path = folder / "sentencepiece.bpe.model"
+    path.write_bytes(written.getvalue())
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+    return path
