@@ -54,7 +54,7 @@ def test_a_manifest_survives_its_file(folder):
 
 
 def test_another_tokenizer_is_refused(folder):
-    with pytest.raises(InputError, match=r"manifest\.json: .*another vocabulary or casing"):
+    with pytest.raises(InputError, match=r"manifest\.json: .*another vocabulary, casing or prefix"):
         read_manifest(folder, "other")
 
 

@@ -239,7 +239,7 @@ def test_an_approximate_index_finds_the_same_pairs(mine, kind):
 def test_an_encoder_of_another_vocabulary_is_refused(mine, tmp_path):
     other = save_encoder(tmp_path / "other", [*TOKENS, "w99"])
     with pytest.raises(
-        InputError, match="tokenised with another vocabulary or casing than the enc"
+        InputError, match="tokenised with another vocabulary, casing or prefix than"
     ):
         mine(encoder=str(other))
     assert not (tmp_path / "pairs").exists()

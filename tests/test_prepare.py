@@ -216,7 +216,7 @@ def test_what_was_prepared_is_held_against_the_encoder(tmp_path):
     assert manifest.tokenizer_fingerprint == vocabulary.fingerprint()
     assert read_manifest(data, vocabulary.fingerprint()).splits == manifest.splits
     cased = dataclasses.replace(vocabulary, lowercase=False)
-    with pytest.raises(InputError, match="another vocabulary or casing"):
+    with pytest.raises(InputError, match="another vocabulary, casing or prefix"):
         read_manifest(data, cased.fingerprint())
     shard = data / "train-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -137,8 +137,8 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     _check_shards(folder, manifest)
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         raise InputError(
-            f"{path}: the records were tokenised with another vocabulary or casing than the "
-            "encoder's; run prepare_data with `vocab` set to the encoder"
+            f"{path}: the records were tokenised with another vocabulary, casing or prefix than "
+            "the encoder's; run prepare_data with `vocab` set to the encoder"
         )
     return manifest
 

@@ -11,6 +11,7 @@ from absl import logging
 
 from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
@@ -21,6 +22,7 @@ from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
 from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors, shift_tokens, write_bert
 from dcse_tf.tools.fit_baseline import embed_utterances
 from dcse_tf.tools.merge_options import MergeOptions
@@ -53,10 +55,11 @@ class Merged:
 
 @dataclasses.dataclass(frozen=True)
 class _Checkpoint:
-    """An encoder to be merged: where it lies, what it is called, and its weights."""
+    """An encoder to be merged: where it lies, what it is called, how it tokenises, its weights."""
 
     name: str
     folder: pathlib.Path
+    vocabulary: Vocabulary
     config: dict[str, Any]
     tensors: dict[str, np.ndarray]
 
@@ -87,6 +90,9 @@ def merge(options: MergeOptions) -> Merged:
     start = _read(options.start, "start")
     trained = _read(options.trained, "trained") if options.trained else start
     _require_pair(start, trained)
+    if options.data_dir:  # what was put before the corpus' texts is put before all others
+        prefix = checkpoints.read_prefix(pathlib.Path(options.data_dir) / VOCABULARY_FOLDER)
+        trained = dataclasses.replace(trained, vocabulary=trained.vocabulary.with_prefix(prefix))
     corpus = _Corpus(options, trained) if options.needs_data else None
     judge = read_judge(options) if options.is_auto else None
 
@@ -118,14 +124,16 @@ def _read(name: str, option: str) -> _Checkpoint:
     refuse_reranker(folder, name, option)
     checkpoints.refuse_maps(folder, option)
     config = checkpoints.read_config(folder)
-    return _Checkpoint(name, folder, config, read_bert_tensors(folder, config))
+    return _Checkpoint(
+        name, folder, read_vocabulary(folder), config, read_bert_tensors(folder, config)
+    )
 
 
 def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
     """Refuses encoders that cannot be merged; says so if they are pooled differently."""
     problem = f"`trained`={trained.name}: is no encoder like `start`={start.name}"
     require_alike(start.config, trained.config, problem)
-    fingerprints = [read_vocabulary(each.folder).fingerprint() for each in (start, trained)]
+    fingerprints = [each.vocabulary.with_prefix("").fingerprint() for each in (start, trained)]
     if fingerprints[0] != fingerprints[1]:
         raise InputError(
             f"{problem}: another vocabulary; expected an encoder trained from this start"
@@ -140,7 +148,7 @@ def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
 def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
     """Writes what the merged encoder has besides the weights: all as the trained one has it."""
     checkpoints.copy_checkpoint(trained.folder, folder, weights=False)
-    read_vocabulary(trained.folder).write(folder)
+    trained.vocabulary.write(folder)
     length = checkpoints.read_max_sequence_length(trained.folder)
     checkpoints.write_max_sequence_length(folder, length)
     if trained.modules:
@@ -149,7 +157,8 @@ def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
 
 def _load(trained: _Checkpoint, tensors: dict[str, np.ndarray]) -> GraphBackend:
     """An encoder with other weights than its folder has."""
-    return load_checkpoint(trained.folder, ModelOptions(model=trained.name), tensors)
+    options = ModelOptions(model=trained.name, prefix=trained.vocabulary.prefix)
+    return load_checkpoint(trained.folder, options, tensors)
 
 
 class _Corpus:
@@ -165,7 +174,7 @@ class _Corpus:
 
     def __init__(self, options: MergeOptions, trained: _Checkpoint):
         data_dir = pathlib.Path(options.data_dir)
-        manifest = read_manifest(data_dir, read_vocabulary(trained.folder).fingerprint())
+        manifest = read_manifest(data_dir, trained.vocabulary.fingerprint())
         self.fingerprint = manifest.corpus_fingerprint
         self._token_ids: tf.RaggedTensor | None = None
         self.utterances = 0

@@ -10,7 +10,7 @@ import safetensors.numpy
 import sentencepiece
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE
 
-POSITIONS = 20
+POSITIONS = 140
 _SHAPE = {
     "vocab_size": VOCABULARY_SIZE,
     "max_position_embeddings": POSITIONS,

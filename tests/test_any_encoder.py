@@ -1,0 +1,141 @@
+"""Whatever family an encoder is of: what is made of it goes the whole way, as a BERT."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import make_dialogues
+from tiny_bert import VOCABULARY
+from tiny_checkpoints import train_pieces, write_weights
+from train_options import make_options
+
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import prepare
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.tools.merge import merge
+from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.training.job import train
+
+pytestmark = pytest.mark.slow
+
+PREFIX = "query: "
+TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Thanks for the cats"]
+# So small that the weights stay where they are: what is written must embed as what was read.
+STILL = {"steps": 1, "learning_rate": 1e-12, "dropout": 0.0, "dev_samples": 0, "changes_samples": 0}
+
+
+@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta"])
+def start(request, tmp_path_factory) -> pathlib.Path:
+    """A checkpoint in HuggingFace's form."""
+    folder = tmp_path_factory.mktemp("start") / request.param
+    folder.mkdir()
+    if request.param == "distilbert":
+        VOCABULARY.write(folder)
+    else:
+        turns = [turn["text"] for each in make_dialogues(60) for turn in each["turns"]]
+        train_pieces(folder, [*turns, *TEXTS * 3], 120)
+    write_weights(folder, request.param, entries=len(read_vocabulary(folder).tokens))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(start, dialogues_file, tmp_path_factory) -> pathlib.Path:
+    """Prepared with a text before every utterance."""
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    options = PrepareOptions(
+        format="jsonl",
+        input=(str(dialogues_file),),
+        output_dir=str(folder),
+        vocab=str(start),
+        prefix=PREFIX,
+        max_sequence_length=16,
+        dev_fraction=0.2,
+        test_fraction=0.2,
+    )
+    prepare(options, start)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(start) -> np.ndarray:
+    """The start's embeddings, its prefix put there by hand."""
+    encoder = SentenceEncoder.load(start, max_sequence_length=16)
+    return encoder.encode([PREFIX + text for text in TEXTS], show_progress=False)
+
+
+def run(start, corpus, folder, **settings) -> pathlib.Path:
+    values = {"encoder": str(start), "data_dir": str(corpus), "run_dir": str(folder / "run")}
+    train(make_options(**{**values, "global_batch_size": 4, **STILL, **settings}))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(start, corpus, tmp_path_factory) -> pathlib.Path:
+    return run(start, corpus, tmp_path_factory.mktemp("cse"), batch_form="dense", negatives=3)
+
+
+def embed(model, **settings) -> np.ndarray:
+    return SentenceEncoder.load(model, **settings).encode(TEXTS, show_progress=False)
+
+
+def test_a_run_embeds_with_the_prefix_of_its_corpus(trained, expected):
+    np.testing.assert_allclose(embed(trained), expected, atol=1e-5)
+    assert np.ptp(expected, axis=0).min() > 1e-3
+    config = json.loads((trained / "encoder/config.json").read_text())
+    assert config["model_type"] == "bert"
+
+
+@pytest.mark.parametrize("form", ["sentence_transformers", "saved_model", "onnx"])
+def test_every_export_computes_the_same(trained, expected, tmp_path, form):
+    folder = tmp_path / "export"
+    export(ExportOptions(run_dir=str(trained), output_dir=str(folder), format=form))
+    if form != "onnx":  # which was compared as it was written
+        np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
+
+
+def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "export"
+    options = ExportOptions(
+        run_dir=str(trained), output_dir=str(folder), format="sentence_transformers"
+    )
+    export(options)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = read_vocabulary(folder).make_tokenizer().tokenize(tf.constant(TEXTS), 16)
+    texts = [PREFIX + text for text in TEXTS]
+    assert theirs(texts, truncation=True)["input_ids"] == ours.to_list()
+    assert json.loads((folder / "config_sentence_transformers.json").read_text())["prompts"] == {
+        "prefix": PREFIX
+    }
+
+
+def test_masked_language_modelling_goes_on_from_it(start, corpus, expected, tmp_path):
+    run(start, corpus, tmp_path, task="mlm")
+    np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
+
+
+def test_a_re_ranker_begins_with_it(start, corpus, tmp_path):
+    sizes = {"context_turns": 2, "max_context_tokens": 10, "max_response_tokens": 5}
+    run(start, corpus, tmp_path, task="response_selection", **sizes)
+    reranker = Reranker.load(tmp_path / "run")
+    ranked = reranker.rank(["Where is my parcel"], TEXTS)
+    assert sorted(found.text for found in ranked) == sorted(TEXTS)
+    assert len({found.score for found in ranked}) > 1
+
+
+def test_centring_leaves_all_differences(start, corpus, expected, tmp_path):
+    options = MergeOptions(
+        start=str(start), output_dir=str(tmp_path / "merged"), center=True, data_dir=str(corpus)
+    )
+    merge(options)
+    found = embed(tmp_path / "merged", prefix=PREFIX, max_sequence_length=16)
+    shift = expected - found
+    np.testing.assert_allclose(shift, np.tile(shift[:1], (len(TEXTS), 1)), atol=1e-5)
+    assert np.abs(shift).max() > 1e-3
