@@ -20,6 +20,7 @@ import struct
 import sys
 
 import numpy as np
+import transformers
 from sentencepiece import SentencePieceTrainer
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 
@@ -198,6 +199,9 @@ def write_folder(package: pathlib.Path, folder: pathlib.Path) -> None:
     write_bert(folder, config, {name: np.ascontiguousarray(t) for name, t in tensors.items()})
     (folder / "sentencepiece.bpe.model").write_bytes(make_sentencepiece(pieces))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}\n')
+    # The same once more, for who has no sentencepiece.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "README.md").write_text(_NOTE, encoding="utf-8")
     write_max_sequence_length(folder, config["max_position_embeddings"])
     write_prefix(folder, _PREFIX)
