@@ -52,6 +52,7 @@ setup(
         "rank-bm25>=0.2.2,<0.3",
         "safetensors>=0.5,<1",
         "scipy>=1.15,<2",
+        "sentencepiece>=0.2,<0.3",
         "tensorboard>=2.20,<3",
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from conftest import make_dialogues
 from tiny_bert import VOCABULARY
-from tiny_checkpoints import train_pieces, write_weights
+from tiny_checkpoints import train_byte_pairs, train_pieces, write_weights
 from train_options import make_options
 
 from dcse_tf.data.options import PrepareOptions
@@ -30,7 +30,7 @@ TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Tha
 STILL = {"steps": 1, "learning_rate": 1e-12, "dropout": 0.0, "dev_samples": 0, "changes_samples": 0}
 
 
-@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta"])
+@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta", "roberta"])
 def start(request, tmp_path_factory) -> pathlib.Path:
     """A checkpoint in HuggingFace's form."""
     folder = tmp_path_factory.mktemp("start") / request.param
@@ -39,7 +39,11 @@ def start(request, tmp_path_factory) -> pathlib.Path:
         VOCABULARY.write(folder)
     else:
         turns = [turn["text"] for each in make_dialogues(60) for turn in each["turns"]]
-        train_pieces(folder, [*turns, *TEXTS * 3], 120)
+        texts = [*turns, *TEXTS * 3]
+        if request.param == "roberta":
+            train_byte_pairs(folder, texts, 400)
+        else:
+            train_pieces(folder, texts, 120)
     write_weights(folder, request.param, entries=len(read_vocabulary(folder).tokens))
     return folder
 
@@ -122,7 +126,7 @@ def test_masked_language_modelling_goes_on_from_it(start, corpus, expected, tmp_
 
 
 def test_a_re_ranker_begins_with_it(start, corpus, tmp_path):
-    sizes = {"context_turns": 2, "max_context_tokens": 10, "max_response_tokens": 5}
+    sizes = {"context_turns": 2, "max_context_tokens": 60, "max_response_tokens": 40}
     run(start, corpus, tmp_path, task="response_selection", **sizes)
     reranker = Reranker.load(tmp_path / "run")
     ranked = reranker.rank(["Where is my parcel"], TEXTS)

@@ -134,7 +134,7 @@ def test_words_begin_with_a_space_and_are_spelt_with_one(vocabulary):
             {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "?"}},
             "precompiled_charsmap: ",
         ),
-        ({"model": {"type": "BPE"}}, "model 'BPE', expected WordPiece or Unigram"),
+        ({"model": {"type": "WordLevel"}}, "model 'WordLevel', expected WordPiece or Unigram or B"),
         ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, "lacks <pad>, <unk>, <s>"),
         ({"model": {"type": "Unigram", "vocab": [3]}}, "expected a tokenizer of unigrams"),
     ],

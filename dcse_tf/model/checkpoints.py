@@ -295,11 +295,15 @@ ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 _TOKENIZER_JSON = "tokenizer.json"
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json", _TOKENIZER_JSON, _SENTENCEPIECE_FILE)
+_BYTE_PAIR_FILES = ("vocab.json", "merges.txt")
+_TOKENIZER_FILES = (
+    *("vocab.txt", "tokenizer_config.json", _TOKENIZER_JSON, _SENTENCEPIECE_FILE),
+    *_BYTE_PAIR_FILES,
+)
 _LENGTH_FILE = "tokenizer_config.json"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
-_VOCABULARY_FILES = ("vocab.txt", _TOKENIZER_JSON, _SENTENCEPIECE_FILE)
+_VOCABULARY_FILES = ("vocab.txt", _TOKENIZER_JSON, _SENTENCEPIECE_FILE, _BYTE_PAIR_FILES[0])
 _PADDINGS = ("[PAD]", "<pad>")
 _ALL_FILES = (
     *_TOKENIZER_FILES,
@@ -332,8 +336,8 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     """Folder of the checkpoint that a flag names.
 
     Args:
-        name: a folder with config.json, a vocabulary (vocab.txt, tokenizer.json or
-            sentencepiece.bpe.model) and safetensors; one of
+        name: a folder with config.json, a vocabulary (see `read_vocabulary` of
+            `dcse_tf.model.tokenizer`) and safetensors; one of
             sentence-transformers; a run directory; package:NAME, an installed Python package that
             has such a folder inside; or else a hub name.
         flag: the flag, for the message.
@@ -430,7 +434,8 @@ def find_padding(folder: pathlib.Path) -> int:
         return 0
     path = folder / _TOKENIZER_JSON
     if not path.is_file():
-        return int((folder / _SENTENCEPIECE_FILE).is_file())  # XLM-R: <s>, <pad>
+        # XLM-R's and RoBERTa's begin with <s>, <pad>.
+        return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
     try:
         with path.open("rb") as file:  # the entries of the vocabulary come behind these
             for token in ijson.items(file, "added_tokens.item"):

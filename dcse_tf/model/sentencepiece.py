@@ -8,10 +8,9 @@ tests compare the result with the HuggingFace tokenizer token for token.
 import base64
 import binascii
 import dataclasses
-import json
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,15 +25,15 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 
 from dcse_tf.errors import InputError
-from dcse_tf.model.vocabulary import END_OF_TURN, SpecialTokens, Tokenizer, Vocabulary
+from dcse_tf.model.fast_vocabulary import SPECIAL_TOKENS, FastVocabulary, complete_tokens
+from dcse_tf.model.vocabulary import END_OF_TURN, Tokenizer
 
-SPECIAL_TOKENS = SpecialTokens(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
 SPACE = "\u2581"  # begins a piece that begins a word
 _PIECE = protobuf.ModelProto.SentencePiece
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePiece(Vocabulary):
+class SentencePiece(FastVocabulary):
     """A vocabulary of unigrams: of all ways to cut a text the likeliest is taken.
 
     Attributes:
@@ -44,7 +43,6 @@ class SentencePiece(Vocabulary):
 
     scores: tuple[float, ...]
     charsmap: bytes
-    special: ClassVar[SpecialTokens] = SPECIAL_TOKENS
 
     def _content(self) -> bytes:
         tokens = "\n".join(self.text_tokens).encode()
@@ -59,17 +57,22 @@ class SentencePiece(Vocabulary):
     def spell(self, tokens: Iterable[str]) -> str:
         return "".join(tokens).replace(SPACE, " ").strip()
 
-    def _write_files(self, folder: pathlib.Path) -> None:
-        _write_files(folder, self, {})
-
-    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
-        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
-        _write_files(folder, self, limits)
-        path, names = folder / "special_tokens_map.json", _name_tokens()
-        path.write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
-
     def make_tokenizer(self) -> "SentencePieceTokenizer":
         return SentencePieceTokenizer(self)
+
+    def _make_fast(self) -> tokenizers.Tokenizer:
+        pieces = list(self.list_pieces())
+        tokenizer = tokenizers.Tokenizer(
+            tokenizers.models.Unigram(pieces, unk_id=self.unk_id, byte_fallback=False)
+        )
+        if self.charsmap:
+            tokenizer.normalizer = tokenizers.normalizers.Precompiled(self.charsmap)
+        steps = tokenizers.pre_tokenizers
+        tokenizer.pre_tokenizer = steps.Sequence(
+            [steps.WhitespaceSplit(), steps.Metaspace(SPACE, "always")]
+        )
+        tokenizer.decoder = tokenizers.decoders.Metaspace(SPACE, "always")
+        return tokenizer
 
     def list_pieces(self) -> Iterator[tuple[str, float]]:
         """The entries with their scores, an [EOT] with 0."""
@@ -121,10 +124,10 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePiece:
             f"{path}: expected a model of unigrams that begins with {special.unk}, {special.cls} "
             f"and {special.sep}, found {', '.join(names[:3]) or 'nothing'}"
         )
-    pieces = [(piece.piece, piece.score) for piece in model.pieces[3:]]
-    heads = [(token, 0.0) for token in (special.pad, special.cls, special.sep, special.unk)]
-    entries = [*heads, *pieces, (special.mask, 0.0)]
-    return _make_vocabulary(path, entries, model.normalizer_spec.precompiled_charsmap)
+    scores = {piece.piece: piece.score for piece in model.pieces[3:]}
+    heads = (special.cls, special.pad, special.sep, special.unk)
+    tokens = complete_tokens(path, [*heads, *scores, special.mask], {})
+    return _make_vocabulary(tokens, scores, model.normalizer_spec.precompiled_charsmap)
 
 
 def parse_unigram(path: pathlib.Path, content: Any) -> SentencePiece:
@@ -146,26 +149,18 @@ def parse_unigram(path: pathlib.Path, content: Any) -> SentencePiece:
             raise InputError(f"{path}: byte_fallback is not supported")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: expected a tokenizer of unigrams: {error!r}") from error
-    while (token := added.get(len(entries))) is not None:
-        entries.append((token, 0.0))
-    names = [token for token, _ in entries]
-    if SPECIAL_TOKENS.pad in names:
-        place = names.index(SPECIAL_TOKENS.pad)
-        entries[0], entries[place] = entries[place], entries[0]
-    return _make_vocabulary(path, entries, charsmap)
+    scores = dict(entries)
+    if len(scores) < len(entries):
+        raise InputError(f"{path}: has an entry twice")
+    tokens = complete_tokens(path, list(scores), added)
+    return _make_vocabulary(tokens, scores, charsmap)
 
 
 def _make_vocabulary(
-    path: pathlib.Path, entries: Sequence[tuple[str, float]], charsmap: bytes
+    tokens: tuple[str, ...], scores: dict[str, float], charsmap: bytes
 ) -> SentencePiece:
-    tokens = tuple(token for token, _ in entries)
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
-    if missing:
-        raise InputError(f"{path}: lacks {', '.join(missing)}")
-    if len(set(tokens)) < len(tokens):
-        raise InputError(f"{path}: has an entry twice")
-    count = len(tokens) - (tokens[-1] == END_OF_TURN)
-    return SentencePiece(tokens, False, tuple(score for _, score in entries[:count]), charsmap)
+    texts = tokens[:-1] if tokens[-1] == END_OF_TURN else tokens
+    return SentencePiece(tokens, False, tuple(scores.get(t, 0.0) for t in texts), charsmap)
 
 
 def _find_charsmap(path: pathlib.Path, normalizer: dict[str, Any] | None) -> bytes:
@@ -204,40 +199,3 @@ def _check_splitting(path: pathlib.Path, splitting: dict[str, Any]) -> None:
                 f"{path}: pre_tokenizer {kind!r:.40}, expected Metaspace with {SPACE} before every "
                 "word, and WhitespaceSplit before it perhaps"
             )
-
-
-def _name_tokens() -> dict[str, str]:
-    names = {f"{role}_token": token for role, token in SPECIAL_TOKENS._asdict().items()}
-    return {**names, "bos_token": SPECIAL_TOKENS.cls, "eos_token": SPECIAL_TOKENS.sep}
-
-
-def _write_files(folder: pathlib.Path, vocabulary: SentencePiece, further: dict[str, Any]) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`.
-
-    The class is HuggingFace's for any tokenizer.json: XLM-R's own has <s> before <pad>.
-    """
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **_name_tokens(), **further}
-    text = json.dumps(settings, indent=2) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-
-    pieces = list(vocabulary.list_pieces())
-    special = SPECIAL_TOKENS
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.Unigram(pieces, unk_id=vocabulary.unk_id, byte_fallback=False)
-    )
-    if vocabulary.charsmap:
-        tokenizer.normalizer = tokenizers.normalizers.Precompiled(vocabulary.charsmap)
-    spaces = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-    split = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, spaces])
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{special.cls} $A {special.sep}",
-        pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
-        special_tokens=[(token, vocabulary.index(token)) for token in (special.cls, special.sep)],
-    )
-    tokenizer.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tokenizer.add_special_tokens(list(special))
-    if vocabulary.has_end_of_turn:
-        # Not as a special one, for those are split where a text has them.
-        tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
-    tokenizer.save(str(folder / "tokenizer.json"))

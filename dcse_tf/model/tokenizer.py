@@ -1,19 +1,26 @@
 """From a checkpoint's folder to its vocabulary, of whichever kind."""
 
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json
+from dcse_tf.model.byte_pair import parse_byte_pairs, read_byte_pairs
 from dcse_tf.model.checkpoints import read_prefix
 from dcse_tf.model.sentencepiece import parse_unigram, read_sentencepiece
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import parse_wordpiece, read_wordpiece
 
-_PARSERS = {"WordPiece": parse_wordpiece, "Unigram": parse_unigram}
+_PARSERS: dict[str, Callable[[pathlib.Path, Any], Vocabulary]] = {
+    "WordPiece": parse_wordpiece,
+    "Unigram": parse_unigram,
+    "BPE": parse_byte_pairs,
+}
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads `vocab.txt`, `tokenizer.json` or `sentencepiece.bpe.model`, the first that is there.
+    """Reads the first that is there of the files with a vocabulary, see the message below.
 
     What is put before every text comes with it, see `dcse_tf.model.checkpoints.read_prefix`.
 
@@ -31,8 +38,10 @@ def _read_entries(folder: pathlib.Path) -> Vocabulary:
         return _read_tokenizer_json(path)
     if (path := folder / "sentencepiece.bpe.model").is_file():
         return read_sentencepiece(path)
+    if (folder / "vocab.json").is_file():
+        return read_byte_pairs(folder)
     raise InputError(
-        f"{folder}: expected vocab.txt, tokenizer.json or sentencepiece.bpe.model, with the "
+        f"{folder}: expected vocab.txt, tokenizer.json, sentencepiece.bpe.model or vocab.json: the "
         "vocabulary of a checkpoint"
     )
 

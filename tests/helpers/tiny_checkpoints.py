@@ -8,6 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 import safetensors.numpy
 import sentencepiece
+import tokenizers
+import tokenizers.models
+import tokenizers.pre_tokenizers
+import tokenizers.processors
+import tokenizers.trainers
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE
 
 POSITIONS = 140
@@ -97,6 +102,23 @@ def write_weights(
         json.dumps({**config, "vocab_size": entries, "model_type": kind})
     )
     return {name: np.float64(t) for name, t in tensors.items()}
+
+
+def train_byte_pairs(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
+    """Writes a tokenizer.json of at most so many byte pairs as RoBERTa has one."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = tokenizers.processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathlib.Path:

@@ -1,0 +1,95 @@
+"""What vocabularies have in common that HuggingFace keeps in a `tokenizer.json` alone."""
+
+import abc
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tokenizers
+import tokenizers.processors
+
+from dcse_tf.errors import InputError
+from dcse_tf.model.vocabulary import END_OF_TURN, SpecialTokens, Vocabulary
+
+SPECIAL_TOKENS = SpecialTokens(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
+
+
+@dataclasses.dataclass(frozen=True)
+class FastVocabulary(Vocabulary):
+    """A vocabulary with RoBERTa's special entries."""
+
+    special: ClassVar[SpecialTokens] = SPECIAL_TOKENS
+
+    @abc.abstractmethod
+    def _make_fast(self) -> tokenizers.Tokenizer:
+        """HuggingFace's tokenizer of this vocabulary, but for the special entries."""
+
+    def _write_files(self, folder: pathlib.Path) -> None:
+        _write_files(folder, self, self._make_fast(), {})
+
+    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
+        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
+        _write_files(folder, self, self._make_fast(), limits)
+        path, names = folder / "special_tokens_map.json", _name_tokens()
+        path.write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
+
+
+def _name_tokens() -> dict[str, str]:
+    names = {f"{role}_token": token for role, token in SPECIAL_TOKENS._asdict().items()}
+    return {**names, "bos_token": SPECIAL_TOKENS.cls, "eos_token": SPECIAL_TOKENS.sep}
+
+
+def _write_files(
+    folder: pathlib.Path,
+    vocabulary: FastVocabulary,
+    tokenizer: tokenizers.Tokenizer,
+    further: dict[str, Any],
+) -> None:
+    """Writes `tokenizer.json` and `tokenizer_config.json`.
+
+    The class is HuggingFace's for any tokenizer.json: RoBERTa's own have <s> before <pad>.
+    """
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **_name_tokens(), **further}
+    text = json.dumps(settings, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    special = SPECIAL_TOKENS
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{special.cls} $A {special.sep}",
+        pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
+        special_tokens=[(token, vocabulary.index(token)) for token in (special.cls, special.sep)],
+    )
+    tokenizer.add_special_tokens(list(special))
+    if vocabulary.has_end_of_turn:
+        # Not as a special one, for those are split where a text has them.
+        tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def complete_tokens(
+    path: pathlib.Path, tokens: Sequence[str], added: dict[int, str]
+) -> tuple[str, ...]:
+    """The entries of a tokenizer.json in the order of their ids, but the padding first.
+
+    The first entry takes the padding's place.
+
+    Args:
+        path: the file, for messages.
+        tokens: of the model.
+        added: id -> entry, of `added_tokens`, some of which may be in the model too.
+
+    Raises:
+        InputError: a special entry is missing, or an entry stands there twice.
+    """
+    names = list(tokens)
+    while (token := added.get(len(names))) is not None:
+        names.append(token)
+    missing = [token for token in SPECIAL_TOKENS if token not in names]
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)}")
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: has an entry twice")
+    place = names.index(SPECIAL_TOKENS.pad)
+    names[0], names[place] = names[place], names[0]
+    return tuple(names)
