@@ -57,6 +57,7 @@ _MERGE = ("--share=0.5",)
 # The embedding has to learn what heads cannot read from it yet, which takes a higher rate.
 _RATE = "--learning_rate=2e-4"
 _PREDICTION = ("--prediction_weight=0.95", _RATE)
+_REHEARSED = (*_PREDICTION, "--rehearsal_weight=1")
 _LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
 # Each alone, and those before the heads together.
 LEVERS = (
@@ -69,7 +70,8 @@ LEVERS = (
     _pull("higher_rate", _RATE),
     _pull("prediction", *_PREDICTION),
     _pull("prediction_merged", *_PREDICTION, merge=_MERGE),
-    _pull("prediction_rehearsed", *_PREDICTION, "--rehearsal_weight=1"),
+    _pull("prediction_rehearsed", *_REHEARSED),
+    _pull("prediction_rehearsed_merged", *_REHEARSED, merge=("--share=0.7",)),
     _pull("residual_matching", "--matching=residual"),
     _pull("context_matching", "--matching=context"),
     _pull("levers_together", *_LEVERS, mine=_MINE),
