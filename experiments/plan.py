@@ -10,8 +10,7 @@ from rows import RECIPE, Row, Variant
 from runner import WORK, Run
 from settings import Corpus, Settings
 
-# Small: the formats of the samples, and the paper's longest utterances (section 5.3).
-_FORMATS = {"mdc": "mdc", "jddc": "jddc", "ecd": "dialoguecse"}
+# Small: the paper's longest utterances (section 5.3).
 _LONGEST = {"mdc": 50, "jddc": 100, "ecd": 50}
 _MIN_TURNS = {"mdc": 2, "jddc": 4, "ecd": 4}
 _VOCABULARY = 6000
@@ -46,6 +45,9 @@ def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
         for corpus in settings.corpora:
             if variant.row.fit == "word_vectors" and not corpus.word_vectors:
                 skipped.append(f"{variant.row.title} on {corpus.title}: no file of word vectors")
+                continue
+            if variant.row.encoder == "adapted" and not settings.adapts and not variant.row.train:
+                skipped.append(f"{variant.row.title} on {corpus.title}: nothing is adapted")
                 continue
             results[variant, corpus.name] = [
                 settings.work_dir / planner.add_scores(corpus, variant, seed, half) / "results.json"
@@ -125,7 +127,8 @@ class _Planner:
         """Where an encoder lies, and the run that makes it, if any.
 
         Small: one for all corpora, and the original is what the adaptation starts from: a step of
-        rate 0 writes it. Others: the checkpoint, adapted to each corpus.
+        rate 0 writes it. Others: the checkpoint, adapted to each corpus; of size encoder only if
+        steps are given for it.
         """
         settings = self._settings
         if settings.size == "small":
@@ -142,11 +145,14 @@ class _Planner:
                 f"--warmup_steps={min(_WARMUP, steps // 6)}",
                 "--decay=linear",
             ]
-        elif which == "original":
+        elif which == "original" or not settings.adapts:
             return corpus.encoder, []
         else:
             name, data = f"adapted/{corpus.name}", self._add_data(corpus, 1.0)
-            flags = [f"--flagfile=flags/{corpus.name}/mlm.flags", f"--encoder={corpus.encoder}"]
+            how = [f"--flagfile=flags/{corpus.name}/mlm.flags"]
+            if settings.size == "encoder":
+                how = ["--preset=mlm", f"--steps={settings.mlm_steps}"]
+            flags = [*how, f"--encoder={corpus.encoder}"]
         model = f"{WORK}/encoders/{name}/model"
         places = [f"--data_dir={WORK}/{data}/data", f"--run_dir={model}"]
         run = self._add(f"encoders/{name}", "train", [*flags, *LAST, *places], ENCODER, [data])
@@ -155,7 +161,7 @@ class _Planner:
     def _add_joint(self) -> str:
         """Small: the training text of all corpora as one, and the vocabulary made from it."""
         corpora = self._settings.joint
-        texts = [f"{_FORMATS[c.name]}:{','.join(c.train)}" for c in corpora]
+        texts = [f"{c.format}:{','.join(c.train)}" for c in corpora]
         joined, file = "data/joined", f"{WORK}/data/joined/sessions.jsonl"
         command = ("experiments/join_corpora.py", f"--output={file}", *texts)
         self.runs.setdefault(joined, Run(joined, command, "sessions.jsonl"))
@@ -174,14 +180,17 @@ class _Planner:
     def _add_data(self, corpus: Corpus, share: float) -> str:
         """A corpus, prepared; with a share below 1 the other sessions are held out."""
         name = f"data/{corpus.name}" + ("" if share == 1.0 else f"-share={share:g}")
-        if self._settings.size != "small":
-            needs = []
+        size, needs = self._settings.size, []
+        if size in ("demo", "paper"):
             flags = [f"--flagfile=flags/{corpus.name}/prepare.flags", f"--vocab={corpus.encoder}"]
         else:
-            needs = [self._add_joint()]
+            vocabulary = corpus.encoder
+            if size == "small":
+                needs = [self._add_joint()]
+                vocabulary = f"{WORK}/{needs[0]}/data/vocabulary"
             flags = [
-                f"--format={_FORMATS[corpus.name]}",
-                f"--vocab={WORK}/{needs[0]}/data/vocabulary",
+                f"--format={corpus.format}",
+                f"--vocab={vocabulary}",
                 f"--max_sequence_length={_LONGEST[corpus.name]}",
                 f"--min_turns={_MIN_TURNS[corpus.name]}",
             ]

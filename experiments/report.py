@@ -232,6 +232,11 @@ _SIZES = {
         "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the "
         "rows.",
     ),
+    "encoder": (
+        "Size encoder: BERT is the checkpoint that --chinese_encoder names, a sentence encoder "
+        "already, and not BERT-base; trained rows start from it as it is unless --mlm_steps says "
+        "otherwise. Every row is measured at its last step.",
+    ),
     "demo": (
         "Size demo: BERT is all-MiniLM-L6-v2, a sentence encoder already, and not BERT-base; "
         "(adapt), the trained and the fitted rows are of the chitchat conversations.",
@@ -268,7 +273,7 @@ def make_notes(
     """What stands at the head of a report: how its figures came about.
 
     Args:
-        size: "small", "demo" or "paper".
+        size: "small", "encoder", "demo" or "paper".
         counts: of each set, how much of it was scored.
         picked: titles of the rows whose settings were picked by their scores.
         sets: the lines.

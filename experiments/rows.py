@@ -38,6 +38,7 @@ class Row:
 # take the place of what the size gives every row.
 RECIPE = {
     "small": ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150"),
+    "encoder": ("--batch_form=dense",),
     "demo": ("--batch_form=dense",),
     "paper": (),
 }

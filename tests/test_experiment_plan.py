@@ -68,6 +68,7 @@ def commands(plan):
         *((place, "small") for place in range(18)),
         *((place, "paper") for place in (3, 9, 12)),
         (12, "demo"),
+        (12, "encoder"),
     ],
 )
 def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_tensorflow):
@@ -82,7 +83,7 @@ def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_ten
         lines = [row_command(plan)]
     if variant.row.name == "dialogue_cse_i2":  # what the others have in common with it
         lines = [line for line in commands(plan) if line[0] == "-m"]
-        assert len(lines) == (5 if size == "small" else 4)
+        assert len(lines) == {"small": 5, "encoder": 3}.get(size, 4)
     for line in lines:
         job = line[1].rpartition(".")[2]
         for flag in line:
@@ -302,6 +303,34 @@ def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
     ]
     with pytest.raises(load("settings").SettingsError, match="expected different names"):
         read(*flags, f"{tmp_path}/bank.txt")
+
+
+def test_of_size_encoder_rows_start_from_the_checkpoint_as_it_is(files, tmp_path):
+    (tmp_path / "windows.jsonl").touch()
+    flags = [flag for flag in files if not flag.startswith("--jddc_train")]
+    flags += ["--jddc_train", f"jsonl:{tmp_path}/windows.jsonl", "--corpora", "jddc"]
+    flags += ["--size=encoder", "--chinese_encoder=e5-small"]
+    plan = plan_of(table_2(), *flags)
+    prepared = plan.runs["data/jddc"].command
+    assert {"--format=jsonl", "--vocab=e5-small"} <= set(prepared)
+    assert f"--input={tmp_path}/windows.jsonl" in prepared
+    train = plan.runs["rows/jddc/dialogue_cse_i2-seed0"].command
+    assert {"--encoder=e5-small", "--steps=150", "--batch_form=unique"} <= set(train)
+    assert "--batch_form=dense" in plan.runs["rows/jddc/recommended-seed0"].command
+    assert not any("learning_rate" in flag for flag in train)
+    assert not any(name.startswith("encoders/") for name in plan.runs)
+    assert "BERT(adapt)-avg on JDDC: nothing is adapted" in plan.skipped
+
+    adapted = plan_of(table_2(), *flags, "--mlm_steps=70")
+    line = adapted.runs["encoders/adapted/jddc"].command
+    assert {"--preset=mlm", "--steps=70", "--encoder=e5-small"} <= set(line)
+    start = "--encoder={work}/encoders/adapted/jddc/model"
+    assert start in adapted.runs["rows/jddc/dialogue_cse_i2-seed0"].command
+    assert not any("nothing is adapted" in why for why in adapted.skipped)
+
+    (tmp_path / "other.txt").touch()
+    with pytest.raises(load("settings").SettingsError, match="expected jsonl:FILE, as before"):
+        read(*flags, "--jddc_train", f"jsonl:{tmp_path}/windows.jsonl", f"{tmp_path}/other.txt")
 
 
 @pytest.mark.parametrize(
