@@ -103,6 +103,7 @@ FIXED = {
     "compute_dtype": "bfloat16",
     "jit_compile": True,
     "freeze_layers": 1,
+    "lora_rank": 2,
     "freeze_embeddings": False,
     "mask_rate": 0.3,
     "max_predictions": 4,

@@ -240,6 +240,29 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
         backbone.get_layer("embeddings_layer_norm").trainable = False
 
 
+def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:
+    """Adds low-rank adapters to the layers that are trained, and freezes all else.
+
+    They begin as nothing: their second factor is zero. Wherever a kernel is read, for a checkpoint
+    folder too, the adapter is in it.
+
+    Args:
+        backbone: the BERT; changed in place.
+        rank: of the adapters.
+        seed: of the first factors.
+    """
+    layers = [layer for layer in backbone.transformer_layers if layer.trainable]
+    for variable in backbone.variables:
+        variable.trainable = False
+    first = []
+    for layer in layers:
+        attention = layer._self_attention_layer
+        for dense in (attention.query_dense, attention.value_dense):
+            dense.enable_lora(rank)
+            first.append(dense.lora_kernel_a)
+    initialize_weights(first, seed)
+
+
 def build_bert_encoder(
     backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
 ) -> keras.Model:

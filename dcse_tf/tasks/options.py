@@ -195,6 +195,15 @@ class TrainOptions(RunOptions):
         0, "Bottom transformer layers that are not trained; -1: half of them.", minimum=-1
     )
     freeze_embeddings: bool = option(False, "Whether the embedding layers are not trained.")
+    lora_rank: int = option(
+        0,
+        "Train, in place of the layers that are not frozen, adapters of this rank of their queries "
+        "and values (LoRA, Hu et al. 2022), for encoders that are large: checkpoints hold them "
+        "alone, and what is written has them merged in. They want several times the learning rate. "
+        "0: none.",
+        minimum=0,
+        maximum=1024,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

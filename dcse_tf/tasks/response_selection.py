@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from dcse_tf.model.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
-_OF_BERT = ("speaker_embeddings", "freeze_layers", "freeze_embeddings", "compute_dtype")
+_OF_BERT = (
+    *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

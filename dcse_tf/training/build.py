@@ -63,6 +63,13 @@ class Training:
         """The options, resolved."""
         return self.setup.options
 
+    def list_state(self) -> list[keras.Variable]:
+        """What training changes of the model; frozen weights are as the start has them."""
+        backbone = self.setup.backbone
+        frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
+        there = {id(variable) for variable in frozen}
+        return [variable for variable in self.model.variables if id(variable) not in there]
+
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
         """The batches from a step on, counted from 0; one for every device, in turn."""
         replicas = self.trainer.strategy.num_replicas_in_sync
@@ -161,6 +168,8 @@ def _make_setup(
     backbone = backbone or _build_backbone(options, inputs)
     _check_lengths(options, inputs, backbone)
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
+    if options.lora_rank:
+        bert.add_adapters(backbone, options.lora_rank, options.seed)
     parts = TASKS[options.task].build_parts(options, backbone.hidden_dim)
     return Setup(
         options=options,

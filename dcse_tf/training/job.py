@@ -110,7 +110,7 @@ def _make_controller(
         most=options.max_skipped,
     )
     state = tf.train.Checkpoint(
-        model=training.model, optimizer=trainer.optimizer, scored=evaluation.scored
+        model=training.list_state(), optimizer=trainer.optimizer, scored=evaluation.scored
     )
     store = CheckpointStore(run_dir, state, options.keep_checkpoints)
     report = Report(
