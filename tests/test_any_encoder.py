@@ -11,8 +11,10 @@ from tiny_bert import VOCABULARY
 from tiny_checkpoints import train_byte_pairs, train_pieces, write_weights
 from train_options import make_options
 
+from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
+from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
@@ -132,6 +134,16 @@ def test_a_re_ranker_begins_with_it(start, corpus, tmp_path):
     ranked = reranker.rank(["Where is my parcel"], TEXTS)
     assert sorted(found.text for found in ranked) == sorted(TEXTS)
     assert len({found.score for found in ranked}) > 1
+
+
+def test_utterances_of_a_corpus_are_spelt_without_the_prefix(corpus):
+    manifest, vocabulary = read_manifest(corpus), read_vocabulary(corpus / "vocabulary")
+    texts = spell_utterances(sample_utterances(corpus, manifest, 20, 0), vocabulary)
+    assert len(texts) == 20
+    assert not any("query" in text.replace(" ", "") for text in texts)
+    if "[UNK]" not in " ".join(texts):  # the others' vocabularies spell everything
+        said = [turn["text"] for each in make_dialogues(120) for turn in each["turns"]]
+        assert all(any(turn.startswith(text) for turn in said) for text in texts)
 
 
 def test_centring_leaves_all_differences(start, corpus, expected, tmp_path):

@@ -66,11 +66,11 @@ def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
 
 
 def spell_utterances(token_ids: tf.RaggedTensor, vocabulary: Vocabulary) -> list[str]:
-    """Utterances as a vocabulary spells them, without [CLS] and [SEP].
+    """Utterances as a vocabulary spells them, without [CLS], [SEP] and the prefix.
 
     Args:
         token_ids: int32 `[utterances, (tokens)]`.
         vocabulary: of the tokens.
     """
-    tokens = vocabulary.tokens
-    return [vocabulary.spell(tokens[i] for i in ids[1:-1]) for ids in token_ids.to_list()]
+    tokens, first = vocabulary.tokens, vocabulary.count_prefix() + 1
+    return [vocabulary.spell(tokens[i] for i in ids[first:-1]) for ids in token_ids.to_list()]

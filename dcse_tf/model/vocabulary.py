@@ -88,6 +88,13 @@ class Vocabulary(abc.ABC):
         """This vocabulary with another text before every text."""
         return dataclasses.replace(self, prefix=prefix)
 
+    def count_prefix(self) -> int:
+        """How many tokens stand between [CLS] and those of a text."""
+        if not self.prefix:
+            return 0
+        plain = self.with_prefix("").make_tokenizer()
+        return int(plain.split(tf.constant([self.prefix])).row_lengths()[0])
+
     def fingerprint(self) -> str:
         """SHA-256 of what tokenises: equal fingerprints tokenise equally.
 

@@ -338,12 +338,13 @@ def _write_sample(
 ) -> None:
     """Writes some pairs, from the most similar to the least, as people can read them."""
     vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER)
+    start = vocabulary.count_prefix() + 1
     around = turns.around()
 
     def read(text: int) -> str:
         if text < 0:
             return "-"
-        return vocabulary.spell(vocabulary.tokens[t] for t in turns.tokens_of(text)[1:-1])
+        return vocabulary.spell(vocabulary.tokens[t] for t in turns.tokens_of(text)[start:-1])
 
     blocks = [mined.describe()]
     for place in np.unique(np.linspace(0, len(pairs) - 1, _SAMPLE).round().astype(int)):
