@@ -2,7 +2,8 @@
 
     python experiments/round_trip.py --run_dir=RUN --sentences=FILE
 
-Exports, builds the environment of the PyTorch peers, and compares our embeddings with those of
+Counts the sentences that HuggingFace's tokenizer of the checkpoint cuts otherwise than ours. Then
+exports, builds the environment of the PyTorch peers, and compares our embeddings with those of
 sentence-transformers and of transformers alone; then loads the folder, and the folder as the
 library saves it again. Ends with status 1 if a cosine is below 0.9999, as that of a sentence with
 another token is.
@@ -21,8 +22,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "benchmarks"))
 
 import numpy as np
 import peers
+import tensorflow as tf
+from transformers import AutoTokenizer
 
 import dcse_tf
+from dcse_tf.model.checkpoints import resolve_checkpoint
+from dcse_tf.model.tokenizer import read_vocabulary
 
 LOWEST = 0.9999
 
@@ -35,6 +40,23 @@ def read_sentences(path: pathlib.Path, most: int) -> list[str]:
         lines = [turn["text"] for turns in sessions for turn in turns]
     folded = (" ".join(line.split()) for line in lines)
     return list(dict.fromkeys(line for line in folded if line))[:most]
+
+
+def compare_tokens(run_dir: str, sentences: list[str]) -> None:
+    """Prints how many sentences have other tokens by HuggingFace's tokenizer, and the first."""
+    folder = resolve_checkpoint(run_dir, "run_dir")
+    theirs, vocabulary = AutoTokenizer.from_pretrained(folder), read_vocabulary(folder)
+    ids = vocabulary.with_prefix("").make_tokenizer().tokenize(tf.constant(sentences), 10**6)
+    different = []
+    for sentence, row in zip(sentences, ids.to_list(), strict=True):
+        # By name: an id may be another one, see `read_tensors`.
+        ours = [vocabulary.tokens[i] for i in row]
+        expected = theirs.convert_ids_to_tokens(theirs(sentence)["input_ids"])
+        if ours != expected:
+            different.append((sentence, ours, expected))
+    print(f"other tokens by HuggingFace's tokenizer: {len(different)} of {len(sentences)}")
+    for sentence, ours, expected in different[:3]:
+        print(f"  {sentence!r}: {' '.join(ours)}; theirs: {' '.join(expected)}")
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
@@ -64,6 +86,7 @@ def main() -> None:
     parser.add_argument("--peer_env", type=pathlib.Path, default=peers.DEFAULT_ENVIRONMENT)
     args = parser.parse_args()
     sentences = read_sentences(args.sentences, args.most)
+    compare_tokens(args.run_dir, sentences)
     encoder = dcse_tf.SentenceEncoder.load(args.run_dir, pooling=args.pooling)
     expected = encoder.encode(sentences)
     with tempfile.TemporaryDirectory() as name:
@@ -83,8 +106,10 @@ def main() -> None:
         arrays = np.load(embedded)
         print(f"{len(sentences)} sentences of {args.sentences.name}")
         passed = [compare("sentence-transformers, our export", arrays["embeddings"], expected)]
-        # transformers alone knows nothing of what a fitted baseline does after the pooling.
-        if "Dense" not in (exported / "modules.json").read_text(encoding="utf-8"):
+        # transformers alone knows nothing of a prefix, nor of what a fitted baseline does after the
+        # pooling.
+        maps = "Dense" in (exported / "modules.json").read_text(encoding="utf-8")
+        if not maps and not encoder.settings.get("prefix"):
             passed.append(compare("transformers, our export", arrays["pooled"], expected))
         for folder, title in ((exported, "our export"), (saved, "saved again by the library")):
             again = dcse_tf.SentenceEncoder.load(folder).encode(sentences)
