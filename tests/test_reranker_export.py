@@ -134,8 +134,8 @@ def test_eight_bits_are_smaller_and_their_agreement_is_told(runs, tmp_path):
 def test_onnx_that_computes_something_else_is_refused(runs, tmp_path, monkeypatch):
     build = reranker_onnx.build_onnx_graph
 
-    def spoil(tensors, heads, epsilon):
-        return build({**tensors, "classifier.bias": tensors["classifier.bias"] + 1}, heads, epsilon)
+    def spoil(tensors, config):
+        return build({**tensors, "classifier.bias": tensors["classifier.bias"] + 1}, config)
 
     monkeypatch.setattr(reranker_onnx, "build_onnx_graph", spoil)
     with pytest.raises(OutputError, match=r"differ from the re-ranker's by 1\.0e"):

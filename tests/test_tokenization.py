@@ -196,7 +196,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_refused(tmp_path, tokens, setti
 
 
 def test_a_broken_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path}: expected vocab.txt, tokenizer.json or"):
+    with pytest.raises(InputError, match=f"{tmp_path}: no vocabulary in it; a checkpoint has"):
         read_vocabulary(tmp_path)
     VOCABULARY.write(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")

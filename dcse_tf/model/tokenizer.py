@@ -40,9 +40,10 @@ def _read_entries(folder: pathlib.Path) -> Vocabulary:
         return read_sentencepiece(path)
     if (folder / "vocab.json").is_file():
         return read_byte_pairs(folder)
+    problem = "no vocabulary in it" if folder.is_dir() else "no such file or folder"
     raise InputError(
-        f"{folder}: expected vocab.txt, tokenizer.json, sentencepiece.bpe.model or vocab.json: the "
-        "vocabulary of a checkpoint"
+        f"{folder}: {problem}; a checkpoint has it as vocab.txt, tokenizer.json, "
+        "sentencepiece.bpe.model or vocab.json"
     )
 
 
