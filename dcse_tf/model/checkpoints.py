@@ -108,10 +108,16 @@ def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
     Raises:
         InputError: there is a module that cannot be computed here.
     """
+    path = _find_with(transformer, _MODULES_FILE)
+    return _read_chain(path.parent, _list_modules(path)[1:], path) if path else None
+
+
+def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
+    """A file of the folder that a transformer is of, which is its own or the one above it."""
     for root in (transformer, transformer.parent):
-        path = root / _MODULES_FILE
+        path = root / name
         if path.is_file() and find_transformer(root) == transformer:
-            return _read_chain(root, _list_modules(path)[1:], path)
+            return path
     return None
 
 
@@ -168,16 +174,15 @@ def read_prefix(transformer: pathlib.Path) -> str:
     Raises:
         InputError: the file that names it is of another form.
     """
-    for root in (transformer, transformer.parent):
-        path = root / _PROMPTS_FILE
-        if path.is_file() and find_transformer(root) == transformer:
-            config = read_json_object(path)
-            name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
-            prefix = prompts.get(name, "") if isinstance(prompts, dict) else None
-            if not isinstance(prefix, str):
-                raise InputError(f"{path}: expected texts by name in prompts")
-            return prefix
-    return ""
+    path = _find_with(transformer, _PROMPTS_FILE)
+    if path is None:
+        return ""
+    config = read_json_object(path)
+    name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
+    prefix = prompts.get(name, "") if isinstance(prompts, dict) else None
+    if not isinstance(prefix, str):
+        raise InputError(f"{path}: expected texts by name in prompts")
+    return prefix
 
 
 def write_prefix(folder: pathlib.Path, prefix: str) -> None:

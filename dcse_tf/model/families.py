@@ -36,6 +36,12 @@ class Family:
     skipped: Callable[[Mapping[str, Any]], int] = lambda config: 0
 
 
+def _read_padding(config: Mapping[str, Any]) -> int:
+    """RoBERTa's own where the configuration names none."""
+    padding = config.get("pad_token_id")
+    return padding if type(padding) is int else 1
+
+
 # Positions are counted from pad_token_id + 1.
 _ROBERTA = Family(
     "roberta.",
@@ -44,7 +50,7 @@ _ROBERTA = Family(
         r"lm_head\.layer_norm\.": f"{_HEAD}.transform.LayerNorm.",
         r"lm_head\.bias": f"{_HEAD}.bias",
     },
-    skipped=lambda config: int(config.get("pad_token_id", 1)) + 1,
+    skipped=lambda config: _read_padding(config) + 1,
 )
 _DISTILBERT = Family(
     "distilbert.",
@@ -97,7 +103,8 @@ def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if type(positions) is int:
         result["max_position_embeddings"] = positions - family.skipped(config)
     # A second segment, as the first, for models that read a context and a response.
-    result["type_vocab_size"] = max(2, result.get("type_vocab_size", 1))
+    if result.get("type_vocab_size", 1) == 1:
+        result["type_vocab_size"] = 2
     return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
 
 
@@ -122,6 +129,5 @@ def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarra
     if family is not FAMILIES["bert"] and _POSITIONS in result:
         result[_POSITIONS] = result[_POSITIONS][family.skipped(config) :]
         segments = result.get(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
-        missing = max(0, 2 - len(segments))
-        result[_SEGMENTS] = np.concatenate([segments, np.repeat(segments[:1], missing, axis=0)])
+        result[_SEGMENTS] = np.repeat(segments, 2, axis=0) if len(segments) == 1 else segments
     return result

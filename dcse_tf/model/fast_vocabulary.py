@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tokenizers
-import tokenizers.processors
 
 from dcse_tf.errors import InputError
-from dcse_tf.model.vocabulary import END_OF_TURN, SpecialTokens, Vocabulary
+from dcse_tf.model.vocabulary import SpecialTokens, Vocabulary, save_tokenizer
 
 SPECIAL_TOKENS = SpecialTokens(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
 
@@ -54,17 +53,7 @@ def _write_files(
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **_name_tokens(), **further}
     text = json.dumps(settings, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-    special = SPECIAL_TOKENS
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{special.cls} $A {special.sep}",
-        pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
-        special_tokens=[(token, vocabulary.index(token)) for token in (special.cls, special.sep)],
-    )
-    tokenizer.add_special_tokens(list(special))
-    if vocabulary.has_end_of_turn:
-        # Not as a special one, for those are split where a text has them.
-        tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_tokenizer(folder / "tokenizer.json", vocabulary, tokenizer)
 
 
 def complete_tokens(

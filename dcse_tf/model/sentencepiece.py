@@ -20,7 +20,6 @@ import tokenizers.decoders
 import tokenizers.models
 import tokenizers.normalizers
 import tokenizers.pre_tokenizers
-import tokenizers.processors
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, Self
 
 import tensorflow as tf
+import tokenizers
+import tokenizers.processors
 
 from dcse_tf.files import hash_bytes
 from dcse_tf.model.checkpoints import write_prefix
@@ -90,10 +92,7 @@ class Vocabulary(abc.ABC):
 
     def count_prefix(self) -> int:
         """How many tokens stand between [CLS] and those of a text."""
-        if not self.prefix:
-            return 0
-        plain = self.with_prefix("").make_tokenizer()
-        return int(plain.split(tf.constant([self.prefix])).row_lengths()[0])
+        return self.make_tokenizer().count_prefix() if self.prefix else 0
 
     def fingerprint(self) -> str:
         """SHA-256 of what tokenises: equal fingerprints tokenise equally.
@@ -142,6 +141,29 @@ class Vocabulary(abc.ABC):
         """The operations that tokenise."""
 
 
+def save_tokenizer(
+    path: pathlib.Path, vocabulary: Vocabulary, tokenizer: tokenizers.Tokenizer
+) -> None:
+    """Writes a `tokenizer.json`: HuggingFace's tokenizer, with the ends of a text and of two.
+
+    Args:
+        path: the file.
+        vocabulary: of the tokenizer.
+        tokenizer: without special entries; they are added to it.
+    """
+    special = vocabulary.special
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{special.cls} $A {special.sep}",
+        pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
+        special_tokens=[(token, vocabulary.index(token)) for token in (special.cls, special.sep)],
+    )
+    tokenizer.add_special_tokens(list(special))
+    if vocabulary.has_end_of_turn:
+        # Not as a special one, for those are split where a text has them, see `write_tokenizer`.
+        tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
+    tokenizer.save(str(path))
+
+
 class Tokenizer(tf.Module, abc.ABC):
     """Strings to token ids, in the graph, the same operations in training and in serving."""
 
@@ -155,6 +177,12 @@ class Tokenizer(tf.Module, abc.ABC):
     @abc.abstractmethod
     def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Token ids of strings `[texts]`, int32 `[texts, (tokens)]`, without the ends."""
+
+    def count_prefix(self) -> int:
+        """How many tokens stand between [CLS] and those of a text."""
+        if not self._prefix:
+            return 0
+        return int(self.split(tf.constant([self._prefix])).row_lengths()[0])
 
     def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
         """Token ids between [CLS] and [SEP], those of the prefix first, cut to a length.

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -22,12 +22,17 @@ import tokenizers.decoders
 import tokenizers.models
 import tokenizers.normalizers
 import tokenizers.pre_tokenizers
-import tokenizers.processors
 import tokenizers.trainers
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.vocabulary import END_OF_TURN, SpecialTokens, Tokenizer, Vocabulary
+from dcse_tf.model.vocabulary import (
+    END_OF_TURN,
+    SpecialTokens,
+    Tokenizer,
+    Vocabulary,
+    save_tokenizer,
+)
 
 _LONGEST_WORD = 100
 PIECE = "##"  # begins an entry that goes on with a word
@@ -111,42 +116,23 @@ def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[
             raise InputError(f"{path}: {name} is {value!r}, expected {allowed[0]!r}")
 
 
-def _write_tokenizer_json(
-    path: pathlib.Path,
-    tokens: Sequence[str],
-    lowercase: bool,
-    special_tokens: Sequence[str],
-    found_tokens: Sequence[str] = (),
-) -> None:
-    """Writes a vocabulary as the tokenizer that `parse_wordpiece` expects.
-
-    Args:
-        path: the file.
-        tokens: entries of the vocabulary, in order.
-        lowercase: whether text is lower-cased and stripped of accents.
-        special_tokens: those of the entries that stand for no text; [CLS] and [SEP] among them.
-        found_tokens: entries that a text can name, as "a [EOT] b" does.
-    """
-    entries = {token: index for index, token in enumerate(tokens)}
+def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
+    """HuggingFace's tokenizer that `parse_wordpiece` expects, but for the special entries."""
+    entries = {token: index for index, token in enumerate(vocabulary.tokens)}
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(
-            entries, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD
+            entries, unk_token=SPECIAL_TOKENS.unk, max_input_chars_per_word=_LONGEST_WORD
         )
     )
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=None,
+        lowercase=vocabulary.lowercase,
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, entries[token]) for token in ("[CLS]", "[SEP]")],
-    )
     tokenizer.decoder = tokenizers.decoders.WordPiece()
-    tokenizer.add_special_tokens(list(special_tokens))
-    # Not as special ones, for those are split where a text has them, see `write_tokenizer`.
-    tokenizer.add_tokens([tokenizers.AddedToken(t, normalized=False) for t in found_tokens])
-    tokenizer.save(str(path))
+    return tokenizer
 
 
 # Everything of Unicode's category C ("other": control, format, private use) but the white space
@@ -239,14 +225,12 @@ def _write_tokenizer(folder: pathlib.Path, vocabulary: WordPiece, max_sequence_l
     path = folder / "tokenizer_config.json"
     settings = read_json_object(path)
     settings |= {"model_max_length": max_sequence_length, "split_special_tokens": True}
-    found = settings.pop("additional_special_tokens", [])
+    settings.pop("additional_special_tokens", None)
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     names = {key: value for key, value in settings.items() if key.endswith("_token")}
     text = json.dumps(names, indent=2) + "\n"
     (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
-    _write_tokenizer_json(
-        folder / "tokenizer.json", vocabulary.tokens, vocabulary.lowercase, SPECIAL_TOKENS, found
-    )
+    save_tokenizer(folder / "tokenizer.json", vocabulary, _make_fast(vocabulary))
 
 
 class WordPieceTokenizer(Tokenizer):
