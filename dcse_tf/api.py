@@ -92,7 +92,7 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
         return job.mine_neighbours(read)
 
 
-def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":
+def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | None":
     """Trains a sentence encoder on what `prepare_data` wrote, or resumes a training.
 
         outcome = dcse_tf.train(
@@ -107,7 +107,7 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome":
 
     Returns:
         The dev scores of the last step in `scores`, and in `kept` the step whose encoder the run
-        directory has, the best one.
+        directory has, the best one. None on a worker that is not the first of several.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, contradicts another, or differs

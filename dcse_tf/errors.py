@@ -6,6 +6,9 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+# Of a job that may be started again as it was: sysexits.h EX_TEMPFAIL. No other end has it.
+EXIT_STATUS = 75
+
 
 class InputError(ValueError):
     """Input that cannot be used; the message names the file, the line and what was expected."""

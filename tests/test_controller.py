@@ -28,7 +28,7 @@ from dcse_tf.training.hooks import Evaluate, Report
 from dcse_tf.training.summaries import SummaryWriter
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
-METRICS["without_negatives"] = 0.0
+METRICS |= {"without_negatives": 0.0, "diverged": 0.0, "stopped": 0.0}
 
 
 class CountingTrainer:
@@ -60,13 +60,13 @@ class CountingTrainer:
             self.weight.assign_add([[float(batch)]])
             self.optimizer.iterations.assign(step + 1)
             if tell:
-                tell({**METRICS, "steps": float(done), "diverged": 0.0})
+                tell({**METRICS, "steps": float(done)})
             diverged = step in self._bad
             if step + 1 == self._stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
                 while not self.signals.asked.numpy():
                     pass
-                return {**METRICS, "steps": float(done), "diverged": 0.0}
+                return {**METRICS, "steps": float(done), "stopped": 1.0}
             if diverged:
                 self.weight.assign([[math.nan]])
                 break
@@ -87,10 +87,9 @@ def _start(
     """A run that logs every 3 steps and saves every 5; what it ended with."""
     summaries = SummaryWriter(run_dir / "tensorboard")
     best = BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write)
-    evaluation = Evaluate(evaluate, best, eval_every, summaries)
-    state = tf.train.Checkpoint(
-        model=trainer.model, optimizer=trainer.optimizer, scored=evaluation.scored
-    )
+    scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
+    evaluation = Evaluate(evaluate, best, eval_every, summaries, scored)
+    state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
     divergence = Divergence(
         run_dir, lambda step: [f"s{step}", "other"], loss_limit=10.0, skip=skip, most=2
     )

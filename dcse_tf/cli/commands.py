@@ -3,12 +3,13 @@
 TensorFlow is imported by a job's own modules alone, so that --help and a wrong flag answer at once.
 """
 
+import contextlib
 import faulthandler
 import gc
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dcse_tf
@@ -16,10 +17,11 @@ from dcse_tf import progress
 from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.baselines.registry import BaselineOptions
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
+from dcse_tf.cli.launch import launch
 from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.errors import InputError
+from dcse_tf.errors import EXIT_STATUS, InputError
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
@@ -83,15 +85,22 @@ def train(options: TrainOptions) -> None:
     """Trains a sentence encoder on prepared dialogues."""
     from dcse_tf.training import job
     from dcse_tf.training.checkpoint_store import UNTRAINED
-    from dcse_tf.training.controller import EXIT_STATUS, Stopped, TrainingError
+    from dcse_tf.training.controller import Stopped, TrainingError
+    from dcse_tf.training.workers import WorkersError
 
     try:
         outcome = job.train(options)
     except TrainingError as error:
         sys.exit(f"error: {one_line(error)}")
+    except WorkersError as error:
+        print(f"error: {one_line(error)}; the same command resumes the run", file=sys.stderr)
+        sys.exit(EXIT_STATUS)
     except Stopped as stop:
         print(stop)
         sys.exit(EXIT_STATUS)
+    if outcome is None:
+        print(f"this worker is done; the first one has written {options.run_dir}")
+        return
     for name, value in outcome.scores.items():
         print(f"{name}: {value:.4g}")
     print(f"the trained encoder is {options.run_dir}/encoder")
@@ -297,6 +306,9 @@ def main() -> None:
         print(dcse_tf.__version__)
     elif job == "presets":
         print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
+    elif job == "launch":
+        with _tell_errors():
+            launch(arguments)
     elif job in COMMANDS:
         run(job, arguments)
     else:
@@ -313,14 +325,21 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     kind, function = COMMANDS[job]
     faulthandler.enable()
-    try:
-        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-            print(_describe(job))
-            return
+    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+        print(_describe(job))
+        return
+    with _tell_errors():
         options = parse_flags(kind, job, arguments)
         find_files(options)
         with progress.show_log(spell=as_flags):
             function(options)
+
+
+@contextlib.contextmanager
+def _tell_errors() -> Iterator[None]:
+    """Faults of the user's end the process with one line."""
+    try:
+        yield
     except (OptionError, InputError, OSError) as error:
         sys.exit(f"error: {one_line(error)}")
     except MemoryError as error:
@@ -332,6 +351,7 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
 
 def _list_jobs() -> str:
     lines = [f"  {job:18}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
+    lines.append(f"  {'launch':18}Trains with several processes of this machine.")
     lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
     return "\n".join(
         ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]

@@ -88,7 +88,7 @@ def _batch_sessions(
         return step, draw(session, fold_seed(stream.seed, epoch, index, SAMPLES))
 
     def collect(steps: tf.Tensor, samples: dict) -> tuple[dict, ...]:
-        return tuple(assemble(samples, fold_seed(stream.seed, steps[0], BATCHES)))
+        return stream.take_own(assemble(samples, fold_seed(stream.seed, steps[0], BATCHES)))
 
     sessions = corpus.manifest.splits[split]
     dataset = repeat_epochs(corpus.folder, sessions, "sessions", lambda records: records, stream)

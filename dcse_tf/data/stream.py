@@ -7,7 +7,7 @@ it is not read.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -164,6 +164,7 @@ class Stream:
         fixed_shapes: whether every batch is filled up to the largest there can be, so that a
             compiled step has one shape.
         window: elements that are shuffled together; 0 for `WINDOW`.
+        own: the numbers of the replicas whose batches are made; None for all.
     """
 
     batch_size: int
@@ -173,6 +174,11 @@ class Stream:
     layout: Layout = PADDED
     fixed_shapes: bool = False
     window: int = 0
+    own: range | None = None
+
+    def take_own(self, batches: Sequence[dict[str, tf.Tensor]]) -> tuple[dict[str, tf.Tensor], ...]:
+        """Of the batches of all replicas those that are made."""
+        return tuple(batches if self.own is None else [batches[number] for number in self.own])
 
 
 def repeat_epochs(
@@ -327,7 +333,7 @@ def make_contrastive_dataset(
             shapes=shapes,
             rival_contexts=form.rival_contexts,
         )
-        return tuple(batches)
+        return stream.take_own(batches)
 
     dataset = repeat_epochs(corpus.folder, split, "sessions", lambda records: records, stream)
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
@@ -430,7 +436,7 @@ def make_masked_lm_dataset(
             own = {name: part[replica] for name, part in parts.items()}
             table = lay_out(own.pop("token_ids"), stream.layout)
             batches.append({**table, **list_predictions(own, multiple)})
-        return tuple(batches)
+        return stream.take_own(batches)
 
     dataset = _utterances(corpus, split, stream)
     return in_turn(dataset.map(mask, tf.data.AUTOTUNE))
@@ -445,7 +451,8 @@ def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
     shapes = largest if stream.fixed_shapes else None
 
     def assemble(steps: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        return tuple(make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes))
+        batches = make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes)
+        return stream.take_own(batches)
 
     return in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
 
@@ -460,7 +467,7 @@ def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
 
 
 def in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """From tuples of batches to single batches, of which MirroredStrategy takes one a replica."""
+    """From tuples of batches to single batches, of which a strategy takes one a replica."""
 
     def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensors(parts[0])

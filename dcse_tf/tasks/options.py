@@ -164,6 +164,12 @@ class TrainOptions(RunOptions):
     clip_norm: float = option(
         3.0, "Largest global norm of the gradient; larger ones are scaled down.", minimum=1e-30
     )
+    reduce_dtype: str = option(
+        "float32",
+        "In what gradients are summed over devices. bfloat16 halves what several workers send each "
+        "other at every step.",
+        choices=("float32", "bfloat16"),
+    )
     dropout: float = option(
         0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
     )

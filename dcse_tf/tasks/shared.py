@@ -56,6 +56,7 @@ def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> S
         replicas,
         make_layout(options),
         fixed_shapes=options.jit_compile,
+        own=setup.own_replicas,
     )
 
 

@@ -64,6 +64,7 @@ class Setup(Generic[O_co]):
         backbone: the BERT.
         encoder: the functional encoder on it, for evaluation.
         parts: what the encoder has besides the BERT.
+        own_replicas: the numbers of the replicas that this process feeds; None for all.
     """
 
     options: O_co
@@ -75,6 +76,7 @@ class Setup(Generic[O_co]):
     backbone: "keras_hub.models.BertBackbone"
     encoder: "keras.Model"
     parts: EncoderParts
+    own_replicas: range | None = None
 
     @property
     def corpus(self) -> Corpus:

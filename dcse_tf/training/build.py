@@ -23,6 +23,7 @@ from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
 from dcse_tf.tasks.shared import start_from_vectors
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
+from dcse_tf.training.workers import read_worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +72,18 @@ class Training:
         return [variable for variable in self.model.variables if id(variable) not in there]
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
-        """The batches from a step on, counted from 0; one for every device, in turn."""
+        """The batches from a step on, counted from 0; one for every device of this process, in
+        turn.
+        """
         replicas = self.trainer.strategy.num_replicas_in_sync
         return self.spec.make_dataset(self.setup, first_step, replicas)
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
         """The batches from a step on as `trainer.train` takes them, without end."""
+        # Without an end in sight nobody has to ask at every step whether the others have one.
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         distribute = self.trainer.strategy.distribute_datasets_from_function
-        return iter(distribute(lambda _: self.dataset(first_step)))
+        return iter(distribute(lambda _: self.dataset(first_step).apply(endless)))
 
 
 def read_inputs(options: TrainOptions) -> Inputs:
@@ -139,6 +144,7 @@ def build_training(
     with strategy.scope():
         setup = _make_setup(options, inputs, backbone)
         _check_devices(setup, strategy.num_replicas_in_sync)
+        setup = dataclasses.replace(setup, own_replicas=_list_own_replicas(strategy))
         model = spec.build_model(setup)
         schedule = WarmupDecay(
             options.learning_rate, options.warmup_steps, options.decay, options.steps
@@ -154,6 +160,7 @@ def build_training(
         options.jit_compile,
         stop_asked,
         options.seed,
+        options.reduce_dtype,
     )
     return Training(spec, setup, model, trainer)
 
@@ -238,6 +245,15 @@ def _check_lengths(
             f"{inputs.folder}: {backbone.vocabulary_size} token embeddings for "
             f"{len(inputs.vocabulary.tokens)} entries of vocab.txt"
         )
+
+
+def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
+    """The numbers of this worker's replicas; those of the workers follow each other."""
+    worker = read_worker()
+    if worker.count == 1:
+        return None
+    count = strategy.num_replicas_in_sync // worker.count
+    return range(worker.index * count, (worker.index + 1) * count)
 
 
 def _check_devices(setup: Setup, replicas: int) -> None:

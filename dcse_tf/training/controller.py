@@ -24,8 +24,6 @@ from dcse_tf.training.checkpoint_store import CheckpointStore, step_of
 from dcse_tf.training.trainer import Trainer
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# sysexits.h EX_TEMPFAIL: nothing is wrong, try again. No other end of a job has it.
-EXIT_STATUS = 75
 
 
 class Stopped(Exception):
@@ -104,6 +102,7 @@ class Divergence:
         loss_limit: a step's loss above it counts as diverged, as does one that is no number.
         skip: whether to go back to the last checkpoint and leave the batch out; else stop.
         most: batches left out at most in the whole run.
+        write: whether this process is the one that writes the lists.
 
     Raises:
         InputError: the file is not such a list.
@@ -117,10 +116,12 @@ class Divergence:
         loss_limit: float = math.inf,
         skip: bool = False,
         most: int = 0,
+        write: bool = True,
     ):
         self.loss_limit = loss_limit
         self.skip = skip
         self._most = most
+        self._writes = write
         self._path = run_dir / SKIPPED_FILE
         self._last = run_dir / DIVERGED_FILE
         self._list_sessions = list_sessions
@@ -149,7 +150,7 @@ class Divergence:
         """
         sessions = list(self._list_sessions(step))
         batch = {"step": step, "sessions": sessions}
-        _write(self._last, batch)
+        self._write(self._last, batch)
         more = f", ... (all are in {self._last})" if len(sessions) > _SHOWN else ""
         where = (
             f"the loss diverged at the step after {step}, on {len(sessions)} samples of the "
@@ -159,14 +160,15 @@ class Divergence:
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
             raise TrainingError(f"{where}; {kept}; try a lower `learning_rate`")
         self._batches = [*self._batches, batch]
-        _write(self._path, {"batches": self._batches})
+        self._write(self._path, {"batches": self._batches})
         return f"{where}; the batch is left out from now on"
 
-
-def _write(path: pathlib.Path, content: dict[str, Any]) -> None:
-    with atomic_file(path) as partial:
-        text = json.dumps(content, ensure_ascii=False, indent=1)
-        partial.write_text(text + "\n", encoding="utf-8")
+    def _write(self, path: pathlib.Path, content: dict[str, Any]) -> None:
+        if not self._writes:
+            return
+        with atomic_file(path) as partial:
+            text = json.dumps(content, ensure_ascii=False, indent=1)
+            partial.write_text(text + "\n", encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +225,17 @@ class Hook:
         return last or step % self.every == 0
 
 
+class Boundaries(Hook):
+    """Interrupts the steps and does nothing.
+
+    Args:
+        every: steps between two boundaries.
+    """
+
+    def __init__(self, every: int):
+        self.every = every
+
+
 class Checkpoints(Hook):
     """Saves where the run is, and goes back to it.
 
@@ -263,6 +276,16 @@ class Checkpoints(Hook):
             logging.info("saved %s", self.last)
 
 
+class ReadCheckpoints(Checkpoints):
+    """The checkpoints of a run that another worker saves."""
+
+    def clear_left_overs(self) -> None:
+        """Leaves them to that worker."""
+
+    def save(self, step: int) -> None:
+        """Takes a step as saved: without that worker there is no next one."""
+
+
 class Controller:
     """Drives a trainer through a run that may be cut off at any time.
 
@@ -278,6 +301,8 @@ class Controller:
         steps: the last step.
         divergence: what to do about a loss that diverges.
         signals: what a stop is asked by, also of the trainer.
+        several: whether other workers take the same steps. All then call the trainer alike, so
+            nothing is shown within a stretch, and wait for each other at the end.
     """
 
     def __init__(
@@ -290,6 +315,7 @@ class Controller:
         steps: int,
         divergence: Divergence,
         signals: StopSignals,
+        several: bool = False,
     ):
         self._trainer = trainer
         self._start_at = start_at
@@ -298,6 +324,7 @@ class Controller:
         self._steps = steps
         self._divergence = divergence
         self._signals = signals
+        self._several = several
 
     @property
     def step(self) -> int:
@@ -313,13 +340,14 @@ class Controller:
         with self._signals:
             self._checkpoints.clear_left_overs()
             resumed = self._checkpoints.restore()
+            self._meet(
+                "the workers resume from different steps: expected a `run_dir` that all of them see"
+            )
             for hook in self._hooks:
                 hook.begin(self.step, resumed)
             iterator = self._start_at(self.step)
 
             while True:
-                if self._signals.signal:
-                    self._stop(self._signals.signal)
                 step = self.step
                 last = step >= self._steps
                 for hook in self._hooks:
@@ -330,12 +358,19 @@ class Controller:
 
             for hook in self._hooks:
                 hook.end(self.step)
+            self._meet("the workers ended at different steps")
 
-    def _stop(self, by: signal.Signals) -> None:
+    def _meet(self, otherwise: str) -> None:
+        """Waits for the other workers, who must be at the same step."""
+        if self._several and not self._trainer.all_have(self.step):
+            raise TrainingError(otherwise)
+
+    def _stop(self) -> None:
         self._checkpoints.save(self.step)
+        by = self._signals.signal.name if self._signals.signal else "another worker"
         raise Stopped(
-            f"stopped by {by.name} at step {self.step} of {self._steps}, which is saved; "
-            "the same command resumes it"
+            f"stopped by {by} at step {self.step} of {self._steps}, which is saved; the same "
+            "command resumes it"
         )
 
     def _train_stretch(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -353,7 +388,8 @@ class Controller:
 
         def measure(metrics: Scores) -> Stretch:
             seconds, taken = time.monotonic() - begun, round(metrics["steps"])
-            rest = {k: v for k, v in metrics.items() if k not in ("steps", "diverged")}
+            ends = ("steps", "diverged", "stopped")
+            rest = {name: value for name, value in metrics.items() if name not in ends}
             return Stretch(step + taken, taken, seconds, rest)
 
         def tell(metrics: Scores) -> None:
@@ -361,7 +397,10 @@ class Controller:
                 hook.within_stretch(measure(metrics))
 
         metrics = self._trainer.train(
-            iterator, target - step, self._divergence.loss_limit, tell if can_move() else None
+            iterator,
+            target - step,
+            self._divergence.loss_limit,
+            tell if can_move() and not self._several else None,
         )
         stretch = measure(metrics)
         if metrics["diverged"]:
@@ -369,6 +408,8 @@ class Controller:
         if stretch.taken:
             for hook in self._hooks:
                 hook.after_stretch(stretch)
+        if metrics["stopped"]:
+            self._stop()
         return iterator
 
     def _go_back(self, bad: int) -> Iterator[Any]:

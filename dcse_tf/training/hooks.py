@@ -100,10 +100,10 @@ class Evaluate(Hook):
         best: keeps the best encoder.
         every: steps between two evaluations.
         summaries: where the scores go.
+        scored: int64 variable of the step that was evaluated last, to be saved with the model.
         watchers: who is told of them.
 
     Attributes:
-        scored: the step that was evaluated last, to be saved with the model.
         outcome: what the run ended with, after its end.
     """
 
@@ -113,10 +113,11 @@ class Evaluate(Hook):
         best: BestEncoder,
         every: int,
         summaries: SummaryWriter,
+        scored: tf.Variable,
         watchers: Sequence[Watcher] = (),
     ):
         self.every = every
-        self.scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
+        self._scored = scored
         self.outcome: Outcome | None = None
         self._evaluate = evaluate
         self._best = best
@@ -130,7 +131,7 @@ class Evaluate(Hook):
             self._best.restore()
 
     def at_boundary(self, step: int, last: bool) -> None:
-        scored = self.scored.numpy() >= step and self._best.kept
+        scored = self._scored.numpy() >= step and self._best.kept
         if self.is_due(step, last) and not scored:
             self._scores = self._score(step)
 
@@ -152,7 +153,7 @@ class Evaluate(Hook):
         except KeyError as error:
             known = ", ".join(sorted(scores))
             raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
-        self.scored.assign(step)
+        self._scored.assign(step)
         for watcher in self._watchers:
             watcher.after_evaluation(step, scores, kept)
         return scores
@@ -166,11 +167,11 @@ class Profile(Hook):
     """Traces steps of a run for TensorBoard's Profile page.
 
     Args:
-        folder: of the summaries, under which the trace goes.
+        folder: of the summaries, under which the trace goes; None for the boundaries alone.
         num_steps: how many steps to trace, after the first ten of this start; 0 for none.
     """
 
-    def __init__(self, folder: pathlib.Path, num_steps: int):
+    def __init__(self, folder: pathlib.Path | None, num_steps: int):
         self._folder = folder
         self._num_steps = num_steps
         self._running = False
@@ -185,6 +186,8 @@ class Profile(Hook):
         return next((edge for edge in (self._begin, self._end) if edge > step), None)
 
     def at_boundary(self, step: int, last: bool) -> None:
+        if self._folder is None:
+            return
         if step == self._begin < self._end and not last:
             tf.profiler.experimental.start(str(self._folder))
             self._running = True

@@ -1,5 +1,6 @@
 """The training job."""
 
+import contextlib
 import functools
 import pathlib
 
@@ -16,16 +17,25 @@ from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
 from dcse_tf.training.changes import ShowChanges
 from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore
-from dcse_tf.training.controller import Checkpoints, Controller, Divergence, StopSignals
+from dcse_tf.training.controller import (
+    Boundaries,
+    Checkpoints,
+    Controller,
+    Divergence,
+    Hook,
+    ReadCheckpoints,
+    StopSignals,
+)
 from dcse_tf.training.dev_evaluation import DevEvaluation, describe_trouble
 from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
 from dcse_tf.training.run_directory import begin_run, describe_inputs
 from dcse_tf.training.summaries import SummaryWriter
 from dcse_tf.training.tensorboard import TensorBoardShowcase
 from dcse_tf.training.trainer import make_strategy
+from dcse_tf.training.workers import Worker, name_lost_workers, read_worker
 
 
-def train(options: TrainOptions) -> Outcome:
+def train(options: TrainOptions) -> Outcome | None:
     """Trains, from the last checkpoint of the run directory if there is one.
 
         train(TASKS["simcse"].options(data_dir="data", encoder="package:bert", run_dir="run"))
@@ -34,7 +44,8 @@ def train(options: TrainOptions) -> Outcome:
         options: of a task.
 
     Returns:
-        The dev scores of the last step, and where the encoder comes from that the run leaves.
+        The dev scores of the last step, and where the encoder comes from that the run leaves; None
+        on a worker that is not the chief, who evaluates and writes (see `workers`).
 
     Raises:
         InputError: data or checkpoint cannot be used.
@@ -43,27 +54,29 @@ def train(options: TrainOptions) -> Outcome:
         LockedError: another job is at work in the run directory.
         Stopped: a signal stopped it.
     """
-    with lock_folder(pathlib.Path(options.run_dir), "wait for it, or give another `run_dir`"):
-        return _train(options)
+    worker = read_worker()
+    with contextlib.ExitStack() as stack:
+        if worker.is_chief:
+            remedy = "wait for it, or give another `run_dir`"
+            stack.enter_context(lock_folder(pathlib.Path(options.run_dir), remedy))
+        stack.enter_context(name_lost_workers(worker))
+        return _train(options, worker)
 
 
-def _train(options: TrainOptions) -> Outcome:
+def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
     inputs = read_inputs(options)
     resolved = options.resolve(inputs.manifest, inputs.positions)
     strategy = make_strategy(options.logical_cpus, options.deterministic)
     content = describe_inputs(inputs.manifest, _list_files(options, inputs))
-    resolved = begin_run(resolved, options, content, strategy.num_replicas_in_sync)
+    resolved = begin_run(resolved, options, content, strategy.num_replicas_in_sync, worker.is_chief)
 
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)
-    _log_model(training.model, strategy.num_replicas_in_sync)
-    summaries = SummaryWriter(pathlib.Path(options.run_dir) / "tensorboard")
-    dev = DevEvaluation(training.setup, training.model)
-    showcase = TensorBoardShowcase(training.setup, dev, summaries)
-    evaluation = Evaluate(
-        dev.evaluate, _make_best(training), options.eval_every, summaries, [showcase]
-    )
-    controller = _make_controller(training, evaluation, showcase, summaries, signals)
+    if worker.is_chief:
+        _log_model(training.model, strategy.num_replicas_in_sync)
+    scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
+    hooks = _make_hooks(training, scored) if worker.is_chief else _follow_hooks(training)
+    controller = _make_controller(training, hooks, scored, signals, worker)
     try:
         controller.run()
     except (
@@ -74,8 +87,40 @@ def _train(options: TrainOptions) -> Outcome:
         if pairs := _find_pairs(options):
             check_records(pairs, read_manifest(pairs))
         raise  # the data are whole
-    assert evaluation.outcome
-    return evaluation.outcome
+    return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
+
+
+def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
+    """What is done between the steps besides checkpoints."""
+    options, setup = training.options, training.setup
+    summaries = SummaryWriter(pathlib.Path(options.run_dir) / "tensorboard")
+    dev = DevEvaluation(setup, training.model)
+    showcase = TensorBoardShowcase(setup, dev, summaries)
+    return [
+        Evaluate(
+            dev.evaluate, _make_best(training), options.eval_every, summaries, scored, [showcase]
+        ),
+        showcase,
+        Report(
+            summaries,
+            options.log_every,
+            options.steps,
+            lambda: float(training.trainer.optimizer.learning_rate),
+            describe_trouble,
+        ),
+        Profile(summaries.folder, options.profile_steps),
+        ShowChanges(setup),
+    ]
+
+
+def _follow_hooks(training: Training) -> list[Hook]:
+    """The chief's boundaries for another worker: all interrupt their steps at the same ones."""
+    options = training.options
+    return [
+        Boundaries(options.eval_every),
+        Boundaries(options.log_every),
+        Profile(None, options.profile_steps),
+    ]
 
 
 def _make_best(training: Training) -> BestEncoder:
@@ -90,10 +135,10 @@ def _make_best(training: Training) -> BestEncoder:
 
 def _make_controller(
     training: Training,
-    evaluation: Evaluate,
-    showcase: TensorBoardShowcase,
-    summaries: SummaryWriter,
+    hooks: list[Hook],
+    scored: tf.Variable,
     signals: StopSignals,
+    worker: Worker,
 ) -> Controller:
     options, trainer = training.options, training.trainer
     run_dir = pathlib.Path(options.run_dir)
@@ -108,30 +153,22 @@ def _make_controller(
         loss_limit=options.loss_limit,
         skip=options.on_divergence == "skip",
         most=options.max_skipped,
+        write=worker.is_chief,
     )
     state = tf.train.Checkpoint(
-        model=training.list_state(), optimizer=trainer.optimizer, scored=evaluation.scored
+        model=training.list_state(), optimizer=trainer.optimizer, scored=scored
     )
     store = CheckpointStore(run_dir, state, options.keep_checkpoints)
-    report = Report(
-        summaries,
-        options.log_every,
-        options.steps,
-        lambda: float(trainer.optimizer.learning_rate),
-        describe_trouble,
-    )
+    kind = Checkpoints if worker.is_chief else ReadCheckpoints
     return Controller(
         trainer,
         training.batches,
-        Checkpoints(store, options.save_every, keep_start=divergence.skip),
-        [
-            *(evaluation, showcase, report),
-            Profile(summaries.folder, options.profile_steps),
-            ShowChanges(training.setup),
-        ],
+        kind(store, options.save_every, keep_start=divergence.skip),
+        hooks,
         steps=options.steps,
         divergence=divergence,
         signals=signals,
+        several=worker.count > 1,
     )
 
 

@@ -33,7 +33,11 @@ _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipp
 
 
 def begin_run(
-    options: TrainOptions, given: TrainOptions, inputs: dict[str, str], devices: int
+    options: TrainOptions,
+    given: TrainOptions,
+    inputs: dict[str, str],
+    devices: int,
+    write: bool = True,
 ) -> TrainOptions:
     """Writes what a run is begun with; if it is resumed, compares that first.
 
@@ -44,6 +48,7 @@ def begin_run(
         given: as the user gave them.
         inputs: what `describe_inputs` returns.
         devices: how many devices it trains on.
+        write: whether this process is the one that writes, if there are several.
 
     Returns:
         The options; those that were worked out are as they were when the run was begun.
@@ -60,6 +65,8 @@ def begin_run(
             options = options.replace(warmup_steps=before.warmup_steps)
         _compare_settings(path, before, options)
         _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
+    if not write:
+        return options
     run_dir.mkdir(parents=True, exist_ok=True)
     options.write_json(path)
     MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)

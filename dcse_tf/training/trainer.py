@@ -10,10 +10,13 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.tasks.spec import ComputeLoss, Tensors
+from dcse_tf.training import workers
 
 
-def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.MirroredStrategy:
+def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
     """Every visible GPU, or else so many logical CPU devices; one replica each.
+
+    Where TF_CONFIG names several workers, those of all of them: see `workers`.
 
     Args:
         logical_cpus: devices the CPU is divided into where there is no GPU.
@@ -24,12 +27,14 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Mirro
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if gpus:
-        return tf.distribute.MirroredStrategy()
-    if logical_cpus > 1:
+    if logical_cpus > 1 and not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
         tf.config.set_logical_device_configuration(cpu, logical)
+    if workers.read_worker().count > 1:
+        return workers.join_workers(logical_cpus)
+    if gpus:
+        return tf.distribute.MirroredStrategy()
     # Between devices of one memory a plain sum is as good as collectives, whose keys are shared by
     # all strategies of a process.
     return tf.distribute.MirroredStrategy(
@@ -82,12 +87,19 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> keras.optimizers.AdamW:
+class SummedAdamW(keras.optimizers.AdamW):
+    """AdamW for gradients that are those of all devices already: they are not summed again."""
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return list(grads_and_vars)
+
+
+def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> SummedAdamW:
     """AdamW with BERT's constants; biases and layer norms are not decayed.
 
     The gradient is clipped by the trainer, after it is summed over the devices.
     """
-    optimizer = keras.optimizers.AdamW(
+    optimizer = SummedAdamW(
         schedule, beta_1=0.9, beta_2=0.999, epsilon=1e-6, weight_decay=weight_decay
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
@@ -132,19 +144,22 @@ class Trainer:
     """Runs optimizer steps; knows nothing of tasks, checkpoints or summaries.
 
     Gradients are those of the loss averaged over the global batch: each replica differentiates
-    the sum over its rows, sums and weights are added up over the replicas, and their quotient is
-    clipped and applied. So the result does not depend on how rows fall to replicas.
+    the sum over its rows; gradients and all that is measured are added up over the replicas in one
+    message, and divided by the weight, clipped and applied by each. So the result does not depend
+    on how rows fall to replicas.
 
     Args:
-        strategy: a MirroredStrategy, under whose scope model and optimizer were made.
+        strategy: of `make_strategy`, under whose scope model and optimizer were made.
         model: the training model.
         optimizer: the optimizer.
         compute_loss: the task's sums.
         metric_names: the names of these sums.
         clip_norm: largest global norm of the gradient.
         jit_compile: whether loss and gradients are compiled with XLA.
-        stop_asked: bool variable, read before every step; no stop without one.
+        stop_asked: bool variable; where it is set on any worker, all stop after the same step. No
+            stop without one.
         seed: of the dropout masks.
+        reduce_dtype: in which gradients are summed over the devices.
     """
 
     def __init__(
@@ -158,6 +173,7 @@ class Trainer:
         jit_compile: bool = False,
         stop_asked: tf.Variable | None = None,
         seed: int = 0,
+        reduce_dtype: str = "float32",
     ):
         self.strategy = strategy
         self.model = model
@@ -166,6 +182,7 @@ class Trainer:
         self._names = ("loss", "weight", *COUNTS, *metric_names)
         self._clip_norm = clip_norm
         self._seed = seed
+        self._reduce_dtype = reduce_dtype
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
         self._pace = 1  # steps between two calls of `tell`
         self._differentiate = self._sum_gradients
@@ -193,10 +210,11 @@ class Trainer:
         Returns:
             The task's metrics averaged over the rows of these steps, `gradient_norm` (before
             clipping) averaged over the steps, and the counts; `steps` taken; `diverged`, 1 if the
-            last of them did, else 0.
+            last of them did, else 0; `stopped`, 1 if a stop was asked for, else 0.
         """
         limit = tf.constant(loss_limit, tf.float32)
-        sums = {name: tf.zeros([]) for name in (*self._names, "gradient_norm", "steps")}
+        names = (*self._names, "gradient_norm", "steps", "stopped")
+        sums = {name: tf.zeros([]) for name in names}
         taken, ended = 0, False
         while not ended:
             count = min(num_steps - taken, self._pace) if tell else num_steps
@@ -210,13 +228,27 @@ class Trainer:
                 tell(self._average(sums, diverged))
         return self._average(sums, diverged)
 
+    def all_have(self, value: int) -> bool:
+        """Whether the processes that train have the same number; waits for all of them."""
+        replicas = self.strategy.num_replicas_in_sync
+        return int(self._sum(tf.constant(float(value)))) == value * replicas
+
+    @tf.function
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        values = self.strategy.run(tf.identity, args=(value,))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
+
     def _average(self, sums: Tensors, diverged: tf.Tensor) -> dict[str, float]:
         values = {name: float(value) for name, value in sums.items()}
         weight, steps = values.pop("weight"), values.pop("steps")
         counts = {name: values.pop(name) for name in COUNTS}
         gradient_norm = values.pop("gradient_norm") / max(steps, 1.0)
+        ends = {
+            "steps": steps,
+            "diverged": float(diverged),
+            "stopped": float(values.pop("stopped") > 0.0),
+        }
         means = {name: value / max(weight, 1e-9) for name, value in values.items()}
-        ends = {"steps": steps, "diverged": float(diverged)}
         return {**means, "gradient_norm": gradient_norm, **counts, **ends}
 
     @tf.function(reduce_retracing=True)
@@ -225,31 +257,40 @@ class Trainer:
     ) -> tuple[Tensors, tf.Tensor]:
         diverged = tf.constant(False)
         for _ in tf.range(num_steps):
-            if diverged or self._stop_asked.read_value():
+            if diverged or totals["stopped"] > 0.0:
                 break
-            per_replica = self.strategy.run(self._step, args=(next(iterator),))
-            reduced = {**self._reduce(per_replica), "steps": tf.ones([])}
-            totals = {name: totals[name] + reduced[name] for name in totals}
-            loss = reduced["loss"] / tf.maximum(reduced["weight"], 1e-9)
-            finite = tf.math.is_finite(loss) & tf.math.is_finite(reduced["gradient_norm"])
+            results = self.strategy.run(self._step, args=(next(iterator),))
+            # Every replica has the same.
+            local = self.strategy.experimental_local_results
+            step = {name: local(value)[0] for name, value in results.items()}
+            totals = {name: totals[name] + step[name] for name in totals}
+            loss = step["loss"] / tf.maximum(step["weight"], 1e-9)
+            finite = tf.math.is_finite(loss) & tf.math.is_finite(step["gradient_norm"])
             diverged = ~finite | (loss > loss_limit)
         return totals, diverged
 
-    def _reduce(self, per_replica: dict[str, Any]) -> Tensors:
-        add = tf.distribute.ReduceOp.SUM
-        sums = {k: self.strategy.reduce(add, v, axis=None) for k, v in per_replica.items()}
-        # Every replica holds the norm of the summed gradient.
-        sums["gradient_norm"] /= self.strategy.num_replicas_in_sync
-        return sums
-
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Gradients of the global batch's mean loss, in a replica context; and this one's sums."""
+        """Gradients of the global batch's mean loss, and its sums, in a replica context."""
         gradients, sums = self._differentiate(batch)
+        sums = {**{name: sums[name] for name in self._names}, "stopped": self._read_stop()}
+        *gradients, totals = self._sum_over_replicas([*gradients, tf.stack(list(sums.values()))])
+        sums = dict(zip(sums, tf.unstack(totals), strict=True))
+        weight = tf.maximum(sums["weight"], 1e-9)
+        return [gradient / weight for gradient in gradients], sums
+
+    def _sum_over_replicas(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums of gradients, and of a vector of sums that comes last, in one message."""
         replica = tf.distribute.get_replica_context()
-        *gradients, weight = replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, [*gradients, sums["weight"]]
-        )
-        return [gradient / tf.maximum(weight, 1e-9) for gradient in gradients], sums
+        if self._reduce_dtype == "float32":
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
+        # A message has one type, and the sums are to stay exact.
+        sent = [tf.cast(value, self._reduce_dtype) for value in values[:-1]]
+        gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+        (totals,) = replica.all_reduce(tf.distribute.ReduceOp.SUM, values[-1:])
+        return [*(tf.cast(gradient, tf.float32) for gradient in gradients), totals]
+
+    def _read_stop(self) -> tf.Tensor:
+        return tf.cast(self._stop_asked.read_value(), tf.float32)
 
     def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Gradients of the loss summed over this replica's rows, and the sums."""
@@ -267,9 +308,5 @@ class Trainer:
         seed_dropout(self.model, self._seed, self.optimizer.iterations)
         gradients, sums = self.compute_gradients(batch)
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
-        # The optimizer adds up what the replicas hand it; they all hand it the same.
-        replicas = self.strategy.num_replicas_in_sync
-        self.optimizer.apply(
-            [gradient / replicas for gradient in gradients], self.model.trainable_variables
-        )
-        return {**{name: sums[name] for name in self._names}, "gradient_norm": norm}
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return {**sums, "gradient_norm": norm, "steps": tf.ones([])}

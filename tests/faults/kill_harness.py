@@ -3,12 +3,14 @@
     python tests/faults/kill_harness.py --kills=50 --work_dir=FOLDER     # the long mode
 
 Every start is killed a random time after its first checkpoint, so that many kills fall into the
-writing of one (a checkpoint a step), and the same command is given again.
+writing of one (a checkpoint a step), and the same command is given again. Of several workers
+(--workers) one is killed, which one is drawn.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import random
 import re
@@ -24,8 +26,13 @@ import tensorflow as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from conftest import make_dialogues
 
+from dcse_tf.errors import EXIT_STATUS
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 _LONGEST_WAIT = 1.5  # seconds after the first checkpoint of a start
+_DCSE = "from dcse_tf.cli.commands import main; main()"
+# How a job ends that is killed, or whose worker is, or that has lost one.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, EXIT_STATUS)
 
 
 @dataclasses.dataclass
@@ -51,7 +58,7 @@ def prepare(folder: pathlib.Path) -> pathlib.Path:
     (folder / "dialogues.jsonl").write_text("\n".join(lines) + "\n")
     flags = ["--format=jsonl", "--vocab_size=300", "--max_sequence_length=16"]
     places = [f"--input={folder}/dialogues.jsonl", f"--output_dir={folder}/data"]
-    _check(_start("prepare_data", *flags, *places))
+    check(start("prepare_data", *flags, *places))
     return folder / "data"
 
 
@@ -77,9 +84,13 @@ def train_flags(
 
 
 def run_alone(
-    data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int, task: str = "dialogue_cse"
+    data_dir: pathlib.Path,
+    run_dir: pathlib.Path,
+    steps: int,
+    task: str = "dialogue_cse",
+    workers: int = 1,
 ) -> None:
-    _check(_start("train", *train_flags(data_dir, run_dir, steps, task)))
+    check(start("train", *train_flags(data_dir, run_dir, steps, task), workers=workers))
 
 
 def run_killed(
@@ -89,21 +100,23 @@ def run_killed(
     kills: int,
     seed: int,
     task: str = "dialogue_cse",
+    workers: int = 1,
 ) -> Report:
     """Kills a run `kills` times, its steps being as many as that takes, and compares it."""
     steps = _last_step(alone)
     report, rng, saved = Report(), random.Random(seed), 0
     flags = train_flags(data_dir, run_dir, steps, task)
     while True:
-        process = _start("train", *flags)
+        process = start("train", *flags, workers=workers)
         delay = rng.uniform(0.0, _LONGEST_WAIT) if report.kills < kills else None
-        begun, saved_now = _watch(process, delay)
+        victim = rng.randrange(workers)
+        begun, saved_now = watch(process, delay, victim if workers > 1 else None)
         if begun is not None:
             report.most_lost = max(report.most_lost, saved - begun)
         saved = max(saved, saved_now)
         if process.returncode == 0:
             break
-        if process.returncode != -signal.SIGKILL:
+        if process.returncode not in _KILLED:
             raise RuntimeError(f"ended with {process.returncode}, log above")
         report.kills += 1
         report.in_writing += any((run_dir / "checkpoints").glob("*.dcse_tf-partial"))
@@ -111,14 +124,18 @@ def run_killed(
     return report
 
 
-def _start(job: str, *flags: str) -> subprocess.Popen:
+def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
     command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
+    if workers > 1:
+        command = [sys.executable, "-c", _DCSE, "launch", f"--workers={workers}", job, *flags]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def _watch(process: subprocess.Popen, delay: float | None) -> tuple[int | None, int]:
-    """Reads what a start says, kills it so long after its first checkpoint.
+def watch(
+    process: subprocess.Popen, delay: float | None, victim: int | None = None
+) -> tuple[int | None, int]:
+    """Reads what a start says; kills it, or a worker of it, so long after its first checkpoint.
 
     Returns:
         The step that it went on from, None where it began anew; the last that it saved.
@@ -132,17 +149,25 @@ def _watch(process: subprocess.Popen, delay: float | None) -> tuple[int | None, 
         if found := re.search(r"saved .*/step-(\d+)", line):
             saved = int(found[1])
             if delay is not None and timer is None:
-                timer = threading.Timer(delay, process.kill)
+                timer = threading.Timer(delay, _kill, [process, victim])
                 timer.start()
     process.wait()
     if timer:
         timer.cancel()
-    if process.returncode not in (0, -signal.SIGKILL):
+    if process.returncode not in (0, *_KILLED):
         print("".join(lines[-30:]))
     return begun, saved
 
 
-def _check(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen, victim: int | None) -> None:
+    if victim is None:
+        process.kill()
+        return
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    os.kill(int(children.split()[victim]), signal.SIGKILL)
+
+
+def check(process: subprocess.Popen) -> None:
     output, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(output)
@@ -175,18 +200,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--task", default="dialogue_cse", help="of the training")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the training")
     parser.add_argument("--work_dir", type=pathlib.Path, required=True)
     options = parser.parse_args()
     options.work_dir.mkdir(parents=True, exist_ok=False)
     data_dir = prepare(options.work_dir)
     alone = options.work_dir / "alone"
-    run_alone(data_dir, alone, options.steps, options.task)
+    run_alone(data_dir, alone, options.steps, options.task, options.workers)
     for number in range(options.runs):
         started = time.monotonic()
         kills = options.kills // options.runs
         seed = options.seed + number
         run_dir = options.work_dir / f"run{number}"
-        report = run_killed(data_dir, alone, run_dir, kills, seed, options.task)
+        report = run_killed(data_dir, alone, run_dir, kills, seed, options.task, options.workers)
         print(f"run {number}: {report} in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -1,0 +1,168 @@
+"""`dcse launch --workers=2 train --flag=value ...`: the workers of a training on one machine."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from dcse_tf.cli.flags import find_files, parse_flags
+from dcse_tf.data.processes import available_processors
+from dcse_tf.errors import EXIT_STATUS
+from dcse_tf.options import OptionError
+from dcse_tf.tasks.options import TrainOptions
+
+USAGE = "dcse launch --workers=NUMBER train --flag=value ..."
+_HELP = f"""usage: {USAGE}
+
+Trains with several processes of this machine, which share its GPUs evenly, or its CPU. All take
+part in every step, with their part of its samples. The first one evaluates and writes; what the
+others say is in RUN_DIR/{{folder}}. If one ends, all are stopped; the same command resumes the run.
+
+On several machines start `dcse train` on each, with the environment variable TF_CONFIG that
+TensorFlow's MultiWorkerMirroredStrategy wants, and a run_dir that all of them see."""
+LOG_FOLDER = "workers"
+# Seconds for the others to notice that a worker is gone, and to say so.
+_GRACE = 15.0
+_POLL = 0.2
+
+
+def launch(arguments: Sequence[str]) -> None:
+    """Starts the workers, and ends as the first of them does that does not end well.
+
+    Args:
+        arguments: of the command line, after `launch`.
+
+    Raises:
+        OptionError: the command is of another form, or `train` would refuse it.
+        InputError: a file that it names is not there.
+    """
+    if not arguments or set(arguments[:1]) & {"--help", "-h"}:
+        print(_HELP.format(folder=LOG_FOLDER))
+        return
+    count, flags = _read(arguments)
+    options = parse_flags(TrainOptions, "train", flags)
+    find_files(options)
+    folder = pathlib.Path(options.run_dir) / LOG_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with _forward_signals() as processes:
+        for environment in _make_environments(count, _list_gpus()):
+            log = (folder / f"{len(processes)}.log").open("wb") if processes else None
+            processes.append(_start(flags, environment, log))
+        failed = _wait(processes)
+    if failed is None:
+        return
+    status = processes[failed].returncode
+    if failed or status < 0:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        where = f", see {folder}/{failed}.log" if failed else ""
+        print(
+            f"error: worker {failed} {how}{where}; all have been stopped, and the same command "
+            "resumes the run",
+            file=sys.stderr,
+        )
+    sys.exit(128 - status if status < 0 else status)
+
+
+def _read(arguments: Sequence[str]) -> tuple[int, Sequence[str]]:
+    """How many workers, and the flags of `train`."""
+    found = re.fullmatch(r"--?workers=(\d{1,4})", arguments[0])
+    if not found or arguments[1:2] != ["train"] or not int(found[1]):
+        raise OptionError(f"expected {USAGE}")
+    return int(found[1]), arguments[2:]
+
+
+def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, str]]:
+    """What each worker is told: the others' addresses, its number and its GPUs.
+
+    Raises:
+        OptionError: the GPUs cannot be shared evenly.
+    """
+    if len(gpus) % count:
+        raise OptionError(f"`workers`={count}: they cannot share {len(gpus)} GPUs evenly")
+    share = len(gpus) // count
+    # Threads for all cores in each would only get in each other's way.
+    threads = str(max(1, available_processors() // count))
+    addresses = _find_addresses(count)
+    for index in range(count):
+        config = {
+            "cluster": {"worker": addresses},
+            "task": {"type": "worker", "index": index},
+        }
+        environment = {
+            "TF_NUM_INTRAOP_THREADS": threads,
+            **os.environ,
+            "TF_CONFIG": json.dumps(config),
+        }
+        if gpus:
+            own = gpus[index * share : (index + 1) * share]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        yield environment
+
+
+def _find_addresses(count: int) -> list[str]:
+    """Addresses of this machine with ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def _list_gpus() -> list[str]:
+    """The numbers of the GPUs that this process may use."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [number for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if number]
+    devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in pathlib.Path("/dev").iterdir())
+    return sorted((found[1] for found in devices if found), key=int)
+
+
+def _start(
+    flags: Sequence[str], environment: dict[str, str], log: IO[bytes] | None
+) -> subprocess.Popen:
+    # In a session of its own a worker gets no Ctrl-C but the one that is forwarded.
+    command = [sys.executable, "-m", "dcse_tf.cli.train", *flags]
+    streams: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT} if log else {}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+
+
+@contextlib.contextmanager
+def _forward_signals() -> Iterator[list[subprocess.Popen]]:
+    """Hands on what would stop this process to those in the list; at the end none is left."""
+    processes: list[subprocess.Popen] = []
+
+    def forward(number: int, _: Any) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
+    """Waits for all to end, only a little longer once one has failed; returns the one at fault."""
+    until = 0.0
+    while True:
+        ended = {i: p.returncode for i, p in enumerate(processes) if p.poll() is not None}
+        failed = [i for i, status in ended.items() if status]
+        if failed and not until:
+            until = time.monotonic() + _GRACE
+        if len(ended) == len(processes) or (until and time.monotonic() > until):
+            # Those that lost another one say that they may be tried again.
+            return min(failed, key=lambda i: ended[i] == EXIT_STATUS, default=None)
+        time.sleep(_POLL)

@@ -1,0 +1,165 @@
+"""Who a worker is, what it feeds and sends, and what its commands refuse."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from train_options import make_options
+
+from dcse_tf.cli import launch
+from dcse_tf.errors import InputError
+from dcse_tf.options import OptionError
+from dcse_tf.training.build import build_training
+from dcse_tf.training.workers import Worker, WorkersError, name_lost_workers, read_worker
+
+
+def _config(cluster, kind="worker", index=0):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("environment", "worker"),
+    [
+        ({}, Worker(0, 1)),
+        ({"TF_CONFIG": " "}, Worker(0, 1)),
+        (_config({"worker": ["a:1", "b:2"]}, index=1), Worker(1, 2, "b:2")),
+        # TensorFlow numbers a chief before the workers.
+        (_config({"worker": ["a:1", "b:2"], "chief": ["c:3"]}), Worker(1, 3, "a:1")),
+        (_config({"worker": ["a:1", "b:2"], "chief": ["c:3"]}, "chief"), Worker(0, 3, "c:3")),
+    ],
+)
+def test_a_worker_is_known_by_tf_config(environment, worker):
+    assert read_worker(environment) == worker
+    assert worker.is_chief == (worker.index == 0)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TF_CONFIG": "workers"},
+        {"TF_CONFIG": "[]"},
+        {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
+        _config({"worker": "a:1"}),
+        _config({"worker": ["a"]}),
+        _config({"worker": [1]}),
+        _config({"worker": ["a:1"]}, index=1),
+        _config({"worker": ["a:1"]}, index=-1),
+        _config({"worker": ["a:1"]}, index="first"),
+        _config({"worker": ["a:1"]}, kind="chief"),
+    ],
+)
+def test_another_tf_config_is_refused_with_what_was_expected(environment):
+    with pytest.raises(InputError, match=r'TF_CONFIG: expected .*"cluster"'):
+        read_worker(environment)
+
+
+@pytest.mark.parametrize("kind", ["ps", "evaluator"])
+def test_tasks_that_do_not_train_are_refused_by_name(kind):
+    with pytest.raises(InputError, match=f"{kind}: expected workers alone"):
+        read_worker(_config({"worker": ["a:1"], kind: ["b:2"]}))
+
+
+def test_a_lost_worker_is_one_sentence_and_other_errors_stay():
+    unavailable = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: ...")
+    with pytest.raises(WorkersError, match="another worker has ended"), _two():
+        raise unavailable
+    with pytest.raises(tf.errors.InvalidArgumentError), _two():
+        raise tf.errors.InvalidArgumentError(None, None, "shapes")
+    with pytest.raises(tf.errors.UnavailableError), name_lost_workers(Worker()):
+        raise unavailable
+
+
+def _two():
+    return name_lost_workers(Worker(0, 2))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train"],
+        ["--workers=2"],
+        ["--workers=0", "train"],
+        ["--workers=two", "train"],
+        ["--workers=2", "embed"],
+        ["--worker=2", "train"],
+    ],
+)
+def test_launch_says_how_it_is_written(arguments):
+    with pytest.raises(OptionError, match="expected dcse launch --workers=NUMBER train"):
+        launch.launch(arguments)
+
+
+def test_launch_refuses_what_train_would_before_it_starts_anything(tmp_path):
+    flags = [f"--data_dir={tmp_path}", f"--run_dir={tmp_path}/run", "--encoder_size=tiny"]
+    with pytest.raises(OptionError, match="steps"):
+        launch.launch(["--workers=2", "train", *flags, "--steps=-1"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_share_the_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,5,7")
+    told = list(launch._make_environments(2, launch._list_gpus()))
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in told] == ["0,2", "5,7"]
+    workers = [read_worker(each) for each in told]
+    assert [(worker.index, worker.count) for worker in workers] == [(0, 2), (1, 2)]
+    assert workers[0].address != workers[1].address
+    with pytest.raises(OptionError, match="3: they cannot share 4 GPUs evenly"):
+        list(launch._make_environments(3, launch._list_gpus()))
+
+
+def _build(data_dir, **values):
+    """A training on two devices."""
+    settings = {"encoder_size": "tiny", "global_batch_size": 8, "logical_cpus": 2}
+    return build_training(
+        make_options(data_dir=str(data_dir), run_dir="unused", **settings, **values)
+    )
+
+
+_TASKS = {
+    "dialogue_cse": {"batch_form": "dense", "negatives": 3},
+    "mlm": {},
+    "simcse": {},
+    "response_selection": {"context_turns": 2},
+}
+
+
+@pytest.mark.parametrize("task", _TASKS)
+def test_a_worker_makes_the_batches_of_its_own_replicas(data_dir, task):
+    training = _build(data_dir, task=task, **_TASKS[task])
+    whole = list(training.dataset().take(4))
+
+    for index in range(2):
+        own = range(index, index + 1)
+        setup = dataclasses.replace(training.setup, own_replicas=own)
+        found = list(training.spec.make_dataset(setup, 0, 2).take(2))
+        for step, batch in enumerate(found):
+            expected = whole[2 * step + index]
+            assert batch.keys() == expected.keys()
+            for name, value in batch.items():
+                np.testing.assert_array_equal(value, expected[name], name)
+    first, second = (whole[i]["token_ids"].numpy() for i in (0, 1))
+    assert first.shape != second.shape or (first != second).any()
+
+
+def test_gradients_summed_in_bfloat16_are_near_and_what_is_measured_is_exact(data_dir):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        training = _build(data_dir, negatives=3, dropout=0.0, reduce_dtype=dtype)
+        trainer = training.trainer
+
+        @tf.function
+        def compute(batch, trainer=trainer):
+            return trainer.strategy.run(trainer.compute_gradients, args=(batch,))
+
+        gradients, sums = compute(next(training.batches()))
+        local = trainer.strategy.experimental_local_results
+        found[dtype] = [local(g)[0].numpy() for g in gradients], local(sums["loss"])[0].numpy()
+
+    (exact, loss), (near, same_loss) = found["float32"], found["bfloat16"]
+    assert loss == same_loss
+    assert any((a != b).any() for a, b in zip(exact, near, strict=True))
+    for a, b in zip(exact, near, strict=True):
+        # bfloat16 has 8 bits: each of the two summands and their sum is off by 1/256 at most.
+        np.testing.assert_allclose(a, b, rtol=0, atol=np.abs(a).max() / 64 + 1e-9)
