@@ -14,6 +14,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder, make_bert_config, save_backbone
+from dcse_tf.options import OptionError
 from dcse_tf.tools import embed
 from dcse_tf.tools import embed as job
 from dcse_tf.tools.options import EmbedOptions
@@ -81,6 +82,18 @@ def run(config):
     rows = np.load(config.output)
     assert rows.shape == shape
     return rows
+
+
+def note_lines(monkeypatch):
+    """The lines that are embedded from now on, in a list that grows."""
+    embed_block, lines = embed.embed_block, []
+
+    def note(encoder, shared, sentences, progress):
+        lines.extend(sentences)
+        return embed_block(encoder, shared, sentences, progress)
+
+    monkeypatch.setattr(job, "embed_block", note)
+    return lines
 
 
 def stop_at(monkeypatch, count):
@@ -271,6 +284,68 @@ def test_bfloat16_is_near(config, expected):
     found = run(config.replace(compute_dtype="bfloat16"))
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
     assert np.mean(np.sum(found * expected, 1) / norms) > 0.999
+
+
+def _embed_shards(config, count, numbers):
+    return [job.embed(config.replace(shard=f"{number}/{count}")) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(2, [1, 0]), (3, [0, 2]), (4, [])], ids=["all", "some", "none"]
+)
+def test_shards_are_taken_over_and_what_is_missing_is_embedded(
+    config, tmp_path, monkeypatch, count, numbers
+):
+    job.embed(config.replace(output=str(tmp_path / "alone.npy")))
+    shapes = _embed_shards(config, count, numbers)
+    # 18 lines are 4 blocks, the last of 3 lines.
+    lines = {2: [10, 8], 3: [5, 5, 8], 4: [5, 5, 5, 3]}[count]
+    assert shapes == [(lines[number], DIM) for number in numbers]
+
+    embedded = note_lines(monkeypatch)
+    run(config)
+    assert len(embedded) == sum(lines) - sum(lines[number] for number in numbers)
+    assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+    # A part is what numpy.concatenate needs.
+    parts = [np.load(tmp_path / f"out-{n:05d}-of-{count:05d}.npy") for n in sorted(numbers)]
+    if len(parts) == count:
+        np.testing.assert_array_equal(np.concatenate(parts), np.load(tmp_path / "alone.npy"))
+
+
+def test_a_shard_is_resumed_where_it_stopped(config, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 1)
+        with pytest.raises(Stopped):
+            _embed_shards(config, 2, [1])
+    _embed_shards(config, 2, [1])
+    rows = np.load(tmp_path / "out-00001-of-00002.npy")
+    np.testing.assert_array_equal(rows, run(config)[10:])
+
+
+def test_a_shard_of_other_settings_or_damaged_is_left_aside(config, tmp_path, monkeypatch):
+    _embed_shards(config.replace(cache_size=1), 2, [0])
+    _embed_shards(config, 2, [1])
+    path = tmp_path / "out-00001-of-00002.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    embedded = note_lines(monkeypatch)
+    run(config)
+    assert len(embedded) == len(LINES)
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ("2/2", "expected NUMBER/COUNT"),
+        ("-1/2", "expected NUMBER/COUNT"),
+        ("1", "expected NUMBER/COUNT"),
+        ("0/5", "the file has only 4 blocks of 5 lines"),
+    ],
+)
+def test_a_shard_that_cannot_be_is_refused(config, tmp_path, shard, message):
+    with pytest.raises(OptionError, match=message):
+        job.embed(config.replace(shard=shard))
+    assert names(tmp_path) == ["in.txt"]
 
 
 def test_progress_is_in_lines_by_the_share_of_tokens(config, monkeypatch):

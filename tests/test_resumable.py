@@ -93,7 +93,7 @@ def folder(tmp_path):
     """Rows of which none is written, and one shared sentence."""
     folder = tmp_path / "rows"
     folder.mkdir()
-    Rows.create(folder, (5, 3), ["a\r好"], ROWS[:1])
+    Rows.create(folder, range(5), ["a\r好"], ROWS[:1])
     return folder
 
 
@@ -169,8 +169,8 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch)
     free = 23
     monkeypatch.setattr(embed.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free))
     with pytest.raises(InputError, match=re.escape("`output`=out.npy: 2 rows of 3 float32 are 24")):
-        embed._begin(config, encoder, tmp_path / "rows")
+        embed._begin(config, embed.Shard(), encoder, tmp_path / "rows")
     assert names(tmp_path) == ["a.txt"]
     free = 24
-    embed._begin(config, encoder, pathlib.Path(tmp_path / "rows"))
+    embed._begin(config, embed.Shard(), encoder, pathlib.Path(tmp_path / "rows"))
     assert Rows(tmp_path / "rows").shape == (2, 3)

@@ -169,7 +169,8 @@ def embed(options: EmbedOptions) -> None:
     from dcse_tf.tools import embed as job
 
     lines, dim = job.embed(options)
-    print(f"{lines} embeddings of {dim} dimensions are in {options.output}")
+    output = job.Shard.parse(options.shard).path(pathlib.Path(options.output))
+    print(f"{lines} embeddings of {dim} dimensions are in {output}")
 
 
 def explain(options: ExplainOptions) -> None:

@@ -178,7 +178,7 @@ def _embed_texts(turns: Turns, encoder: GraphBackend, folder: pathlib.Path) -> n
     if not folder.exists():
         dim = len(embed_inputs(encoder, *encoder.read_tokens(turns.read_texts(0, 1)))[0])
         with atomic_directory(folder) as partial:
-            Rows.create(partial, (total, dim), [], np.zeros([0, dim], np.float32))
+            Rows.create(partial, range(total), [], np.zeros([0, dim], np.float32))
     rows = Rows(folder)
     starts = range(0, total, _TEXTS_AT_A_TIME)
     tokens = turns.token_splits

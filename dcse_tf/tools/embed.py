@@ -17,7 +17,7 @@ import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,7 @@ from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, refuse_existing, resumable
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
 from dcse_tf.progress import Progress
+from dcse_tf.tools.embed_shards import Part, Shard, find_parts, write_record
 from dcse_tf.tools.options import EmbedOptions
 
 # Settings that decide the embeddings, down to their last bits.
@@ -60,7 +61,7 @@ def embed(
         postprocess: changes rows, each by itself, before they are written.
 
     Returns:
-        The shape of the array written, (lines, dim).
+        The shape of the array written, (lines, dim); with `shard` of its part.
 
     Raises:
         InputError: the model or the input cannot be used, or a job that was stopped there was
@@ -69,7 +70,8 @@ def embed(
         LockedError: another process is writing it.
         OutputError: it cannot be written.
     """
-    source, output = pathlib.Path(config.input), pathlib.Path(config.output)
+    shard = Shard.parse(config.shard)
+    source, output = pathlib.Path(config.input), shard.path(pathlib.Path(config.output))
     output.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(output), name_output(output):
         refuse_existing(output, config.overwrite)
@@ -85,12 +87,16 @@ def embed(
         with resumable(output, made_from, config.overwrite) as work:
             folder = work / "rows"
             if not folder.exists():
-                _begin(config, encoder, folder)
+                _begin(config, shard, encoder, folder)
             rows = Rows(folder)
+            if shard.count == 1:
+                _take_over(config.block_size, rows, find_parts(output, made_from, rows.shape[1]))
             _write_blocks(config, encoder, rows, postprocess)
 
             if _describe_input(source) != described:
                 raise InputError(f"`input`={source}: was changed while it was embedded")
+            if shard.count > 1:
+                write_record(output, made_from, rows.lines)
             rows.path.replace(output)
             flush(output.parent)
     return rows.shape
@@ -161,7 +167,9 @@ def scan_lines(path: pathlib.Path, most: int) -> Scan:
     return Scan(lines, [text for _, text in found[:most]])
 
 
-def _begin(config: EmbedOptions, encoder: SentenceEncoder, folder: pathlib.Path) -> None:
+def _begin(
+    config: EmbedOptions, shard: Shard, encoder: SentenceEncoder, folder: pathlib.Path
+) -> None:
     """Makes the folder that `Rows` opens.
 
     Raises:
@@ -170,12 +178,13 @@ def _begin(config: EmbedOptions, encoder: SentenceEncoder, folder: pathlib.Path)
     scan = scan_lines(pathlib.Path(config.input), config.cache_size)
     if not scan.lines:
         raise InputError(f"`input`={config.input}: no lines")
+    lines = shard.lines(scan.lines, config.block_size)
     # In a single block every sentence is encoded once anyway.
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
     embeddings = encoder.encode(texts, show_progress=Progress("tokens of shared sentences").update)
 
-    shape = (scan.lines, embeddings.shape[1])
+    shape = (len(lines), embeddings.shape[1])
     needed, free = 4 * shape[0] * shape[1], shutil.disk_usage(folder.parent).free
     if needed > free:
         raise InputError(
@@ -183,7 +192,7 @@ def _begin(config: EmbedOptions, encoder: SentenceEncoder, folder: pathlib.Path)
             f"{_show_bytes(needed)}; only {_show_bytes(free)} are free there"
         )
     with atomic_directory(folder) as partial:
-        Rows.create(partial, shape, texts, embeddings)
+        Rows.create(partial, lines, texts, embeddings)
 
 
 def _show_bytes(count: float) -> str:
@@ -216,6 +225,7 @@ class Rows:
     Attributes:
         path: the .npy file, float32 `[rows, dim]`, in full size from the start.
         shape: of the array.
+        lines: those of the input that it has rows of, counted from 0.
         shared: see `Shared`.
     """
 
@@ -228,26 +238,30 @@ class Rows:
         self.path = folder / "rows.npy"
         self._folder = folder
         try:
-            texts = parse_json((folder / "shared.json").read_text(encoding="utf-8"))
+            shared = parse_json((folder / "shared.json").read_text(encoding="utf-8"))
+            texts, first = shared["texts"], int(shared["first_line"])
             embeddings = np.load(folder / "shared.npy", allow_pickle=False)
             array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except UNREADABLE_ARRAY as error:
+        except (*UNREADABLE_ARRAY, KeyError, TypeError) as error:
             raise InputError(
                 f"{folder}: cannot be resumed: {error!r}; `overwrite` starts anew"
             ) from error
         self.shape: tuple[int, int] = array.shape
+        self.lines = range(first, first + len(array))
         self._offset = array.offset
         self.shared = Shared({text: row for row, text in enumerate(texts)}, embeddings)
 
     @staticmethod
     def create(
-        folder: pathlib.Path, shape: tuple[int, int], texts: list[str], embeddings: np.ndarray
+        folder: pathlib.Path, lines: range, texts: list[str], embeddings: np.ndarray
     ) -> None:
         """Writes the array without content, and the shared sentences with their embeddings."""
-        content = json.dumps(texts, ensure_ascii=False, indent=1)
+        shared = {"first_line": lines.start, "texts": texts}
+        content = json.dumps(shared, ensure_ascii=False, indent=1)
         (folder / "shared.json").write_text(content, encoding="utf-8")
         with (folder / "shared.npy").open("wb") as file:
             np.save(file, embeddings)
+        shape = (len(lines), embeddings.shape[1])
         np.lib.format.open_memmap(folder / "rows.npy", "w+", "<f4", shape)
 
     def is_done(self, block: int) -> bool:
@@ -314,37 +328,50 @@ def embed_block(
     return Block(embeddings, np.array([place[text] for text in sentences], np.int64))
 
 
+def _take_over(block_size: int, rows: Rows, parts: Iterable[Part]) -> None:
+    """Copies the rows of the blocks that other jobs embedded."""
+    for part in parts:
+        for first in part.lines[::block_size]:
+            block, start = first // block_size, first - part.lines.start
+            if not rows.is_done(block):
+                rows.write(block, first, [part.rows[start : start + block_size]])
+        logging.info("taken over: %d rows of %s", len(part.lines), part.path)
+
+
 def _write_blocks(
     config: EmbedOptions, encoder: SentenceEncoder, rows: Rows, postprocess: Postprocess
 ) -> None:
     """Embeds and writes the blocks that are not done."""
     total = rows.shape[0]
     starts = range(0, total, config.block_size)
-    first = next((n for n in range(len(starts)) if not rows.is_done(n)), len(starts))
-    done = min(first * config.block_size, total)
+    missing = [block for block in range(len(starts)) if not rows.is_done(block)]
+    done = total - sum(len(range(total)[starts[n] :][: config.block_size]) for n in missing)
     if done:
         logging.info("resuming after %d of %d rows", done, total)
 
     progress = Progress("lines", already=done)
-    texts = _read_blocks(config, done, total)
+    texts = _read_blocks(config, rows.lines, missing)
     if config.workers > 1:
         blocks = _embed_in_processes(config, rows.shared, texts)
     else:
         blocks = _embed_here(
             encoder, rows.shared, texts, lambda n: progress.update(done + n, total)
         )
-    for number, block in enumerate(blocks, start=first):
+    written = done
+    for number, block in zip(missing, blocks, strict=True):
         rows.write(number, starts[number], map(postprocess, block.rows(rows.shared)))
-        progress.update(starts[number] + len(block.index), total)
+        written += len(block.index)
+        progress.update(written, total)
 
 
-def _read_blocks(config: EmbedOptions, start: int, total: int) -> Iterator[list[str]]:
-    """Yields the lines of each block from line `start`, counted from 0, to the last."""
-    lines = itertools.islice(iterate_bare_lines(pathlib.Path(config.input)), start, None)
-    for first in range(start, total, config.block_size):
-        size = min(config.block_size, total - first)
-        sentences = list(itertools.islice(lines, size))
-        if len(sentences) < size:
+def _read_blocks(config: EmbedOptions, lines: range, blocks: Sequence[int]) -> Iterator[list[str]]:
+    """Yields the lines of each of some blocks, counted from the first of `lines`."""
+    texts, read = iterate_bare_lines(pathlib.Path(config.input)), 0
+    for block in blocks:
+        own = lines[block * config.block_size :][: config.block_size]
+        sentences = list(itertools.islice(texts, own.start - read, own.stop - read))
+        read = own.stop
+        if len(sentences) < len(own):
             raise InputError(f"`input`={config.input}: is shorter than when its lines were counted")
         yield sentences
 

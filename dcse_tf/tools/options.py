@@ -454,6 +454,12 @@ class EmbedOptions(ModelOptions):
         minimum=1,
         maximum=1024,
     )
+    shard: str = option(
+        "",
+        "NUMBER/COUNT, such as 0/4: embed only that part of the file's blocks, for instance on one "
+        "of four machines, into a file named after `output`. Without it the parts that lie beside "
+        "`output` are taken over, and what is missing is embedded.",
+    )
     overwrite: bool = option(
         False, "Replace `output` if it exists, and start anew instead of resuming."
     )

@@ -1,0 +1,115 @@
+"""Parts of a file's embeddings, for several machines: `embed --shard=0/4`, `1/4`, ..., then all.
+
+A part has the blocks that follow each other from one share of the file's to the next, in a NumPy
+file of its own beside a record of what it was made from. The job without `shard` takes over the
+parts of its output that were made from the same, and embeds what is missing.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.errors import InputError
+from dcse_tf.files import MadeFrom
+from dcse_tf.input_files import UNREADABLE_ARRAY
+from dcse_tf.options import OptionError
+
+_FIRST, _LINES = "first line", "lines"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A part: `number`, from 0, of `count`."""
+
+    number: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard that an option asks for; "" is the whole.
+
+            Shard.parse("1/4")  # Shard(1, 4)
+
+        Raises:
+            OptionError: it is of another form.
+        """
+        if not text:
+            return cls()
+        found = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
+        if not found or int(found[1]) >= int(found[2]):
+            raise OptionError(
+                f"`shard`={text}: expected NUMBER/COUNT, with numbers from 0 below the count"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def path(self, output: pathlib.Path) -> pathlib.Path:
+        """Where its rows go, such as rows-00001-of-00004.npy; the output itself for the whole."""
+        if self.count == 1:
+            return output
+        return output.with_name(
+            f"{output.stem}-{self.number:05d}-of-{self.count:05d}{output.suffix}"
+        )
+
+    def lines(self, lines: int, block_size: int) -> range:
+        """The lines, counted from 0, of its blocks in a file.
+
+        Raises:
+            OptionError: the file has fewer blocks than there are parts.
+        """
+        blocks = -(-lines // block_size)
+        if blocks < self.count:
+            raise OptionError(
+                f"`shard`={self.number}/{self.count}: the file has only {blocks} blocks of "
+                f"{block_size} lines; a smaller `block_size` gives more, the same for all parts"
+            )
+        first, end = (blocks * n // self.count for n in (self.number, self.number + 1))
+        return range(first * block_size, min(end * block_size, lines))
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The rows of some blocks that another job embedded.
+
+    Attributes:
+        path: of the NumPy file.
+        lines: of the input, counted from 0, that it has rows of.
+        rows: float32 `[lines, dim]`.
+    """
+
+    path: pathlib.Path
+    lines: range
+    rows: np.ndarray
+
+
+def write_record(path: pathlib.Path, made_from: MadeFrom, lines: range) -> None:
+    """Writes beside a part what it was made from."""
+    where = {_FIRST: lines.start, _LINES: len(lines)}
+    MadeFrom({**made_from.values, **where}).write(path.with_suffix(".json"))
+
+
+def find_parts(output: pathlib.Path, made_from: MadeFrom, dim: int) -> Iterator[Part]:
+    """Yields the parts of an output; says of those that cannot be used why.
+
+    Args:
+        output: of the whole.
+        made_from: what the whole is made from.
+        dim: of the rows.
+    """
+    for path in sorted(output.parent.glob(f"{output.stem}-?????-of-?????{output.suffix}")):
+        try:
+            record = dict(MadeFrom.read(path.with_suffix(".json")).values)
+            first, count = int(record.pop(_FIRST)), int(record.pop(_LINES))
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (InputError, KeyError, *UNREADABLE_ARRAY) as error:
+            logging.warning("%s is left aside: %s", path, error)
+            continue
+        changes = MadeFrom(record).compare(made_from)
+        if changes or rows.shape != (count, dim) or rows.dtype != np.float32:
+            why = "; ".join(changes.values()) or f"{rows.dtype} {list(rows.shape)}"
+            logging.warning("%s is left aside: %s", path, why)
+            continue
+        yield Part(path, range(first, first + count), rows)
