@@ -17,6 +17,7 @@ OPTIONAL = {
     "onnx": ["onnx>=1.18,<2", "onnxruntime>=1.20,<2"],
     "plots": ["matplotlib>=3.9,<4"],
     "search": ["faiss-cpu>=1.15,<2"],
+    "spark": ["pyspark>=4.0,<5"],
     "serving": ["tensorflow-serving-api>=2.21,<3"],
     "sts": ["gensim>=4.4,<5", "krippendorff>=0.8,<1"],
 }

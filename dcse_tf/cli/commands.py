@@ -49,7 +49,12 @@ def prepare_data(options: PrepareOptions) -> None:
     # go by the thousand, take a quarter of the time.
     gc.freeze()
     folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
-    manifest = prepare(options, folder)
+    if options.spark_master:
+        from dcse_tf.spark.prepare import prepare_on_spark
+
+        manifest = prepare_on_spark(options, folder)
+    else:
+        manifest = prepare(options, folder)
     for name, split in manifest.splits.items():
         print(
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
@@ -168,6 +173,12 @@ def embed(options: EmbedOptions) -> None:
     """Embeds the sentences of a file."""
     from dcse_tf.tools import embed as job
 
+    if options.spark_master:
+        from dcse_tf.spark.embed import embed_on_spark
+
+        rows, dim = embed_on_spark(options)
+        print(f"{rows} rows with embeddings of {dim} dimensions are in {options.output}")
+        return
     lines, dim = job.embed(options)
     output = job.Shard.parse(options.shard).path(pathlib.Path(options.output))
     print(f"{lines} embeddings of {dim} dimensions are in {output}")

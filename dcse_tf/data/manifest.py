@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,14 +204,23 @@ class BlockCounter:
         block[3] += 1
         block[4] += utterances
 
-    def write(self, path: pathlib.Path) -> Index:
-        """Writes the index file, int64 `[blocks, 5]`; equal blocks give equal bytes."""
-        rows = [row for shard in self._rows for row in shard]
-        content = io.BytesIO()
-        table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
-        np.save(content, table, allow_pickle=False)
-        path.write_bytes(content.getvalue())
-        return Index(path.name, hash_bytes(content.getvalue()))
+    def rows(self) -> list[list[int]]:
+        """The blocks, shard by shard: what `Blocks` has of each, in the order of its fields."""
+        return [row for shard in self._rows for row in shard]
+
+
+def write_blocks(path: pathlib.Path, rows: Sequence[Sequence[int]]) -> Index:
+    """Writes the index file, int64 `[blocks, 5]`; equal blocks give equal bytes.
+
+    Args:
+        path: the file.
+        rows: see `BlockCounter.rows`.
+    """
+    content = io.BytesIO()
+    table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
+    np.save(content, table, allow_pickle=False)
+    path.write_bytes(content.getvalue())
+    return Index(path.name, hash_bytes(content.getvalue()))
 
 
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:

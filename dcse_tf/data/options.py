@@ -95,6 +95,12 @@ class PrepareOptions(CorpusOptions):
         minimum=0,
         maximum=1024,
     )
+    spark_master: str = option(
+        "",
+        "Work on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with a "
+        "task for each file of `input`. These and `output_dir` lie where all of its workers see "
+        "them. The records are those that this machine would write.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,5 +110,9 @@ class PrepareOptions(CorpusOptions):
             self.refuse("vocab_size", f"expected more than the {_SPECIAL} special entries")
         if self.vocab and not self.lowercase:
             self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
+        if self.spark_master and not self.vocab:
+            self.refuse("spark_master", "train a vocabulary on one machine, and give `vocab`")
+        if self.spark_master and self.max_sessions:
+            self.refuse("max_sessions", "not with `spark_master`, whose files are read at once")
         if self.dev_fraction + self.test_fraction >= 1.0:
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from absl import logging
 
@@ -29,12 +29,21 @@ VOCABULARY_FOLDER = "vocabulary"
 _FEW_CHUNKS = 32
 
 
-def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
+# Writes the splits of a corpus into a folder; returns their manifest.
+WriteSplits = Callable[[PrepareOptions, pathlib.Path, Vocabulary], Manifest]
+
+
+def prepare(
+    config: PrepareOptions,
+    vocabulary_folder: pathlib.Path | None,
+    write_splits: WriteSplits | None = None,
+) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
     Args:
         config: the settings.
         vocabulary_folder: where the checkpoint's vocabulary lies; None to train one.
+        write_splits: what does the work, by default the processes of this machine.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session.
@@ -55,7 +64,7 @@ def prepare(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> M
             vocabulary = vocabulary.with_prefix(config.prefix)
         (folder / VOCABULARY_FOLDER).mkdir()
         vocabulary.write(folder / VOCABULARY_FOLDER)
-        manifest = _write_splits(config, folder, vocabulary)
+        manifest = (write_splits or _write_splits)(config, folder, vocabulary)
         write_manifest(folder, manifest)
     return manifest
 
@@ -96,21 +105,45 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
             for name, records in result.splits.items():
                 writers[name].write(records)
     splits = {name: writer.finish() for name, writer in writers.items()}
+    dropped["bad_lines"] = bad_lines.count
+    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+
+
+def make_manifest(
+    config: PrepareOptions,
+    vocabulary: Vocabulary,
+    splits: dict[str, Split],
+    dropped: Mapping[str, int],
+    fingerprint: str,
+) -> Manifest:
+    """The manifest of a corpus whose splits are written.
+
+    Args:
+        config, vocabulary: what it was made with.
+        splits: what was written.
+        dropped: how much was left out, by the reason, "bad_lines" among them.
+        fingerprint: of the corpus.
+
+    Raises:
+        InputError: there is no session to train on, or only some have scores.
+    """
     _check_given(config, splits)
     if not splits["train"].sessions:
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({dropped['short_sessions']} sessions too short, "
-            f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
+            f"{dropped['empty_utterances']} utterances without text, {dropped['bad_lines']} bad "
+            "lines)"
         )
     settings = config.to_dict()
-    del settings["workers"]  # the folder is the same with any number of them
+    for name in ("workers", "spark_master"):  # the folder is the same with any
+        del settings[name]
     return Manifest(
         max_sequence_length=config.max_sequence_length,
-        corpus_fingerprint=fingerprint.hexdigest(),
+        corpus_fingerprint=fingerprint,
         tokenizer_fingerprint=vocabulary.fingerprint(),
         splits=splits,
-        dropped={**dropped, "bad_lines": bad_lines.count},
+        dropped=dict(dropped),
         settings=settings,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.dialogue import Session, session_to_dict
-from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split
+from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import hash_number
@@ -233,6 +233,16 @@ class SplitRecords:
         self.truncated += truncated
 
 
+def name_shard(split: str, number: int, shards: int) -> str:
+    """The file of a split's shard."""
+    return f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
+
+
+def name_index(split: str) -> str:
+    """The file of a split's index."""
+    return f"{split}-blocks.npy"
+
+
 class SplitWriter:
     """Writes the sessions of one split: TFRecord shards, their index, optionally JSON Lines.
 
@@ -241,8 +251,8 @@ class SplitWriter:
     """
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
-        self._names = [f"{split}-{i:05d}-of-{shards:05d}.tfrecord" for i in range(shards)]
-        self._folder, self._index_name = folder, f"{split}-blocks.npy"
+        self._names = [name_shard(split, number, shards) for number in range(shards)]
+        self._folder, self._index_name = folder, name_index(split)
         self._blocks = BlockCounter(shards)
         self._writers = [tf.io.TFRecordWriter(str(folder / name)) for name in self._names]
         self._texts = (
@@ -298,7 +308,7 @@ class SplitWriter:
     def finish(self) -> Split:
         """Writes the index, once all is closed; returns the split's entry of the manifest."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
-        index = self._blocks.write(self._folder / self._index_name)
+        index = write_blocks(self._folder / self._index_name, self._blocks.rows())
         counts = self.sessions, self.utterances, self.tokens, self.truncated
         return Split(*counts, shards, index, self._given if self._given.negatives else None)
 

@@ -460,6 +460,13 @@ class EmbedOptions(ModelOptions):
         "of four machines, into a file named after `output`. Without it the parts that lie beside "
         "`output` are taken over, and what is missing is embedded.",
     )
+    spark_master: str = option(
+        "",
+        "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]: `input` "
+        "are Parquet or text files, a glob for several, and `output` a folder of Parquet with all "
+        "columns of the input and `embedding`; both lie where all of its workers see them.",
+    )
+    text_column: str = option("text", "With `spark_master`: the column that is embedded.")
     overwrite: bool = option(
         False, "Replace `output` if it exists, and start anew instead of resuming."
     )

@@ -1,0 +1,84 @@
+"""The connection to a Spark cluster, and what is said when it fails."""
+
+import contextlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from dcse_tf.errors import InputError, require
+
+_SECONDS = 5.0  # to reach a master
+
+
+@contextlib.contextmanager
+def connect(master: str, name: str) -> Iterator[Any]:
+    """Yields a SparkSession, which is stopped afterwards.
+
+    Args:
+        master: spark://HOST:PORT, local[N], yarn or k8s://...
+        name: of the application, as the cluster shows it.
+
+    Raises:
+        InputError: there is no such master, its workers lack the package, or a task failed.
+    """
+    sql = require("pyspark.sql", "spark", "`spark_master`")
+    find_master(master)
+    # The workers of a cluster on this machine run this Python; others say which in their settings.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = sql.SparkSession.builder.appName(name).master(master)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise InputError(f"`spark_master`={master}: {_first_line(error)}") from error
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        with name_faults(master):
+            yield session
+    finally:
+        session.stop()
+
+
+def find_master(master: str) -> None:
+    """Looks for the master of a standalone cluster, for which Spark would wait a minute.
+
+    Raises:
+        InputError: nobody listens there.
+    """
+    found = re.fullmatch(r"spark://([^:/]+):(\d+)", master)
+    if not found:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), _SECONDS).close()
+    except OSError as error:
+        raise InputError(f"`spark_master`={master}: no master answers there: {error}") from error
+
+
+@contextlib.contextmanager
+def name_faults(master: str) -> Iterator[None]:
+    """Turns what a task failed of into one sentence.
+
+    Raises:
+        InputError: a task failed.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except Py4JError as error:
+        text = str(error)
+        if missing := re.search(r"No module named '(\w+)", text):
+            raise InputError(
+                f"`spark_master`={master}: its workers have no {missing[1]}: install dcse_tf "
+                "there, or name a Python that has it by PYSPARK_PYTHON"
+            ) from error
+        said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
+        # Of nested errors the innermost one in Python says why.
+        reason = next((line for line in said if "Exception: " not in line), None)
+        raise InputError(f"`spark_master`={master}: {reason or _first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,189 @@
+"""A column of text embedded on a cluster: for those who have a DataFrame, and as a job.
+
+Every distinct text is embedded once, by one model in each of the cluster's Python processes, and
+joined to the rows again. The job embeds the texts in parts, by a hash of the text: a part that is
+done is not embedded again when a job that was stopped is started again.
+"""
+
+import functools
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.errors import InputError
+from dcse_tf.files import MadeFrom, lock_output, replace_folder, resumable
+from dcse_tf.input_files import resolve_inputs
+from dcse_tf.progress import Progress
+from dcse_tf.spark.cluster import connect
+from dcse_tf.tools.options import EmbedOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+
+# Texts that a process embeds at a time: enough to be sorted by length.
+_AT_A_TIME = 8192
+_PARTS = 32
+_PART = "part"
+_DONE = "_SUCCESS"  # what Spark leaves in a folder that it has written whole
+
+
+def embed_column(
+    frame: "DataFrame", column: str, model: str, name: str = "embedding", **options: Any
+) -> "DataFrame":
+    """A frame with the embeddings of one of its columns; rows without a text have none.
+
+        turns = spark.read.parquet("turns")
+        embed_column(turns, "text", model="/shared/export").write.parquet("embedded")
+
+    Args:
+        frame: any frame.
+        column: of texts.
+        model: what `SentenceEncoder.load` takes, where every worker of the cluster sees it.
+        name: of the new column, an array of float32.
+        **options: further settings of `SentenceEncoder.load`, such as compute_dtype.
+
+    Raises:
+        InputError: there is no such column of texts, or there is one of the new name.
+        OptionError: a setting is none of those allowed.
+    """
+    _check_column(frame, column, name)
+    texts = frame.select(column).where(frame[column].isNotNull()).distinct()
+    embedded = _embed_texts(texts, ModelOptions(model=model, **options), name)
+    return frame.join(embedded, column, "left")
+
+
+def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
+    """Does what `embed` does, on the cluster of `spark_master`: Parquet to Parquet.
+
+    Args:
+        config: the settings. Text files have the column "text", a line a row.
+
+    Returns:
+        How many rows were written, and the dimensions of the embeddings.
+
+    Raises:
+        InputError: the model, the input or the cluster cannot be used, or a job that was stopped
+            there was begun with other settings.
+        FileExistsError: the output exists and may not be replaced.
+        LockedError: another job is writing it.
+    """
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+
+    output = pathlib.Path(config.output).absolute()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with lock_output(output):
+        if output.exists() and not config.overwrite:
+            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+        encoder = SentenceEncoder.from_options(config)
+        paths = [path.absolute() for path in resolve_inputs([config.input])]
+        made_from = MadeFrom(
+            {
+                "`input`": f"{len(paths)} files of {sum(p.stat().st_size for p in paths)} bytes",
+                "`text_column`": config.text_column,
+                "contents of `model`": encoder.fingerprint(),
+                **{f"`{name}`": value for name, value in encoder.settings.items()},
+            }
+        )
+        with (
+            connect(config.spark_master, "dcse embed") as session,
+            resumable(output, made_from, config.overwrite) as work,
+        ):
+            frame = _read(session, list(map(str, paths)))
+            rows = _embed_by_parts(session, frame, config, work)
+            replace_folder(work / "rows", output)
+    return rows, encoder.dim
+
+
+def _read(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    if all(path.endswith(".parquet") for path in paths):
+        return session.read.parquet(*paths)
+    return session.read.text(list(paths)).withColumnRenamed("value", "text")
+
+
+def _embed_by_parts(
+    session: "SparkSession", frame: "DataFrame", config: EmbedOptions, work: pathlib.Path
+) -> int:
+    """Writes `work`/rows; returns how many there are."""
+    from pyspark.sql import functions
+
+    column, name = config.text_column, "embedding"
+    _check_column(frame, column, name)
+    texts = work / "texts"
+    if not (texts / _DONE).exists():
+        part = functions.pmod(functions.xxhash64(column), functions.lit(_PARTS))
+        distinct = frame.select(column).where(frame[column].isNotNull()).distinct()
+        parted = distinct.withColumn(_PART, part).repartition(_PART)
+        parted.write.mode("overwrite").partitionBy(_PART).parquet(str(texts))
+
+    parallel = session.sparkContext.defaultParallelism
+    with Progress("parts of the texts", _PARTS) as progress:
+        for number in range(_PARTS):
+            own, done = texts / f"{_PART}={number}", work / f"embedded-{number:05d}"
+            # A part without texts has no folder.
+            if own.exists() and not (done / _DONE).exists():
+                part_texts = session.read.parquet(str(own)).repartition(parallel)
+                embedded = _embed_texts(part_texts, config, name)
+                embedded.write.mode("overwrite").parquet(str(done))
+            progress.update(number + 1, _PARTS)
+
+    found = [str(path) for path in sorted(work.glob("embedded-*"))]
+    if not found:
+        raise InputError(f"`input`={config.input}: no text in the column {column}")
+    joined = frame.join(session.read.parquet(*found), column, "left")
+    joined.write.mode("overwrite").parquet(str(work / "rows"))
+    return session.read.parquet(str(work / "rows")).count()
+
+
+def _check_column(frame: "DataFrame", column: str, name: str) -> None:
+    kinds = dict(frame.dtypes)
+    if kinds.get(column) != "string":
+        columns = ", ".join(f"{known} ({kind})" for known, kind in kinds.items())
+        raise InputError(f"column {column}: expected one of strings among {columns}")
+    if name in kinds:
+        raise InputError(f"column {name}: there is one already; expected a new name")
+
+
+# Tasks
+
+
+def _embed_texts(texts: "DataFrame", options: ModelOptions, name: str) -> "DataFrame":
+    """A frame of texts, one column, with their embeddings."""
+    from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+    schema = StructType([*texts.schema.fields, StructField(name, ArrayType(FloatType(), False))])
+    model = pathlib.Path(options.model)
+    if model.exists():  # the workers' folder is another one
+        options = options.replace(model=str(model.absolute()))
+    embed = functools.partial(_embed_rows, options)
+    return texts.sparkSession.createDataFrame(texts.rdd.mapPartitions(embed), schema)
+
+
+@functools.lru_cache(maxsize=1)  # a worker process loads it once
+def _load(options: ModelOptions) -> "SentenceEncoder":
+    import tensorflow as tf
+
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+
+    # There are as many of these processes as the cluster has cores.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    return SentenceEncoder.from_options(options)
+
+
+def _embed_rows(options: ModelOptions, rows: Iterable[Any]) -> Iterator[tuple[str, list[float]]]:
+    texts: list[str] = []
+    for (text,) in rows:
+        texts.append(text)
+        if len(texts) == _AT_A_TIME:
+            yield from _embed(options, texts)
+            texts = []
+    if texts:
+        yield from _embed(options, texts)
+
+
+def _embed(options: ModelOptions, texts: list[str]) -> Iterator[tuple[str, list[float]]]:
+    embeddings = _load(options).encode(texts, show_progress=False)
+    return zip(texts, embeddings.tolist(), strict=True)

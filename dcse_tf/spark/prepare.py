@@ -1,0 +1,260 @@
+"""The job behind `prepare_data --spark_master`: the records of one machine, made by many.
+
+A task reads a file and tokenises its sessions. Their numbers in each split follow from how many the
+files before have, which the driver counts; sorted by shard and number they are written, a shard a
+task. So the folder is that of the job on one machine, byte for byte.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.data.chunks import ChunkSerializer
+from dcse_tf.data.corpus import split_into_chunks
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.manifest import SPLITS, BlockCounter, Given, Manifest, Shard, Split, write_blocks
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import make_manifest, prepare
+from dcse_tf.data.records import SplitRecords, name_index, name_shard
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.spark.cluster import connect
+
+
+def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
+    """Does what `prepare` does, on the cluster of `spark_master`.
+
+    Args, Raises: see `prepare`; InputError also if the cluster cannot be used.
+    """
+    with connect(config.spark_master, "dcse prepare_data") as session:
+        logging.info("the cluster shows what it is at: %s", session.sparkContext.uiWebUrl)
+        write = functools.partial(_write_splits, session.sparkContext)
+        return prepare(config, vocabulary_folder, write)
+
+
+class _Record(NamedTuple):
+    """A session of a file: its split, its number there among the file's, and what is written, the
+    text for dev and test alone.
+    """
+
+    split: str
+    file: int
+    number: int
+    record: bytes
+    turns: int
+    text: str
+
+
+@dataclasses.dataclass
+class _Counts:
+    """What a file has in one split."""
+
+    sessions: int = 0
+    utterances: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    negatives: int = 0
+    most: int = 0
+    scored: int = 0
+
+    def add(self, records: SplitRecords) -> None:
+        self.sessions += len(records.records)
+        self.utterances += sum(records.turns)
+        self.tokens += records.tokens
+        self.truncated += records.truncated
+        self.negatives += sum(records.negatives)
+        self.most = max(self.most, *records.negatives, 0)
+        self.scored += records.scored
+
+
+@dataclasses.dataclass
+class _Summary:
+    """What the driver learns of a file; `error` is why it cannot be used."""
+
+    file: int
+    counts: dict[str, _Counts]
+    content: bytes
+    dropped: collections.Counter[str]
+    bad_lines: int
+    error: str = ""
+
+
+class _Written(NamedTuple):
+    """A shard that was written: its split, its number, its bytes and its blocks."""
+
+    split: str
+    number: int
+    bytes: int
+    blocks: list[list[int]]
+
+
+def _write_splits(
+    context: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
+) -> Manifest:
+    from pyspark import StorageLevel
+
+    paths = [str(path.absolute()) for path in resolve_inputs(config.input)]
+    work = context.broadcast(pickle.dumps((vocabulary, config)))
+    read = context.parallelize(list(enumerate(paths)), len(paths)).flatMap(
+        lambda file: _read_file(work.value, *file)
+    )
+    # What the tasks read is kept on their disks: first it is counted, then written.
+    read = read.persist(StorageLevel.DISK_ONLY)
+    found = read.filter(lambda item: isinstance(item, _Summary)).collect()
+    summaries = sorted(found, key=lambda summary: summary.file)
+    _check(config, summaries)
+
+    shards = {name: config.shards if name == "train" else 1 for name in SPLITS}
+    firsts = _number_sessions(summaries)
+    places = {
+        name: sum(list(shards.values())[:place]) for place, name in enumerate(SPLITS)
+    }  # of a split's first shard among all
+
+    def place(item: _Record) -> tuple[tuple[int, int], _Record]:
+        number = firsts[item.split, item.file] + item.number
+        return (places[item.split] + number % shards[item.split], number), item
+
+    records = read.filter(lambda item: isinstance(item, _Record)).map(place)
+    ordered = records.repartitionAndSortWithinPartitions(sum(shards.values()), lambda key: key[0])
+    target = str(folder.absolute())
+    written = ordered.mapPartitionsWithIndex(
+        lambda index, items: _write_shard(target, shards, index, (item for _, item in items))
+    ).collect()
+    splits = {name: _make_split(folder, name, shards[name], written, summaries) for name in SPLITS}
+
+    dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
+    fingerprint = hashlib.sha256()
+    for summary in summaries:
+        dropped.update(summary.dropped)
+        fingerprint.update(summary.content)
+    dropped["bad_lines"] = sum(summary.bad_lines for summary in summaries)
+    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+
+
+# Tasks: reading
+
+
+@functools.lru_cache(maxsize=1)  # a worker process makes it once
+def _make_serializer(work: bytes) -> tuple[ChunkSerializer, PrepareOptions]:
+    vocabulary, config = pickle.loads(work)
+    return ChunkSerializer(vocabulary, config), config
+
+
+def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary]:
+    """Yields the records of a file, and last what there was of them."""
+    serialize, config = _make_serializer(work)
+    bad_lines = BadLines(config.max_bad_lines)
+    summary = _Summary(file, {name: _Counts() for name in SPLITS}, b"", collections.Counter(), 0)
+    content = []
+    try:
+        sessions = FORMATS[config.format].read(pathlib.Path(path), bad_lines)
+        for chunk in split_into_chunks(sessions):
+            result = serialize(chunk)
+            content.append(result.content)
+            summary.dropped.update(result.dropped)
+            for split, records in result.splits.items():
+                counts = summary.counts[split]
+                texts = records.texts or [""] * len(records.records)
+                rows = zip(records.records, records.turns, texts, strict=True)
+                for number, row in enumerate(rows, start=counts.sessions):
+                    yield _Record(split, file, number, *row)
+                counts.add(records)
+    except InputError as error:  # as a value: what Spark makes of an exception has a page of Java
+        summary.error = str(error)
+    summary.content, summary.bad_lines = b"".join(content), bad_lines.count
+    yield summary
+
+
+def _check(config: PrepareOptions, summaries: Iterable[_Summary]) -> None:
+    """Raises what a file was refused for, or that all together have too many bad lines."""
+    count = 0
+    for summary in summaries:
+        if summary.error:
+            raise InputError(summary.error)
+        count += summary.bad_lines
+    if count > config.max_bad_lines:
+        raise InputError(
+            f"`input`={','.join(config.input)}: {count} bad lines in all files together "
+            f"(`max_bad_lines`={config.max_bad_lines}); the workers' logs name them"
+        )
+
+
+def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int]:
+    """(split, file) -> how many sessions of the split the files before have."""
+    firsts, before = {}, dict.fromkeys(SPLITS, 0)
+    for summary in summaries:
+        for split, counts in summary.counts.items():
+            firsts[split, summary.file] = before[split]
+            before[split] += counts.sessions
+    return firsts
+
+
+# Tasks: writing
+
+
+def _write_shard(
+    folder: str, shards: Mapping[str, int], place: int, records: Iterable[_Record]
+) -> Iterator[_Written]:
+    """Writes a shard, whole or not at all: a task may run twice, or be cut off."""
+    split, number = _find_shard(shards, place)
+    path = pathlib.Path(folder) / name_shard(split, number, shards[split])
+    texts_path = None if split == "train" else path.with_name(f"{split}.jsonl")
+    mark = f".{os.getpid()}"
+    blocks, texts = BlockCounter(1), []
+    with tf.io.TFRecordWriter(f"{path}{mark}") as writer:
+        for item in records:
+            writer.write(item.record)
+            blocks.add(0, len(item.record), item.turns)
+            texts.append(item.text)
+    if texts_path:
+        pathlib.Path(f"{texts_path}{mark}").write_text("".join(texts), encoding="utf-8")
+        os.replace(f"{texts_path}{mark}", texts_path)
+    os.replace(f"{path}{mark}", path)
+    rows = [[number, *row[1:]] for row in blocks.rows()]
+    yield _Written(split, number, path.stat().st_size, rows)
+
+
+def _find_shard(shards: Mapping[str, int], place: int) -> tuple[str, int]:
+    """The split and the number of a shard by its place among all."""
+    for split, count in shards.items():
+        if place < count:
+            return split, place
+        place -= count
+    raise IndexError(place)
+
+
+def _make_split(
+    folder: pathlib.Path,
+    name: str,
+    shards: int,
+    written: Iterable[_Written],
+    summaries: Iterable[_Summary],
+) -> Split:
+    """The split's entry of the manifest; writes its index."""
+    own = sorted((shard for shard in written if shard.split == name), key=lambda s: s.number)
+    index = write_blocks(folder / name_index(name), [row for shard in own for row in shard.blocks])
+    counts = [summary.counts[name] for summary in summaries]
+
+    def total(field: str) -> int:
+        return sum(getattr(each, field) for each in counts)
+
+    given = Given(total("negatives"), max(each.most for each in counts), total("scored"))
+    return Split(
+        total("sessions"),
+        total("utterances"),
+        total("tokens"),
+        total("truncated"),
+        tuple(Shard(name_shard(name, shard.number, shards), shard.bytes) for shard in own),
+        index,
+        given if given.negatives else None,
+    )

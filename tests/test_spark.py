@@ -1,0 +1,208 @@
+"""Spark's jobs against those of one machine: the same records, the same embeddings."""
+
+import json
+import socket
+
+import numpy as np
+import pytest
+from conftest import make_dialogues
+from tiny_bert import build_backbone, save_checkpoint
+
+from dcse_tf.cli.commands import prepare_data
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import prepare
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.options import OptionError
+from dcse_tf.spark import embed as embed_job
+from dcse_tf.spark import embed_column
+from dcse_tf.spark.cluster import connect, name_faults
+from dcse_tf.spark.embed import embed_on_spark
+from dcse_tf.spark.prepare import prepare_on_spark
+from dcse_tf.tools.options import EmbedOptions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("model") / "model", build_backbone())
+
+
+def _config(folder, model, lines, **changes):
+    """Files of dialogues, some lines each, and the options to prepare them."""
+    folder.mkdir(exist_ok=True)
+    for number, part in enumerate(lines):
+        (folder / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in part))
+    settings = {
+        "format": "jsonl",
+        "input": (f"{folder}/*.jsonl",),
+        "output_dir": str(folder.parent / "out"),
+        "vocab": str(model),
+        "shards": 3,
+        "max_sequence_length": 6,
+        "dev_fraction": 0.2,
+        "test_fraction": 0.2,
+        "spark_master": "local[2]",
+    }
+    return PrepareOptions(**settings | changes)
+
+
+def _read(folder):
+    files = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    manifest = json.loads(files.pop("manifest.json"))
+    del manifest["settings"]["output_dir"]
+    return files, manifest
+
+
+def test_the_records_are_those_of_one_machine(model, tmp_path):
+    lines = [json.dumps(dialogue) for dialogue in make_dialogues(90)]
+    silent = json.dumps({"session_id": "s", "turns": [{"role": "a", "text": " "}] * 3})
+    # Of unequal length, one without a session that is kept, one with a bad line.
+    parts = [lines[:50], [silent], ["{", *lines[50:60]], lines[60:]]
+    config = _config(tmp_path / "in", model, parts, max_bad_lines=1)
+    one, many = (config.replace(output_dir=str(tmp_path / name)) for name in ("one", "many"))
+    prepare(one, model)
+    prepare_data(many)
+
+    files, manifest = _read(tmp_path / "one")
+    assert (files, manifest) == _read(tmp_path / "many")
+    assert manifest["dropped"]["bad_lines"] == 1
+    assert len(manifest["splits"]["train"]["shards"]) == 3
+    assert manifest["splits"]["dev"]["sessions"] > 5
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([["{"], []], r"0\.jsonl:1: "),
+        # One bad line is allowed in all, not in each.
+        ([["{"], ["{"]], r"2 bad lines in all files together \(`max_bad_lines`=1\)"),
+    ],
+)
+def test_bad_lines_are_refused_as_on_one_machine(model, tmp_path, parts, message):
+    limit = 1 if parts[1] else 0
+    config = _config(tmp_path / "in", model, parts, max_bad_lines=limit)
+    with pytest.raises(InputError, match=message):
+        prepare_on_spark(config, model)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_what_needs_one_machine_is_refused(model, tmp_path):
+    with pytest.raises(OptionError, match="train a vocabulary on one machine"):
+        _config(tmp_path / "in", model, [], vocab="", vocab_size=100)
+    with pytest.raises(OptionError, match="`max_sessions`"):
+        _config(tmp_path / "in", model, [], max_sessions=3)
+
+
+TEXTS = ["where is my parcel", "ok", None, "ok", "the cup is blue", "", "好的发货"]
+
+
+def _write_table(folder):
+    with connect("local[1]", "test") as spark:
+        rows = [(f"k{number}", text) for number, text in enumerate(TEXTS)]
+        frame = spark.createDataFrame(rows, "key string, text string")
+        frame.coalesce(1).write.parquet(str(folder))
+
+
+def _read_table(folder):
+    with connect("local[1]", "test") as spark:
+        return {row.key: row for row in spark.read.parquet(str(folder)).collect()}
+
+
+def _check(found, model):
+    texts = sorted({text for text in TEXTS if text is not None})
+    expected = dict(zip(texts, SentenceEncoder.load(model).encode(texts)))
+    assert len(found) == len(TEXTS)
+    for number, text in enumerate(TEXTS):
+        row = found[f"k{number}"]
+        assert row.text == text
+        if text is None:
+            assert row.embedding is None
+        else:
+            np.testing.assert_allclose(row.embedding, expected[text], atol=1e-5)
+
+
+def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(model, tmp_path, monkeypatch):
+    _write_table(tmp_path / "in.parquet")
+    config = EmbedOptions(
+        model=str(model),
+        input=f"{tmp_path}/in.parquet/*.parquet",
+        output=str(tmp_path / "out"),
+        spark_master="local[1]",
+    )
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress, done, total):
+        if list(tmp_path.glob("out.dcse_tf-partial/embedded-*/_SUCCESS")):
+            raise Stop
+
+    monkeypatch.setattr(embed_job, "_PARTS", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(embed_job.Progress, "update", stop)
+        with pytest.raises(Stop):
+            embed_on_spark(config)
+    assert len(list(tmp_path.glob("out.dcse_tf-partial/embedded-*/_SUCCESS"))) == 1
+
+    embedded = []
+    embed_texts = embed_job._embed_texts
+
+    def note(texts, *arguments):
+        embedded.extend(row.text for row in texts.collect())
+        return embed_texts(texts, *arguments)
+
+    monkeypatch.setattr(embed_job, "_embed_texts", note)
+    assert embed_on_spark(config)[0] == len(TEXTS)
+    # "ok" once, and not what was done before.
+    assert 0 < len(embedded) < 5
+    assert len(set(embedded)) == len(embedded)
+    _check(_read_table(tmp_path / "out"), model)
+    assert not list(tmp_path.glob("*partial*"))
+    with pytest.raises(FileExistsError, match="`overwrite`"):
+        embed_on_spark(config)
+
+
+def test_a_frame_is_embedded_in_a_notebook(model):
+    with connect("local[1]", "test") as spark:
+        rows = [(f"k{number}", text) for number, text in enumerate(TEXTS)]
+        frame = spark.createDataFrame(rows, "key string, text string")
+        found = embed_column(frame, "text", model=str(model)).collect()
+        with pytest.raises(InputError, match=r"column texts: expected .* key \(string\)"):
+            embed_column(frame, "texts", model=str(model))
+        with pytest.raises(InputError, match="column key: there is one already"):
+            embed_column(frame, "text", model=str(model), name="key")
+    _check({row.key: row for row in found}, model)
+
+
+def test_a_master_that_is_not_there_is_told_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    with pytest.raises(InputError, match="no master answers there"), connect(master, "test"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "An error occurred\n: org.apache.spark.SparkException: Job aborted\n"
+            "Traceback:\nModuleNotFoundError: No module named 'dcse_tf'\n",
+            "its workers have no dcse_tf: install dcse_tf there",
+        ),
+        (
+            "An error occurred\n: org.apache.spark.SparkException: Job aborted\n"
+            "dcse_tf.errors.OutputError: /full: cannot be written\n",
+            "`spark_master`=yarn: OutputError: /full: cannot be written",
+        ),
+        ("Connection lost\nsomewhere", "`spark_master`=yarn: Connection lost$"),
+    ],
+)
+def test_what_a_task_failed_of_is_one_sentence(text, message):
+    from py4j.protocol import Py4JError
+
+    with pytest.raises(InputError, match=message), name_faults("yarn"):
+        raise Py4JError(text)
