@@ -62,6 +62,10 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
 
     with _visible():
         folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
+        if read.spark_master:
+            from dcse_tf.spark.prepare import prepare_on_spark
+
+            return prepare_on_spark(read, folder)
         return prepare(read, folder)
 
 

