@@ -66,32 +66,6 @@ def test_a_run_scores_by_cosine_and_leaves_an_encoder_like_any_other(data_dir, t
     assert np.isfinite(embeddings).all()
 
 
-def test_a_run_that_was_cut_off_goes_on_with_its_head(data_dir, tmp_path, monkeypatch):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    job.train(make_config(data_dir, whole, "siamese_multi"))
-
-    steps = iter(range(1, 9))
-
-    def stop_at_the_third(metrics):
-        if next(steps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        job.train(make_config(data_dir, cut, "siamese_multi"))
-    before = read_checkpoint(cut)
-    job.train(make_config(data_dir, cut, "siamese_multi"))
-    first, second = read_checkpoint(whole), read_checkpoint(cut)
-    assert first.keys() == second.keys() == before.keys()
-    for name, value in first.items():
-        np.testing.assert_allclose(second[name], value, atol=1e-5, err_msg=name)
-    # The head's matrices and both moments of each are in it and went on; nothing else that is
-    # trained has these shapes.
-    changed = [v.shape for name, v in first.items() if not np.array_equal(before[name], v)]
-    assert changed.count((128, 128)) == 3 * 3
-    assert changed.count((128, 1)) == 3
-
-
 def test_a_pair_of_turns_has_no_other_context():
     assert make_config("data", "run", "siamese_single").context == Context(1, "before")
     for name, value in (("context_turns", 3), ("context_side", "both")):

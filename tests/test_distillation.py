@@ -7,7 +7,6 @@ import reference
 import tensorflow as tf
 from dialogue_files import run
 from lettered_corpus import turn_ids
-from test_baseline_tasks import read_checkpoint
 from test_given_candidates import lines, make_group
 from test_given_negatives import NEGATIVES, SESSIONS
 from train_options import make_options
@@ -20,7 +19,6 @@ from dcse_tf.data.prepare import prepare
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.model.losses import Distillation, NTXent
 from dcse_tf.options import OptionError
-from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 
 SIMILARITIES = [[0.9, -0.2, 0.4], [0.1, 0.3, -0.5], [0.2, 0.8, 0.0]]
@@ -251,28 +249,6 @@ def test_two_devices_have_the_loss_and_gradients_of_one(packed):
 def test_layouts_and_forms_have_one_loss_and_gradient(packed, data_dir, changes):
     other = build_training(make_config(data_dir, **changes))
     assert_same(packed[1], differentiate(other, _SUMS))
-
-
-@pytest.mark.slow
-def test_a_run_that_was_cut_off_ends_like_one_that_was_not(data_dir, tmp_path, monkeypatch):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    settings = {"dropout": 0.1, "deterministic": True}
-    job.train(make_config(data_dir, whole, **settings))
-    steps = iter(range(1, 9))
-
-    def stop_at_the_third(metrics):
-        assert 0.0 <= metrics["teacher_agreement"] <= 1.0 < metrics["distillation_loss"] + 1.0
-        if next(steps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        job.train(make_config(data_dir, cut, **settings))
-    job.train(make_config(data_dir, cut, **settings))
-    first, second = read_checkpoint(whole), read_checkpoint(cut)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        np.testing.assert_array_equal(second[name], value, err_msg=name)
 
 
 @pytest.mark.slow

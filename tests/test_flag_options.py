@@ -27,6 +27,7 @@ FLAG_FILES = {
     "dialogue_cse": "train",
     "mlm": "train",
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
+    "in_domain": "train",
     **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained", "labelled"), "train"),
     "debug": "any",
     "evaluate": "evaluate",
@@ -176,7 +177,7 @@ def test_importing_the_package_starts_no_tensorflow():
 
 def test_every_job_has_a_module_to_be_run_by():
     found = {path.stem for path in (ROOT / "dcse_tf/cli").glob("*.py")}
-    assert found == {*JOBS, "__init__", "commands", "flags", "presets", "queries"}
+    assert found == {*JOBS, "__init__", "commands", "flags", "launch", "presets", "queries"}
 
 
 def test_the_console_script_lists_its_jobs_and_runs_them(no_tensorflow):
@@ -185,7 +186,7 @@ def test_the_console_script_lists_its_jobs_and_runs_them(no_tensorflow):
         return run(no_tensorflow, "-c", script, *arguments)
 
     listed = dcse("--help").stdout
-    assert set(re.findall(r"^  (\w+) ", listed, re.MULTILINE)) == {*JOBS, "presets"}
+    assert set(re.findall(r"^  (\w+) ", listed, re.MULTILINE)) == {*JOBS, "launch", "presets"}
     assert dcse().stdout == listed
     assert dcse("train", "--help").stdout == run_help("train", no_tensorflow).stdout
     assert dcse("--version").stdout.strip().count(".") == 2

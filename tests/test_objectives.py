@@ -93,8 +93,7 @@ def test_the_papers_mean_of_the_turns_needs_no_file(tmp_path):
     assert read_matching(tmp_path) == PAPER
 
 
-@pytest.mark.parametrize("batch_form", ["unique", "dense"])
-def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batch_form):
+def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path):
     texts = [
         turn["text"]
         for line in (data_dir / "dev.jsonl").read_text().splitlines()
@@ -105,7 +104,7 @@ def test_a_centred_run_saves_an_encoder_that_is_centred(data_dir, tmp_path, batc
         run_dir = tmp_path / str(center)
         changes = {"center_tokens": center, "dev_samples": 0}
         changes["learning_rate"] = 1e-5  # the running average follows
-        _train(data_dir, run_dir, batch_form=batch_form, **changes)
+        _train(data_dir, run_dir, batch_form="dense", **changes)
         encoder = load_graph(str(run_dir), "model")
         tokens, mask = encoder.token_embeddings(tf.constant(texts))
         mean = tokens.numpy()[mask.numpy()].mean(axis=0)

@@ -86,6 +86,7 @@ FIXED = {
     "decay": "constant",
     "weight_decay": 0.5,
     "clip_norm": 1.0,
+    "reduce_dtype": "bfloat16",
     "dropout": 0.2,
     "temperature": 0.5,
     "aggregation": "attention",

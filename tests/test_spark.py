@@ -1,6 +1,7 @@
 """Spark's jobs against those of one machine: the same records, the same embeddings."""
 
 import json
+import shutil
 import socket
 
 import numpy as np
@@ -21,7 +22,10 @@ from dcse_tf.spark.embed import embed_on_spark
 from dcse_tf.spark.prepare import prepare_on_spark
 from dcse_tf.tools.options import EmbedOptions
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("java"), reason="Spark needs Java 17 or later"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,8 @@ def test_the_records_are_those_of_one_machine(model, tmp_path):
 )
 def test_bad_lines_are_refused_as_on_one_machine(model, tmp_path, parts, message):
     limit = 1 if parts[1] else 0
-    config = _config(tmp_path / "in", model, parts, max_bad_lines=limit)
+    settings = {"max_bad_lines": limit, "spark_master": "local[1]"}
+    config = _config(tmp_path / "in", model, parts, **settings)
     with pytest.raises(InputError, match=message):
         prepare_on_spark(config, model)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -21,15 +21,14 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(tmp_path):
     data_dir = kill_harness.prepare(tmp_path)
-    kill_harness.run_alone(data_dir, tmp_path / "alone", steps=60)
-    report = kill_harness.run_killed(data_dir, tmp_path / "alone", tmp_path / "run", 2, seed=1)
-    assert report.kills == 2
+    kill_harness.run_alone(data_dir, tmp_path / "alone", steps=24)
+    report = kill_harness.run_killed(data_dir, tmp_path / "alone", tmp_path / "run", 1, seed=1)
+    assert report.kills == 1
     assert report.most_lost == 0
     assert report.equal
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(workers, tmp_path):
+def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(tmp_path):
     rng = random.Random(0)
     words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
     lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(8_000))
@@ -41,10 +40,10 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(w
         block_size=100,
         cache_size=20,
         # Bytes are the same for equal numbers of threads, which the workers share.
-        workers=workers,
+        workers=2,
     )
     flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
-    flags += ["--block_size=100", "--cache_size=20", f"--workers={workers}"]
+    flags += ["--block_size=100", "--cache_size=20", "--workers=2"]
 
     command = [sys.executable, "-m", "dcse_tf.cli.embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
