@@ -3,16 +3,23 @@
     python experiments/benchmarks/cluster.py prepare --turns=5000000
     python experiments/benchmarks/cluster.py embed --sentences=200000
     python experiments/benchmarks/cluster.py train --steps=10
+    python experiments/benchmarks/cluster.py prepare --turns=400000 --kills=20
 
 prepare and embed run on this machine and on a standalone Spark cluster that is started here, a
 master and two workers with a core each; embed also in two shards. train takes the same steps in one
 process and two, of one device and two, without dropout. Each job once, by its command line, on
-drawn dialogues; seconds are of the whole process, its start-up among them.
+drawn dialogues; seconds are of the whole process, its start-up among them. With --kills the jobs
+on the cluster are done again until so many of its processes have been killed, each at random.
 """
 
 import argparse
 import contextlib
+import itertools
+import os
 import pathlib
+import random
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +36,10 @@ from jobs import ENCODER, LONGEST, Checkout
 FILES = 16  # of a corpus: a task each
 CORES = 2
 _MEMORY = "3g"  # of a worker
+# Killed are the Python processes that do the tasks. Spark gives up on a task that fails four times.
+_TASK = "pyspark.daemon"
+_KILLS_A_RUN = 3
+_SECONDS_BETWEEN = (4.0, 12.0)
 Row = dict[str, str | float]
 
 
@@ -36,6 +47,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=1)
     parser.add_argument("subject", choices=("prepare", "embed", "train"))
     jobs.add_arguments(parser)
+    parser.add_argument("--kills", type=int, default=0, help="of prepare and embed")
     return parser.parse_args(arguments)
 
 
@@ -62,13 +74,31 @@ def measure_prepare(
             *flags,
         )
 
-    rows = [_row("this machine", prepare("local"))]
-    with _start_cluster(folder) as (master, peak):
+    def run(master: str) -> tuple[jobs.Usage, str]:
+        shutil.rmtree(folder / "cluster", ignore_errors=True)
         used = prepare("cluster", f"--spark_master={master}")
-        rows.append(_row("cluster", used, peak()))
-    names = {path.name for path in (folder / "local").iterdir()} - {"manifest.json"}
-    same = sum(_is_same(folder / "local" / name, folder / "cluster" / name) for name in names)
-    rows[1]["equal"] = f"{same} of {len(names)} files"
+        names = {path.name for path in (folder / "local").iterdir()} - {"manifest.json"}
+        same = sum(_is_same(folder / "local" / name, folder / "cluster" / name) for name in names)
+        return used, f"{same} of {len(names)} files"
+
+    return [_row("this machine", prepare("local")), *_run_on_cluster(folder, run, args.kills)]
+
+
+def _run_on_cluster(
+    folder: pathlib.Path, run: Callable[[str], tuple[jobs.Usage, str]], kills: int
+) -> list[Row]:
+    """Does a job on a cluster once, then until `kills` of its processes have been killed."""
+    with _start_cluster(folder) as (master, processes):
+        used, equal = run(master)
+        rows = [{**_row("cluster", used, processes.most_mb), "equal": equal}]
+        rng = random.Random(0)
+        while processes.killed < kills:
+            most = min(_KILLS_A_RUN, kills - processes.killed)
+            done = processes.killed
+            processes.kill(most, rng)
+            used, equal = run(master)
+            name = f"cluster, {processes.killed - done} killed"
+            rows.append({**_row(name, used), "equal": equal})
     return rows
 
 
@@ -92,17 +122,17 @@ def measure_embed(checkout: Checkout, folder: pathlib.Path, args: argparse.Names
     rows += [_row(f"shard {n} of 2", embed("two.npy", f"--shard={n}/2")) for n in (0, 1)]
     rows.append(_row("joined", embed("two.npy")))
     rows[-1]["equal"] = str(_is_same(folder / "one.npy", folder / "two.npy"))
-    with _start_cluster(folder) as (master, peak):
-        used = embed("cluster", f"--spark_master={master}")
-        rows.append(_row("cluster", used, peak()))
-
-    session = SparkSession.builder.master("local[1]").config("spark.driver.memory", "3g")
-    found = session.getOrCreate().read.parquet(f"{folder}/cluster").collect()
     place = {text: row for row, text in enumerate(source.read_text("utf-8").splitlines())}
     one = np.load(folder / "one.npy")
-    largest = max(np.abs(one[place[row.text]] - row.embedding).max() for row in found)
-    rows[-1]["equal"] = f"{len(found)} rows, largest difference {largest:.1e}"
-    return rows
+    builder = SparkSession.builder.master("local[1]").config("spark.driver.memory", "3g")
+
+    def run(master: str) -> tuple[jobs.Usage, str]:
+        used = embed("cluster", f"--spark_master={master}", "--overwrite")
+        found = builder.getOrCreate().read.parquet(f"{folder}/cluster").collect()
+        largest = max(np.abs(one[place[row.text]] - row.embedding).max() for row in found)
+        return used, f"{len(found)} rows, largest difference {largest:.1e}"
+
+    return [*rows, *_run_on_cluster(folder, run, args.kills)]
 
 
 def measure_train(checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace) -> list[Row]:
@@ -139,8 +169,8 @@ def _row(name: str, used: jobs.Usage, peak_mb: float = 0.0) -> Row:
 
 
 @contextlib.contextmanager
-def _start_cluster(folder: pathlib.Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Yields a master's address, and what tells the most memory that its workers have taken, MB."""
+def _start_cluster(folder: pathlib.Path) -> Iterator[tuple[str, "_Processes"]]:
+    """Yields a master's address, and the processes of the cluster."""
     import pyspark
 
     spark_class = pathlib.Path(pyspark.__file__).parent / "bin/spark-class"
@@ -162,9 +192,9 @@ def _start_cluster(folder: pathlib.Path) -> Iterator[tuple[str, Callable[[], flo
             stack.callback(process.terminate)
             processes.append(process)
             _wait_for(port)
-        memory = _Memory({process.pid for process in processes})
-        stack.callback(memory.stop)
-        yield master, memory.stop
+        own = _Processes({process.pid for process in processes})
+        stack.callback(own.stop)
+        yield master, own
 
 
 def _find_port() -> int:
@@ -181,39 +211,60 @@ def _wait_for(port: int) -> None:
     sys.exit("error: the master of the cluster does not answer")
 
 
-class _Memory:
-    """The most memory that processes and those that they started have taken together."""
+class _Processes:
+    """The processes of a cluster: what memory they take together, and the killing of some.
+
+    Attributes:
+        most_mb: the most memory so far, in MB.
+        killed: how many have been killed.
+    """
 
     def __init__(self, roots: set[int]):
-        self._roots, self._most, self._ended = roots, 0.0, threading.Event()
+        self.most_mb, self.killed = 0.0, 0
+        self._roots, self._times, self._ended = roots, [], threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> float:
-        """Ends the watch; returns the most, in MB."""
+    def kill(self, most: int, rng: random.Random) -> None:
+        """Kills processes of tasks from now on, so many, some seconds apart."""
+        self._rng = rng
+        waits = [rng.uniform(*_SECONDS_BETWEEN) for _ in range(most)]
+        self._times = [time.monotonic() + wait for wait in itertools.accumulate(waits)]
+
+    def stop(self) -> None:
         self._ended.set()
         self._thread.join()
-        return self._most
 
     def _watch(self) -> None:
-        while not self._ended.wait(1.0):
-            self._most = max(self._most, self._sum())
+        while not self._ended.wait(0.5):
+            found = self._list()
+            self.most_mb = max(self.most_mb, sum(size for size, _ in found.values()))
+            if self._times and time.monotonic() > self._times[0]:
+                tasks = [pid for pid, (_, command) in found.items() if _TASK in command]
+                if tasks:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._rng.choice(tasks), signal.SIGKILL)
+                        self.killed += 1
+                        self._times.pop(0)
 
-    def _sum(self) -> float:
-        parents, sizes = {}, {}
+    def _list(self) -> dict[int, tuple[float, str]]:
+        """Of every process of the cluster its memory in MB and its command."""
+        parents, found = {}, {}
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 # The name before may have spaces and brackets.
                 fields = path.read_text().rpartition(")")[2].split()
-                parents[int(path.parent.name)] = int(fields[1])
-                sizes[int(path.parent.name)] = 4096 * int(fields[21]) / 2**20
+                pid = int(path.parent.name)
+                parents[pid] = int(fields[1])
+                command = path.with_name("cmdline").read_text(errors="replace")
+                found[pid] = 4096 * int(fields[21]) / 2**20, command
 
         def is_own(pid: int) -> bool:
             while pid not in self._roots and pid in parents:
                 pid = parents[pid]
             return pid in self._roots
 
-        return sum(size for pid, size in sizes.items() if is_own(pid))
+        return {pid: value for pid, value in found.items() if is_own(pid)}
 
 
 def main() -> None:
