@@ -22,6 +22,7 @@ from dcse_tf.search import index as layout
 from dcse_tf.search import job
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools import embed
+from dcse_tf.tools.options import EmbedOptions
 
 # Of 10 lines: one blank, "ok" three times, "where is my parcel" twice.
 LINES = [
@@ -151,6 +152,38 @@ def test_what_is_built_is_complete_and_alone(config, tmp_path):
     made_from = json.loads((tmp_path / "index/made_from.json").read_text())
     corpus = hashlib.sha256((tmp_path / "corpus.txt").read_bytes()).hexdigest()
     assert made_from["contents of `corpus`"] == corpus
+
+
+def test_an_index_of_given_embeddings_is_the_one_that_is_built_without(
+    config, tmp_path, monkeypatch
+):
+    expected = ask(config, QUERIES)
+    rows = str(tmp_path / "rows.npy")
+    embed.embed(EmbedOptions(model=config.model, input=config.corpus, output=rows))
+    monkeypatch.setattr(job, "embed", None)
+    found = ask(config.replace(index=str(tmp_path / "other"), embeddings=rows), QUERIES)
+    assert _texts(found) == _texts(expected)
+    assert [[hit.line for hit in hits] for hits in found] == [
+        [hit.line for hit in hits] for hits in expected
+    ]
+    files = (tmp_path / name / "embeddings.npy" for name in ("index", "other"))
+    np.testing.assert_allclose(*map(np.load, files), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:-2], r"an array of \[8, \d+\], .* of which line 9 has a text"),
+        (lambda rows: rows[:, :-1], "expected .* columns"),
+        (lambda rows: np.roll(rows, 1, axis=0), "row .* is not what `model` says of line"),
+    ],
+)
+def test_embeddings_of_something_else_are_refused(config, tmp_path, change, message):
+    rows = tmp_path / "rows.npy"
+    embed.embed(EmbedOptions(model=config.model, input=config.corpus, output=str(rows)))
+    np.save(rows, change(np.load(rows)))
+    with pytest.raises(InputError, match=message):
+        ask(config.replace(embeddings=str(rows)), QUERIES)
 
 
 def test_without_an_index_nothing_is_left(config, tmp_path):

@@ -14,15 +14,18 @@ from absl import logging
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
+from dcse_tf.evaluation import metrics
 from dcse_tf.files import (
     MadeFrom,
     atomic_directory,
+    atomic_file,
     hash_file,
     lock_output,
     replace_folder,
     restore_replaced,
     resumable,
 )
+from dcse_tf.input_files import UNREADABLE_ARRAY
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.index import Hit, SearchIndex
@@ -171,7 +174,9 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEn
             with atomic_directory(texts) as partial:
                 layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
         embeddings = work / layout.EMBEDDINGS_FILE
-        if not embeddings.exists():
+        if not embeddings.exists() and config.embeddings:
+            _take_rows(pathlib.Path(config.embeddings), texts, embeddings, encoder)
+        elif not embeddings.exists():
             _embed_texts(config, texts / layout.TEXTS_FILE, embeddings, encoder)
         if kind != "exact":
             matrix = np.load(embeddings, mmap_mode="r")
@@ -202,6 +207,51 @@ def _embed_texts(
     # The texts are distinct: no cache for repeated ones.
     settings = EmbedOptions(**shared, input=str(texts), output=str(output), cache_size=0)
     embed(settings, encoder, layout.scale_to_unit_length)
+
+
+_ROWS_AT_A_TIME = 65_536
+_COMPARED = 32
+# Rows of bfloat16 or eight bits are as near as this to those of float32.
+_NEAR = 0.98
+
+
+def _take_rows(
+    path: pathlib.Path, texts_folder: pathlib.Path, output: pathlib.Path, encoder: SentenceEncoder
+) -> None:
+    """Writes the rows of the distinct texts, from a file with a row a line of the corpus.
+
+    Raises:
+        InputError: the file is no such array, or some of its rows are not those of the encoder.
+    """
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except UNREADABLE_ARRAY as error:
+        raise InputError(f"`embeddings`={path}: not a NumPy array: {error}") from error
+    texts = layout.CorpusTexts(texts_folder)
+    last, dim = int(texts.lines[-1]), encoder.dim
+    if rows.ndim != 2 or rows.shape[1] != dim or len(rows) < last:
+        raise InputError(
+            f"`embeddings`={path}: an array of {list(rows.shape)}, expected {dim} columns and "
+            f"a row for each line of `corpus`, of which line {last} has a text"
+        )
+
+    compared = np.linspace(0, len(texts) - 1, min(_COMPARED, len(texts))).astype(int).tolist()
+    own = encoder.encode([texts[place] for place in compared], show_progress=False)
+    given = rows[texts.lines[compared] - 1].astype(np.float32)
+    near = (metrics.normalize(own) * metrics.normalize(given)).sum(axis=1)
+    if near.min() < _NEAR:
+        line = int(texts.lines[compared[int(near.argmin())]])
+        raise InputError(
+            f"`embeddings`={path}: row {line} is not what `model` says of line {line} of `corpus` "
+            f"(cosine {near.min():.3f})"
+        )
+
+    with atomic_file(output) as partial:
+        target = np.lib.format.open_memmap(partial, "w+", np.float32, (len(texts), dim))
+        for start in range(0, len(texts), _ROWS_AT_A_TIME):
+            lines = texts.lines[start : start + _ROWS_AT_A_TIME] - 1
+            target[start : start + len(lines)] = layout.scale_to_unit_length(rows[lines])
+        target.flush()
 
 
 def _build_approximate(

@@ -45,6 +45,13 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         "Folder of the index: built from `corpus` if it does not exist, and used again later. If "
         "the build is stopped, the same command resumes it. Default: a temporary folder.",
     )
+    embeddings: str = option(
+        "",
+        "NumPy file of the embeddings of `corpus` by `model`, a row a line, as embed writes it: "
+        "the index is built from them, of which some are compared with the model's. Default: the "
+        "texts are embedded.",
+        files=True,
+    )
     query: str = option("", "One query. Default: `queries`, or else lines of standard input.")
     queries: str = option("", "Text file of queries, one a line.", files=True)
     top: int = option(5, "Texts to find for each query.", minimum=1)
@@ -79,6 +86,8 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("nothing to search: give `corpus`, or `index` with one built before")
         if self.overwrite and not self.corpus:
             raise OptionError("`overwrite` builds the index anew and needs `corpus`")
+        if self.embeddings and not self.corpus:
+            raise OptionError("`embeddings`: only with `corpus`, whose lines they are of")
         if self.query and self.queries:
             raise OptionError("give either `query` or `queries`")
         if self.is_given("rerank_top") and not self.reranker:
