@@ -158,14 +158,18 @@ def sample_negatives(
         mask: bool `[batch, 1 + negatives]`, True = a candidate.
     """
     batch = tf.shape(session)[0]
-    same_text = response[:, None] == response[None, :]
-    first_of_text = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(batch)
-    own_session = session[:, None] == session[None, :]
+    sessions, (distinct, text_numbers) = tf.unique(session), tf.unique(response)
+    texts = tf.size(distinct)
+    first_rows = tf.math.unsorted_segment_min(tf.range(batch), text_numbers, texts)
+    first_of_text = tf.gather(first_rows, text_numbers) == tf.range(batch)
     # A text of the row's own session is no negative even if another session has it too.
-    in_own_session = tf.linalg.matmul(
-        tf.cast(own_session, tf.float32), tf.cast(same_text, tf.float32)
+    said = tf.scatter_nd(
+        tf.stack([sessions.idx, text_numbers], axis=1),
+        tf.ones([batch], tf.int32),
+        [tf.size(sessions.y), texts],
     )
-    allowed = (in_own_session == 0.0) & first_of_text[None, :]
+    in_own_session = tf.gather(tf.gather(said > 0, sessions.idx), text_numbers, axis=1)
+    allowed = ~in_own_session & first_of_text[None, :]
 
     own = tf.range(batch)[:, None]
     if negatives:

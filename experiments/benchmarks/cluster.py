@@ -3,17 +3,20 @@
     python experiments/benchmarks/cluster.py prepare --turns=5000000
     python experiments/benchmarks/cluster.py embed --sentences=200000
     python experiments/benchmarks/cluster.py train --steps=10
+    python experiments/benchmarks/cluster.py input
     python experiments/benchmarks/cluster.py prepare --turns=400000 --kills=20
 
 prepare and embed run on this machine and on a standalone Spark cluster that is started here, a
 master and two workers with a core each; embed also in two shards. train takes the same steps in one
-process and two, of one device and two, without dropout. Each job once, by its command line, on
+process and two, of one device and two, without dropout; input makes the batches of a step alone,
+which every worker does for the whole of it. Each job once, by its command line, on
 drawn dialogues; seconds are of the whole process, its start-up among them. With --kills the jobs
 on the cluster are done again until so many of its processes have been killed, each at random.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -45,7 +48,7 @@ Row = dict[str, str | float]
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=1)
-    parser.add_argument("subject", choices=("prepare", "embed", "train"))
+    parser.add_argument("subject", choices=("prepare", "embed", "train", "input"))
     jobs.add_arguments(parser)
     parser.add_argument("--kills", type=int, default=0, help="of prepare and embed")
     return parser.parse_args(arguments)
@@ -159,6 +162,36 @@ def measure_train(checkout: Checkout, folder: pathlib.Path, args: argparse.Names
     return rows
 
 
+def measure_input(checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace) -> list[Row]:
+    """Batches of several sizes, of which this process keeps one part of as many as there are."""
+    import dcse_tf
+    from dcse_tf.cli.flags import parse_flags
+    from dcse_tf.tasks.options import TrainOptions
+    from dcse_tf.training.build import build_training
+
+    source = jobs.write_inputs(folder, 240_000, 10).corpora[1]
+    data = str(folder / "data")
+    dcse_tf.prepare_data(
+        format="session_tsv", input=str(source), vocab=args.encoder, output_dir=data
+    )
+    rows: list[Row] = []
+    for replicas in (1, 4, 16):
+        flags = [f"--data_dir={data}", "--encoder_size=tiny", f"--run_dir={folder}/unused"]
+        flags += ["--preset=recommended", f"--global_batch_size={20 * replicas}"]
+        training = build_training(parse_flags(TrainOptions, "train", flags))
+        setup = dataclasses.replace(training.setup, own_replicas=range(1))
+        batches = iter(training.spec.make_dataset(setup, 0, replicas))
+        for _ in range(jobs.WARM_UP_STEPS):
+            next(batches)
+        started = time.perf_counter()
+        for _ in range(args.steps):
+            next(batches)
+        seconds = (time.perf_counter() - started) / args.steps
+        name = f"1 of {replicas} parts of {20 * replicas} sessions"
+        rows.append({"": name, "milliseconds a step": round(1000 * seconds, 1)})
+    return rows
+
+
 def _row(name: str, used: jobs.Usage, peak_mb: float = 0.0) -> Row:
     return {
         "": name,
@@ -269,7 +302,12 @@ class _Processes:
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    subject = {"prepare": measure_prepare, "embed": measure_embed, "train": measure_train}
+    subject = {
+        "prepare": measure_prepare,
+        "embed": measure_embed,
+        "train": measure_train,
+        "input": measure_input,
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         checkout = Checkout(jobs.ROOT, folder / "here", args.encoder or ENCODER)
