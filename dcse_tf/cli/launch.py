@@ -20,15 +20,15 @@ from dcse_tf.options import OptionError
 from dcse_tf.tasks.options import TrainOptions
 
 USAGE = "dcse launch --workers=NUMBER train --flag=value ..."
+LOG_FOLDER = "workers"
 _HELP = f"""usage: {USAGE}
 
 Trains with several processes of this machine, which share its GPUs evenly, or its CPU. All take
 part in every step, with their part of its samples. The first one evaluates and writes; what the
-others say is in RUN_DIR/{{folder}}. If one ends, all are stopped; the same command resumes the run.
+others say is in RUN_DIR/{LOG_FOLDER}. If one ends, all are stopped; the same command resumes it.
 
 On several machines start `dcse train` on each, with the environment variable TF_CONFIG that
 TensorFlow's MultiWorkerMirroredStrategy wants, and a run_dir that all of them see."""
-LOG_FOLDER = "workers"
 # Seconds for the others to notice that a worker is gone, and to say so.
 _GRACE = 15.0
 _POLL = 0.2
@@ -45,7 +45,7 @@ def launch(arguments: Sequence[str]) -> None:
         InputError: a file that it names is not there.
     """
     if not arguments or set(arguments[:1]) & {"--help", "-h"}:
-        print(_HELP.format(folder=LOG_FOLDER))
+        print(_HELP)
         return
     count, flags = _read(arguments)
     options = parse_flags(TrainOptions, "train", flags)
@@ -54,7 +54,7 @@ def launch(arguments: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _forward_signals() as processes:
         for environment in _make_environments(count, _list_gpus()):
-            log = (folder / f"{len(processes)}.log").open("wb") if processes else None
+            log = (folder / f"{len(processes)}.log").open("ab") if processes else None
             processes.append(_start(flags, environment, log))
         failed = _wait(processes)
     if failed is None:

@@ -64,10 +64,11 @@ def name_faults(master: str) -> Iterator[None]:
         InputError: a task failed.
     """
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     try:
         yield
-    except Py4JError as error:
+    except (Py4JError, PySparkException) as error:
         text = str(error)
         if missing := re.search(r"No module named '(\w+)", text):
             raise InputError(

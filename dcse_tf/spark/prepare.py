@@ -9,9 +9,10 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import os
 import pathlib
 import pickle
+import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -126,10 +127,12 @@ def _write_splits(
 
     records = read.filter(lambda item: isinstance(item, _Record)).map(place)
     ordered = records.repartitionAndSortWithinPartitions(sum(shards.values()), lambda key: key[0])
-    target = str(folder.absolute())
+    target = folder.absolute()
+    (target / _UNFINISHED).mkdir()
     written = ordered.mapPartitionsWithIndex(
         lambda index, items: _write_shard(target, shards, index, (item for _, item in items))
     ).collect()
+    shutil.rmtree(target / _UNFINISHED)
     splits = {name: _make_split(folder, name, shards[name], written, summaries) for name in SPLITS}
 
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
@@ -202,24 +205,27 @@ def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int
 # Tasks: writing
 
 
+# Where shards are until they are whole.
+_UNFINISHED = "unfinished"
+
+
 def _write_shard(
-    folder: str, shards: Mapping[str, int], place: int, records: Iterable[_Record]
+    folder: pathlib.Path, shards: Mapping[str, int], place: int, records: Iterable[_Record]
 ) -> Iterator[_Written]:
     """Writes a shard, whole or not at all: a task may run twice, or be cut off."""
     split, number = _find_shard(shards, place)
-    path = pathlib.Path(folder) / name_shard(split, number, shards[split])
-    texts_path = None if split == "train" else path.with_name(f"{split}.jsonl")
-    mark = f".{os.getpid()}"
+    path = folder / name_shard(split, number, shards[split])
+    unfinished = folder / _UNFINISHED / uuid.uuid4().hex
     blocks, texts = BlockCounter(1), []
-    with tf.io.TFRecordWriter(f"{path}{mark}") as writer:
+    with tf.io.TFRecordWriter(str(unfinished)) as writer:
         for item in records:
             writer.write(item.record)
             blocks.add(0, len(item.record), item.turns)
             texts.append(item.text)
-    if texts_path:
-        pathlib.Path(f"{texts_path}{mark}").write_text("".join(texts), encoding="utf-8")
-        os.replace(f"{texts_path}{mark}", texts_path)
-    os.replace(f"{path}{mark}", path)
+    unfinished.replace(path)
+    if split != "train":
+        unfinished.write_text("".join(texts), encoding="utf-8")
+        unfinished.replace(folder / f"{split}.jsonl")
     rows = [[number, *row[1:]] for row in blocks.rows()]
     yield _Written(split, number, path.stat().st_size, rows)
 

@@ -6,6 +6,7 @@ parts of its output that were made from the same, and embeds what is missing.
 """
 
 import dataclasses
+import glob
 import pathlib
 import re
 from collections.abc import Iterator
@@ -99,7 +100,8 @@ def find_parts(output: pathlib.Path, made_from: MadeFrom, dim: int) -> Iterator[
         made_from: what the whole is made from.
         dim: of the rows.
     """
-    for path in sorted(output.parent.glob(f"{output.stem}-?????-of-?????{output.suffix}")):
+    stem, suffix = map(glob.escape, (output.stem, output.suffix))
+    for path in sorted(output.parent.glob(f"{stem}-?????-of-?????{suffix}")):
         try:
             record = dict(MadeFrom.read(path.with_suffix(".json")).values)
             first, count = int(record.pop(_FIRST)), int(record.pop(_LINES))

@@ -80,7 +80,8 @@ def measure_prepare(
     def run(master: str) -> tuple[jobs.Usage, str]:
         shutil.rmtree(folder / "cluster", ignore_errors=True)
         used = prepare("cluster", f"--spark_master={master}")
-        names = {path.name for path in (folder / "local").iterdir()} - {"manifest.json"}
+        names = {path.name for kind in ("local", "cluster") for path in (folder / kind).iterdir()}
+        names.remove("manifest.json")
         same = sum(_is_same(folder / "local" / name, folder / "cluster" / name) for name in names)
         return used, f"{same} of {len(names)} files"
 
@@ -106,6 +107,8 @@ def _run_on_cluster(
 
 
 def _is_same(first: pathlib.Path, second: pathlib.Path) -> bool:
+    if not (first.exists() and second.exists()):
+        return False
     if first.is_dir():
         return all(_is_same(path, second / path.name) for path in first.iterdir())
     return first.read_bytes() == second.read_bytes()
