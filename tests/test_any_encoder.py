@@ -127,6 +127,7 @@ def test_masked_language_modelling_goes_on_from_it(start, corpus, expected, tmp_
     np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
 def test_a_re_ranker_begins_with_it(start, corpus, tmp_path):
     sizes = {"context_turns": 2, "max_context_tokens": 60, "max_response_tokens": 40}
     run(start, corpus, tmp_path, task="response_selection", **sizes)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from lettered_corpus import prepare_sessions
 
 from dcse_tf.data import manifest as blocks
-from dcse_tf.data.manifest import BlockCounter, Index, read_blocks, read_manifest
+from dcse_tf.data.manifest import BlockCounter, Index, read_blocks, read_manifest, write_blocks
 from dcse_tf.data.records import parse_session
 from dcse_tf.errors import InputError
 
@@ -33,7 +33,7 @@ def test_blocks_are_counted_shard_by_shard(small_blocks, tmp_path):
     counter = BlockCounter(2)
     for shard, size, turns in ((0, 10, 2), (1, 20, 3), (0, 30, 4), (0, 5, 2), (0, 7, 9)):
         counter.add(shard, size, turns)
-    counter.write(tmp_path / "index.npy")
+    write_blocks(tmp_path / "index.npy", counter.rows())
     table = np.load(tmp_path / "index.npy", allow_pickle=False)
     # Shard, offset, bytes, sessions, utterances.
     assert table.tolist() == [[0, 0, 26 + 46 + 21, 3, 8], [0, 93, 23, 1, 9], [1, 0, 36, 1, 3]]

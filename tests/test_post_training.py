@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from test_baseline_tasks import read_checkpoint
 from train_options import make_options, resolve
 
 from dcse_tf.data.dialogue import Context
@@ -178,30 +177,6 @@ def test_a_corpus_that_is_prepared_with_it_serves_where_the_first_did(
     prepare(options, resolve_checkpoint(str(run[0]), "vocab", weights=False))
     before = read_vocabulary(data_dir / "vocabulary").fingerprint()
     assert read_manifest(tmp_path / "data", before)
-
-
-def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_path, monkeypatch):
-    whole, _ = run
-    config = make_config(
-        data_dir, tmp_path, speaker_embeddings=True, pairs="relevance", dev_samples=0
-    )
-    steps = iter(range(1, 9))
-
-    def stop_at_the_third(metrics):
-        if next(steps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        job.train(config)
-    before = read_checkpoint(tmp_path)
-    job.train(config)
-    first, second = read_checkpoint(whole), read_checkpoint(tmp_path)
-    assert first.keys() == second.keys() == before.keys()
-    for name, value in first.items():
-        np.testing.assert_allclose(second[name], value, atol=1e-5, err_msg=name)
-    changed = {v.shape for name, v in first.items() if not np.array_equal(before[name], v)}
-    assert {(128, 128), (128, PAIRS["relevance"])} <= changed
 
 
 def differentiate(training, batches):

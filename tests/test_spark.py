@@ -1,6 +1,7 @@
 """Spark's jobs against those of one machine: the same records, the same embeddings."""
 
 import json
+import pickle
 import shutil
 import socket
 
@@ -14,12 +15,13 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.spark import embed as embed_job
 from dcse_tf.spark import embed_column
+from dcse_tf.spark import prepare as spark_prepare
 from dcse_tf.spark.cluster import connect, name_faults
 from dcse_tf.spark.embed import embed_on_spark
-from dcse_tf.spark.prepare import prepare_on_spark
 from dcse_tf.tools.options import EmbedOptions
 
 pytestmark = [
@@ -76,21 +78,21 @@ def test_the_records_are_those_of_one_machine(model, tmp_path):
     assert manifest["splits"]["dev"]["sessions"] > 5
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([["{"], []], r"0\.jsonl:1: "),
-        # One bad line is allowed in all, not in each.
-        ([["{"], ["{"]], r"2 bad lines in all files together \(`max_bad_lines`=1\)"),
-    ],
-)
-def test_bad_lines_are_refused_as_on_one_machine(model, tmp_path, parts, message):
-    limit = 1 if parts[1] else 0
-    settings = {"max_bad_lines": limit, "spark_master": "local[1]"}
-    config = _config(tmp_path / "in", model, parts, **settings)
-    with pytest.raises(InputError, match=message):
-        prepare_on_spark(config, model)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+def test_bad_lines_are_refused_as_on_one_machine(model, tmp_path):
+    """A file that is refused says so by its summary; of all files the bad lines are added up."""
+    config = _config(tmp_path / "in", model, [["{"], ["{"]])
+    work = pickle.dumps((read_vocabulary(model), config))
+    (summary,) = spark_prepare._read_file(work, 0, f"{tmp_path}/in/0.jsonl")
+    with pytest.raises(InputError, match=r"0\.jsonl:1: "):
+        spark_prepare._check(config, [summary])
+
+    config = config.replace(max_bad_lines=1)
+    work = pickle.dumps((read_vocabulary(model), config))
+    files = enumerate((f"{tmp_path}/in/0.jsonl", f"{tmp_path}/in/1.jsonl"))
+    found = [summary for file in files for summary in spark_prepare._read_file(work, *file)]
+    assert [(each.bad_lines, each.error) for each in found] == [(1, ""), (1, "")]
+    with pytest.raises(InputError, match=r"2 bad lines in all files .*`max_bad_lines`=1"):
+        spark_prepare._check(config, found)
 
 
 def test_what_needs_one_machine_is_refused(model, tmp_path):
@@ -103,11 +105,20 @@ def test_what_needs_one_machine_is_refused(model, tmp_path):
 TEXTS = ["where is my parcel", "ok", None, "ok", "the cup is blue", "", "好的发货"]
 
 
-def _write_table(folder):
+@pytest.fixture(scope="module")
+def notebook(model, tmp_path_factory):
+    """The texts as Parquet, and as a frame whose column is embedded."""
+    folder = tmp_path_factory.mktemp("table") / "in.parquet"
     with connect("local[1]", "test") as spark:
         rows = [(f"k{number}", text) for number, text in enumerate(TEXTS)]
-        frame = spark.createDataFrame(rows, "key string, text string")
-        frame.coalesce(1).write.parquet(str(folder))
+        frame = spark.createDataFrame(rows, "key string, text string").coalesce(1)
+        frame.write.parquet(str(folder))
+        found = embed_column(frame, "text", model=str(model)).collect()
+        with pytest.raises(InputError, match=r"column texts: expected .* key \(string\)"):
+            embed_column(frame, "texts", model=str(model))
+        with pytest.raises(InputError, match="column key: there is one already"):
+            embed_column(frame, "text", model=str(model), name="key")
+    return folder, {row.key: row for row in found}
 
 
 def _read_table(folder):
@@ -128,11 +139,12 @@ def _check(found, model):
             np.testing.assert_allclose(row.embedding, expected[text], atol=1e-5)
 
 
-def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(model, tmp_path, monkeypatch):
-    _write_table(tmp_path / "in.parquet")
+def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(
+    notebook, model, tmp_path, monkeypatch
+):
     config = EmbedOptions(
         model=str(model),
-        input=f"{tmp_path}/in.parquet/*.parquet",
+        input=f"{notebook[0]}/*.parquet",
         output=str(tmp_path / "out"),
         spark_master="local[1]",
     )
@@ -169,16 +181,8 @@ def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(model, tmp
         embed_on_spark(config)
 
 
-def test_a_frame_is_embedded_in_a_notebook(model):
-    with connect("local[1]", "test") as spark:
-        rows = [(f"k{number}", text) for number, text in enumerate(TEXTS)]
-        frame = spark.createDataFrame(rows, "key string, text string")
-        found = embed_column(frame, "text", model=str(model)).collect()
-        with pytest.raises(InputError, match=r"column texts: expected .* key \(string\)"):
-            embed_column(frame, "texts", model=str(model))
-        with pytest.raises(InputError, match="column key: there is one already"):
-            embed_column(frame, "text", model=str(model), name="key")
-    _check({row.key: row for row in found}, model)
+def test_a_frame_is_embedded_in_a_notebook(notebook, model):
+    _check(notebook[1], model)
 
 
 def test_a_master_that_is_not_there_is_told_at_once():
