@@ -118,20 +118,22 @@ def test_an_encoder_scores_by_the_form_in_its_folder(folder, kind):
 
 
 @pytest.mark.slow
-def test_an_export_scores_by_the_form(folder, tmp_path):
+@pytest.mark.parametrize("kind", ["residual", "maxsim"])
+def test_an_export_scores_by_the_form(folder, kind, tmp_path):
     """Each signature is compared with the encoder when the export is written."""
-    form = make_matching_form("maxsim")
+    form = make_matching_form(kind)
     if form.residual:
         form.residual.position.assign(0.01)
     write_matching(folder, form)
     target = tmp_path / "export"
     export(ExportOptions(run_dir=str(folder), output_dir=str(target)))
     np.testing.assert_allclose(score(target), score(folder), atol=1e-5)
-    assert SentenceEncoder.load(target).settings["matching"] == "maxsim"
+    assert SentenceEncoder.load(target).settings["matching"] == kind
     settings = json.loads((target / "dcse_tf.json").read_text())
     assert "matching.json" in settings["sha256"]
     card = (target / "model_card.md").read_text()
-    assert f"| matching of responses | maxsim, turns by mean: the signature match |" in card
+    shown = "residual (lambda 2.718)" if kind == "residual" else kind
+    assert f"| matching of responses | {shown}, turns by mean: the signature match |" in card
 
 
 def test_a_sentence_transformers_export_says_that_it_has_no_matching(folder, tmp_path):
