@@ -309,9 +309,13 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
 }
 
 
-def main() -> None:
-    """The console script `dcse`."""
-    job, *arguments = sys.argv[1:] or ["--help"]
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script `dcse`.
+
+    Args:
+        arguments: of the command line; None for those of the process.
+    """
+    job, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if job in ("--help", "-h", "help"):
         print(_list_jobs())
     elif job == "--version":

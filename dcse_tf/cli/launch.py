@@ -166,3 +166,9 @@ def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
             # Those that lost another one say that they may be tried again.
             return min(failed, key=lambda i: ended[i] == EXIT_STATUS, default=None)
         time.sleep(_POLL)
+
+
+if __name__ == "__main__":
+    from dcse_tf.cli.commands import main
+
+    main(["launch", *sys.argv[1:]])

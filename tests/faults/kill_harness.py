@@ -30,7 +30,6 @@ from dcse_tf.errors import EXIT_STATUS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 _LONGEST_WAIT = 1.5  # seconds after the first checkpoint of a start
-_DCSE = "from dcse_tf.cli.commands import main; main()"
 # How a job ends that is killed, or whose worker is, or that has lost one.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, EXIT_STATUS)
 
@@ -127,7 +126,8 @@ def run_killed(
 def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
     command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
     if workers > 1:
-        command = [sys.executable, "-c", _DCSE, "launch", f"--workers={workers}", job, *flags]
+        module = "dcse_tf.cli.launch"
+        command = [sys.executable, "-m", module, f"--workers={workers}", job, *flags]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
