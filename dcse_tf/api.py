@@ -9,7 +9,7 @@ import logging
 import numbers
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcse_tf import progress
@@ -19,6 +19,7 @@ from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import MineNeighboursOptions
+from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 
@@ -60,13 +61,13 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
     from dcse_tf.data.prepare import prepare
     from dcse_tf.model.checkpoints import resolve_checkpoint
 
-    with _visible():
-        folder = resolve_checkpoint(read.vocab, "vocab", weights=False) if read.vocab else None
-        if read.spark_master:
+    with _work_on(read) as staged:
+        folder = resolve_checkpoint(staged.vocab, "vocab", weights=False) if staged.vocab else None
+        if staged.spark_master:
             from dcse_tf.spark.prepare import prepare_on_spark
 
-            return prepare_on_spark(read, folder)
-        return prepare(read, folder)
+            return prepare_on_spark(staged, folder)
+        return prepare(staged, folder)
 
 
 def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
@@ -92,8 +93,8 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
     read = make_options(MineNeighboursOptions, "mine_neighbours", preset, options)
     from dcse_tf.search import neighbours as job
 
-    with _visible():
-        return job.mine_neighbours(read)
+    with _work_on(read) as staged:
+        return job.mine_neighbours(staged)
 
 
 def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | None":
@@ -124,8 +125,8 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
     read = make_options(TrainOptions, "train", preset, options)
     from dcse_tf.training import job
 
-    with _visible():
-        return job.train(read)
+    with _work_on(read) as staged:
+        return job.train(staged)
 
 
 def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Result]":
@@ -151,8 +152,8 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
     read = make_options(EvaluateOptions, "evaluate", preset, options)
     from dcse_tf.evaluation import job
 
-    with _visible():
-        return job.evaluate(read)
+    with _work_on(read) as staged:
+        return job.evaluate(staged)
 
 
 def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
@@ -180,8 +181,8 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
     read = make_options(MergeOptions, "merge", preset, options)
     from dcse_tf.tools import merge as job
 
-    with _visible():
-        return job.merge(read)
+    with _work_on(read) as staged:
+        return job.merge(staged)
 
 
 def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
@@ -205,8 +206,8 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
     read = make_options(ChangesOptions, "changes", preset, options)
     from dcse_tf.evaluation import changes_job
 
-    with _visible():
-        return changes_job.show_changes(read)
+    with _work_on(read) as staged:
+        return changes_job.show_changes(staged)
 
 
 def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
@@ -230,8 +231,15 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
     read = make_options(ExportOptions, "export", preset, options)
     from dcse_tf.exporting import job
 
-    with _visible():
-        return job.export(read)
+    with _work_on(read) as staged:
+        return job.export(staged)
+
+
+@contextlib.contextmanager
+def _work_on(options: T) -> Iterator[T]:
+    """Yields the options with files of this machine, see `stage`, and shows log messages."""
+    with _visible(), stage(options) as staged:
+        yield staged
 
 
 def _visible() -> contextlib.AbstractContextManager[None]:

@@ -39,6 +39,8 @@ def option(
     reads: bool = False,
     files: bool = False,
     writes: bool = False,
+    resumes: bool = False,
+    on_cluster: bool = False,
     ignored_elsewhere: bool = False,
 ) -> Any:
     """A field of a configuration, from which its command-line flag is made.
@@ -57,6 +59,8 @@ def option(
         files: whether it names files that the job reads; the command line looks for them before
             anything is loaded.
         writes: whether it names a file or a folder that the job replaces.
+        resumes: whether it names a folder that a later start of the job continues or uses.
+        on_cluster: whether it names what the tasks read or write with `spark_master`.
         ignored_elsewhere: whether the entries of a family that lack this option ignore it, so
             that one flag file can serve them all; otherwise they refuse it.
     """
@@ -71,6 +75,8 @@ def option(
         "reads": reads or files,
         "files": files,
         "writes": writes,
+        "resumes": resumes,
+        "on_cluster": on_cluster,
         "ignored_elsewhere": ignored_elsewhere,
     }
     return dataclasses.field(default=default, metadata=metadata)

@@ -42,7 +42,10 @@ ALLOWED = {
     "model": set(),
     "data": {"model"},
 }
-BASE = {"errors", "files", "input_files", "options", "plugins", "progress", "quiet"}
+BASE = {
+    *("errors", "files", "input_files", "options", "plugins", "progress", "quiet", "staging"),
+    *("stores", "worker"),
+}
 
 
 def _imports(path: pathlib.Path) -> set[str]:

@@ -12,7 +12,8 @@ from dcse_tf.cli import launch
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training
-from dcse_tf.training.workers import Worker, WorkersError, name_lost_workers, read_worker
+from dcse_tf.training.workers import WorkersError, name_lost_workers
+from dcse_tf.worker import Worker, read_worker
 
 
 def _config(cluster, kind="worker", index=0):

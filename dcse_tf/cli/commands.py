@@ -26,6 +26,7 @@ from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateO
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
+from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
@@ -347,8 +348,8 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
     with _tell_errors():
         options = parse_flags(kind, job, arguments)
         find_files(options)
-        with progress.show_log(spell=as_flags):
-            function(options)
+        with progress.show_log(spell=as_flags), stage(options) as staged:
+            function(staged)
 
 
 @contextlib.contextmanager

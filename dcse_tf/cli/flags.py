@@ -13,6 +13,7 @@ from dcse_tf.cli.presets import find_presets
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import OptionError, Options
 from dcse_tf.plugins import load_plugins
+from dcse_tf.stores import is_url
 
 T = TypeVar("T", bound=Options)
 
@@ -179,7 +180,8 @@ def find_files(options: Options) -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.metadata["files"] and value:
-            resolve_inputs(value if isinstance(value, tuple) else (value,), field.name)
+            names = value if isinstance(value, tuple) else (value,)
+            resolve_inputs([name for name in names if not is_url(name)], field.name)
 
 
 def as_flags(message: str) -> str:

@@ -17,6 +17,7 @@ from dcse_tf.cli.flags import find_files, parse_flags
 from dcse_tf.data.processes import available_processors
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.options import OptionError
+from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 
 USAGE = "dcse launch --workers=NUMBER train --flag=value ..."
@@ -50,7 +51,16 @@ def launch(arguments: Sequence[str]) -> None:
     count, flags = _read(arguments)
     options = parse_flags(TrainOptions, "train", flags)
     find_files(options)
-    folder = pathlib.Path(options.run_dir) / LOG_FOLDER
+    with stage(options) as staged:
+        _launch(count, flags, options, staged)
+
+
+def _launch(count: int, flags: Sequence[str], options: TrainOptions, staged: TrainOptions) -> None:
+    """Starts the workers with the files of this machine in the place of URLs."""
+    given = options.to_dict()
+    changed = {name: value for name, value in staged.to_dict().items() if value != given[name]}
+    flags = [*flags, *(f"--{name}={value}" for name, value in changed.items())]
+    folder = pathlib.Path(staged.run_dir) / LOG_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with _forward_signals() as processes:
         for environment in _make_environments(count, _list_gpus()):

@@ -21,6 +21,7 @@ class CorpusOptions(Options):
         "allowed, or package:NAME/FILE for a file inside an installed Python package.",
         required=True,
         files=True,
+        on_cluster=True,
     )
     min_turns: int = option(
         2,

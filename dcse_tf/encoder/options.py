@@ -15,6 +15,7 @@ class ModelOptions(EncoderOptions):
         "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
         required=True,
         reads=True,
+        on_cluster=True,
     )
     batch_tokens: int = option(
         2048,

@@ -13,6 +13,7 @@ from dcse_tf.encoder.batching import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.progress import Progress
+from dcse_tf.stores import fetch
 
 
 class SentenceEncoder:
@@ -50,7 +51,7 @@ class SentenceEncoder:
 
         Args:
             model: a run directory, a checkpoint folder, package:NAME, a hub name, a SavedModel
-                export or a fitted baseline.
+                export, a fitted baseline, or the URL of one in a store.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
             prefix: put before every sentence, such as "query: " for E5; empty for the model's own.
             max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
@@ -78,7 +79,7 @@ class SentenceEncoder:
     @classmethod
     def from_options(cls, options: ModelOptions) -> Self:
         """Loads the encoder that options name; see `load`."""
-        return cls(load_backend(options), options.model)
+        return cls(load_backend(options.replace(model=fetch(options.model))), options.model)
 
     @functools.cached_property
     def dim(self) -> int:

@@ -15,6 +15,7 @@ from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
+from dcse_tf.stores import fetch
 
 _COMPUTE_DTYPES = ("float32", "bfloat16")
 
@@ -86,8 +87,8 @@ class Reranker:
         """Loads a re-ranker.
 
         Args:
-            path: the run directory of a trained one, a checkpoint folder, package:NAME or a hub
-                name.
+            path: the run directory of a trained one, a checkpoint folder, package:NAME, a hub
+                name, or the URL of one in a store.
             batch_tokens: tokens scored at a time, padding counted.
             compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
             option: what messages call the path.
@@ -103,7 +104,7 @@ class Reranker:
                 f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
             )
         name = os.fspath(path)
-        return cls(load_graph(name, option, compute_dtype), name, batch_tokens)
+        return cls(load_graph(fetch(name), option, compute_dtype), name, batch_tokens)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         "",
         "Folder of the index: built from `corpus` if it does not exist, and used again later. If "
         "the build is stopped, the same command resumes it. Default: a temporary folder.",
+        resumes=True,
     )
     embeddings: str = option(
         "",

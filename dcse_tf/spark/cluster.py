@@ -5,10 +5,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dcse_tf.errors import InputError, require
+from dcse_tf.input_files import resolve_inputs
+from dcse_tf.stores import is_url, list_files
 
 _SECONDS = 5.0  # to reach a master
 
@@ -54,6 +56,21 @@ def find_master(master: str) -> None:
         socket.create_connection((found[1], int(found[2])), _SECONDS).close()
     except OSError as error:
         raise InputError(f"`spark_master`={master}: no master answers there: {error}") from error
+
+
+def list_inputs(patterns: Sequence[str]) -> list[str]:
+    """The files that an option names, as every machine of a cluster finds them.
+
+    Raises:
+        InputError: one of them is not there.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        if is_url(pattern):
+            found += list_files(pattern)
+        else:
+            found += [str(path.absolute()) for path in resolve_inputs([pattern])]
+    return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager

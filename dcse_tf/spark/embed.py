@@ -5,17 +5,26 @@ joined to the rows again. The job embeds the texts in parts, by a hash of the te
 done is not embedded again when a job that was stopped is started again.
 """
 
+import contextlib
 import functools
 import pathlib
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
-from dcse_tf.files import MadeFrom, lock_output, replace_folder, resumable
-from dcse_tf.input_files import resolve_inputs
+from dcse_tf.files import (
+    MADE_FROM_FILE,
+    MARK,
+    MadeFrom,
+    lock_output,
+    replace_folder,
+    resumable,
+)
 from dcse_tf.progress import Progress
-from dcse_tf.spark.cluster import connect
+from dcse_tf.spark.cluster import connect, list_inputs
+from dcse_tf.stores import exists, fetch, is_url, measure_file, put_file, remove_folder
 from dcse_tf.tools.options import EmbedOptions
 
 if TYPE_CHECKING:
@@ -72,29 +81,68 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     """
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-    output = pathlib.Path(config.output).absolute()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(output):
-        if output.exists() and not config.overwrite:
-            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+    with _lock(config.output, config.overwrite):
         encoder = SentenceEncoder.from_options(config)
-        paths = [path.absolute() for path in resolve_inputs([config.input])]
+        paths = list_inputs([config.input])
         made_from = MadeFrom(
             {
-                "`input`": f"{len(paths)} files of {sum(p.stat().st_size for p in paths)} bytes",
+                "`input`": f"{len(paths)} files of {sum(map(measure_file, paths))} bytes",
                 "`text_column`": config.text_column,
                 "contents of `model`": encoder.fingerprint(),
                 **{f"`{name}`": value for name, value in encoder.settings.items()},
             }
         )
+        resume = _resume_in_store if is_url(config.output) else _resume_in_folder
         with (
             connect(config.spark_master, "dcse embed") as session,
-            resumable(output, made_from, config.overwrite) as work,
+            resume(config.output, made_from, config.overwrite) as (work, target),
         ):
-            frame = _read(session, list(map(str, paths)))
-            rows = _embed_by_parts(session, frame, config, work)
-            replace_folder(work / "rows", output)
+            frame = _read(session, paths)
+            rows = _embed_by_parts(session, frame, config, work, target)
     return rows, encoder.dim
+
+
+@contextlib.contextmanager
+def _lock(output: str, overwrite: bool) -> Iterator[None]:
+    """Lets one job at a time write an output; a store has no locks."""
+    with contextlib.ExitStack() as stack:
+        if not is_url(output):
+            pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_output(pathlib.Path(output)))
+        if exists(output) and not overwrite:
+            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+        yield
+
+
+@contextlib.contextmanager
+def _resume_in_folder(
+    output: str, made_from: MadeFrom, overwrite: bool
+) -> Iterator[tuple[str, str]]:
+    """Yields where the finished parts lie, and where the rows are to be written."""
+    path = pathlib.Path(output).absolute()
+    with resumable(path, made_from, overwrite) as work:
+        yield str(work), str(work / "rows")
+        replace_folder(work / "rows", path)
+
+
+@contextlib.contextmanager
+def _resume_in_store(
+    output: str, made_from: MadeFrom, overwrite: bool
+) -> Iterator[tuple[str, str]]:
+    """The same in a store, which renames nothing: _SUCCESS is what says that all rows are there."""
+    work = f"{output.rstrip('/')}{MARK}partial"
+    begun = f"{work}/{MADE_FROM_FILE}"
+    if exists(begun) and not overwrite:
+        before = MadeFrom.read(pathlib.Path(fetch(begun)))
+        remedy = "give the same, or `overwrite` to start anew"
+        before.require(made_from, f"{work}: begun with other settings or files", remedy)
+    else:
+        remove_folder(work)
+        with tempfile.TemporaryDirectory() as folder:
+            made_from.write(pathlib.Path(folder, MADE_FROM_FILE))
+            put_file(pathlib.Path(folder, MADE_FROM_FILE), begun)
+    yield work, output
+    remove_folder(work)
 
 
 def _read(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
@@ -104,37 +152,38 @@ def _read(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
 
 
 def _embed_by_parts(
-    session: "SparkSession", frame: "DataFrame", config: EmbedOptions, work: pathlib.Path
+    session: "SparkSession", frame: "DataFrame", config: EmbedOptions, work: str, target: str
 ) -> int:
-    """Writes `work`/rows; returns how many there are."""
+    """Writes the rows into the folder `target`, parts into `work`; returns how many rows."""
     from pyspark.sql import functions
 
     column, name = config.text_column, "embedding"
     _check_column(frame, column, name)
-    texts = work / "texts"
-    if not (texts / _DONE).exists():
+    texts = f"{work}/texts"
+    if not exists(f"{texts}/{_DONE}"):
         part = functions.pmod(functions.xxhash64(column), functions.lit(_PARTS))
         distinct = frame.select(column).where(frame[column].isNotNull()).distinct()
         parted = distinct.withColumn(_PART, part).repartition(_PART)
-        parted.write.mode("overwrite").partitionBy(_PART).parquet(str(texts))
+        parted.write.mode("overwrite").partitionBy(_PART).parquet(texts)
 
     parallel = session.sparkContext.defaultParallelism
+    found: list[str] = []
     with Progress("parts of the texts", _PARTS) as progress:
         for number in range(_PARTS):
-            own, done = texts / f"{_PART}={number}", work / f"embedded-{number:05d}"
-            # A part without texts has no folder.
-            if own.exists() and not (done / _DONE).exists():
-                part_texts = session.read.parquet(str(own)).repartition(parallel)
-                embedded = _embed_texts(part_texts, config, name)
-                embedded.write.mode("overwrite").parquet(str(done))
+            own, done = f"{texts}/{_PART}={number}", f"{work}/embedded-{number:05d}"
+            if exists(own):  # a part without texts has no folder
+                found.append(done)
+                if not exists(f"{done}/{_DONE}"):
+                    part_texts = session.read.parquet(own).repartition(parallel)
+                    embedded = _embed_texts(part_texts, config, name)
+                    embedded.write.mode("overwrite").parquet(done)
             progress.update(number + 1, _PARTS)
 
-    found = [str(path) for path in sorted(work.glob("embedded-*"))]
     if not found:
         raise InputError(f"`input`={config.input}: no text in the column {column}")
     joined = frame.join(session.read.parquet(*found), column, "left")
-    joined.write.mode("overwrite").parquet(str(work / "rows"))
-    return session.read.parquet(str(work / "rows")).count()
+    joined.write.mode("overwrite").parquet(target)
+    return session.read.parquet(target).count()
 
 
 def _check_column(frame: "DataFrame", column: str, name: str) -> None:

@@ -6,13 +6,14 @@ task. So the folder is that of the job on one machine, byte for byte.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import pathlib
 import pickle
 import shutil
-import uuid
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -27,9 +28,11 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import make_manifest, prepare
 from dcse_tf.data.records import SplitRecords, name_index, name_shard
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.files import complete_path
+from dcse_tf.input_files import BadLines
 from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.spark.cluster import connect
+from dcse_tf.spark.cluster import connect, list_inputs
+from dcse_tf.stores import fetch, is_url, put_file, url_of
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -104,7 +107,7 @@ def _write_splits(
 ) -> Manifest:
     from pyspark import StorageLevel
 
-    paths = [str(path.absolute()) for path in resolve_inputs(config.input)]
+    paths = list_inputs(config.input)
     work = context.broadcast(pickle.dumps((vocabulary, config)))
     read = context.parallelize(list(enumerate(paths)), len(paths)).flatMap(
         lambda file: _read_file(work.value, *file)
@@ -127,12 +130,14 @@ def _write_splits(
 
     records = read.filter(lambda item: isinstance(item, _Record)).map(place)
     ordered = records.repartitionAndSortWithinPartitions(sum(shards.values()), lambda key: key[0])
-    target = folder.absolute()
-    (target / _UNFINISHED).mkdir()
+    # The tasks cannot see the copy of an output that lies in a store.
+    target = url_of(complete_path(folder)) or str(folder.absolute())
+    if not is_url(target):
+        (folder / _UNFINISHED).mkdir()
     written = ordered.mapPartitionsWithIndex(
         lambda index, items: _write_shard(target, shards, index, (item for _, item in items))
     ).collect()
-    shutil.rmtree(target / _UNFINISHED)
+    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
     splits = {name: _make_split(folder, name, shards[name], written, summaries) for name in SPLITS}
 
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
@@ -160,7 +165,7 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
     summary = _Summary(file, {name: _Counts() for name in SPLITS}, b"", collections.Counter(), 0)
     content = []
     try:
-        sessions = FORMATS[config.format].read(pathlib.Path(path), bad_lines)
+        sessions = FORMATS[config.format].read(pathlib.Path(fetch(path)), bad_lines)
         for chunk in split_into_chunks(sessions):
             result = serialize(chunk)
             content.append(result.content)
@@ -210,24 +215,36 @@ _UNFINISHED = "unfinished"
 
 
 def _write_shard(
-    folder: pathlib.Path, shards: Mapping[str, int], place: int, records: Iterable[_Record]
+    target: str, shards: Mapping[str, int], place: int, records: Iterable[_Record]
 ) -> Iterator[_Written]:
     """Writes a shard, whole or not at all: a task may run twice, or be cut off."""
     split, number = _find_shard(shards, place)
-    path = folder / name_shard(split, number, shards[split])
-    unfinished = folder / _UNFINISHED / uuid.uuid4().hex
+    name = name_shard(split, number, shards[split])
     blocks, texts = BlockCounter(1), []
-    with tf.io.TFRecordWriter(str(unfinished)) as writer:
-        for item in records:
-            writer.write(item.record)
-            blocks.add(0, len(item.record), item.turns)
-            texts.append(item.text)
-    unfinished.replace(path)
-    if split != "train":
-        unfinished.write_text("".join(texts), encoding="utf-8")
-        unfinished.replace(folder / f"{split}.jsonl")
+    with _place_files(target) as folder:
+        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+            for item in records:
+                writer.write(item.record)
+                blocks.add(0, len(item.record), item.turns)
+                texts.append(item.text)
+        if split != "train":
+            (folder / f"{split}.jsonl").write_text("".join(texts), encoding="utf-8")
+        size = (folder / name).stat().st_size
     rows = [[number, *row[1:]] for row in blocks.rows()]
-    yield _Written(split, number, path.stat().st_size, rows)
+    yield _Written(split, number, size, rows)
+
+
+@contextlib.contextmanager
+def _place_files(target: str) -> Iterator[pathlib.Path]:
+    """Yields a folder, whose files go to a folder that all see, or to a URL, at the end."""
+    shared = None if is_url(target) else pathlib.Path(target)
+    with tempfile.TemporaryDirectory(dir=shared and shared / _UNFINISHED) as name:
+        yield pathlib.Path(name)
+        for path in pathlib.Path(name).iterdir():
+            if shared:
+                path.replace(shared / path.name)
+            else:
+                put_file(path, f"{target}/{path.name}")
 
 
 def _find_shard(shards: Mapping[str, int], place: int) -> tuple[str, int]:

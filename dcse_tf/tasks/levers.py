@@ -22,6 +22,7 @@ class LeverOptions(BatchOptions):
         "",
         "Folder of pairs that mine_neighbours wrote: utterances that are alike in like contexts "
         "are to be alike by themselves, told from those of the other pairs. Default: none.",
+        reads=True,
     )
     neighbour_weight: float = option(
         0.5,

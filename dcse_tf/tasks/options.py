@@ -107,11 +107,12 @@ class TrainOptions(RunOptions):
         "What the encoder is to learn, and from what.",
         choices=registry.TASKS,
     )
-    data_dir: str = option("", "Folder that prepare_data wrote.", required=True)
+    data_dir: str = option("", "Folder that prepare_data wrote.", required=True, reads=True)
     encoder: str = option(
         "",
         "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
         "this or `encoder_size`.",
+        reads=True,
     )
     encoder_size: str = option(
         "",
@@ -136,6 +137,7 @@ class TrainOptions(RunOptions):
         "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
         "Running the same command again resumes from the last checkpoint.",
         required=True,
+        resumes=True,
     )
     steps: int = option(0, "Optimizer steps in all. 0: worked out from `epochs`.", minimum=0)
     epochs: float = option(

@@ -424,6 +424,7 @@ class EmbedOptions(ModelOptions):
         "Text file, one sentence a line, UTF-8; plain, .gz or .zip. It may be larger than memory.",
         required=True,
         files=True,
+        on_cluster=True,
     )
     output: str = option(
         "",
@@ -432,6 +433,7 @@ class EmbedOptions(ModelOptions):
         "stopped, the same command resumes it.",
         required=True,
         writes=True,
+        on_cluster=True,
     )
     block_size: int = option(
         100_000,

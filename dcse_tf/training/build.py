@@ -23,7 +23,7 @@ from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
 from dcse_tf.tasks.shared import start_from_vectors
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
-from dcse_tf.training.workers import read_worker
+from dcse_tf.worker import read_worker
 
 
 @dataclasses.dataclass(frozen=True)

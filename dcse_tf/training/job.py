@@ -32,7 +32,8 @@ from dcse_tf.training.run_directory import begin_run, describe_inputs
 from dcse_tf.training.summaries import SummaryWriter
 from dcse_tf.training.tensorboard import TensorBoardShowcase
 from dcse_tf.training.trainer import make_strategy
-from dcse_tf.training.workers import Worker, name_lost_workers, read_worker
+from dcse_tf.training.workers import name_lost_workers
+from dcse_tf.worker import Worker, read_worker
 
 
 def train(options: TrainOptions) -> Outcome | None:

@@ -11,6 +11,7 @@ from keras import ops
 
 from dcse_tf.tasks.spec import ComputeLoss, Tensors
 from dcse_tf.training import workers
+from dcse_tf.worker import read_worker
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
@@ -31,7 +32,7 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
         tf.config.set_logical_device_configuration(cpu, logical)
-    if workers.read_worker().count > 1:
+    if read_worker().count > 1:
         return workers.join_workers(logical_cpus)
     if gpus:
         return tf.distribute.MirroredStrategy()

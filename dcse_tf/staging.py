@@ -1,0 +1,160 @@
+"""Jobs on files of stores: what they read is fetched before, what they write is sent after.
+
+So a job knows files of this machine alone, and what a store cannot do, such as renaming a folder at
+once or locking it, is done here.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from absl import logging
+
+from dcse_tf.errors import OutputError
+from dcse_tf.files import MARK
+from dcse_tf.options import Options
+from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_path
+from dcse_tf.worker import read_worker
+
+T = TypeVar("T", bound=Options)
+EVERY = 60.0  # seconds
+# What `embed --shard` adds to the stem of its output.
+_PARTS = "-?????-of-?????.*"
+
+
+@contextlib.contextmanager
+def stage(options: T, every: float = EVERY) -> Iterator[T]:
+    """Yields a job's options with paths of this machine in the place of URLs.
+
+    Files and folders to read are fetched, and fetched again only where they have changed. What the
+    job writes is sent when it has succeeded; what a later start resumes, such as a run directory,
+    also while it works and when it is stopped. Of several workers only the first one sends.
+
+    Args:
+        options: of a job.
+        every: seconds between two looks at what is to be sent while the job works.
+
+    Raises:
+        InputError: there is no such file, or a store cannot be used.
+        FileExistsError: the output exists, without `overwrite`.
+        OutputError: the output cannot be sent; it is whole on this machine.
+    """
+    outputs: list[Callable[[], None]] = []
+    changes = {}
+    with contextlib.ExitStack() as stack:
+        for field in dataclasses.fields(options):
+            value, rules = getattr(options, field.name), field.metadata
+            names = value if isinstance(value, tuple) else (value,)
+            if not any(isinstance(name, str) and is_url(name) for name in names):
+                continue
+            if rules["on_cluster"] and getattr(options, "spark_master", ""):
+                continue  # the cluster's tasks read and write it by themselves
+            if rules["resumes"] or (rules["writes"] and getattr(options, "versioned", False)):
+                paths = [
+                    stack.enter_context(_keep(name, every)) if is_url(name) else name
+                    for name in names
+                ]
+            elif rules["writes"]:
+                paths = [str(local_path(value))]
+                outputs.append(_begin_output(value, options))
+            elif rules["reads"]:
+                paths = [path for name in names for path in _fetch(name, rules["files"])]
+            else:
+                continue  # a text that looks like one
+            changes[field.name] = tuple(paths) if isinstance(value, tuple) else paths[0]
+        yield options.replace(**changes) if changes else options
+        for send in outputs:
+            send()
+
+
+def _fetch(name: str, files: bool) -> list[str]:
+    several = files and is_url(name)
+    return [fetch(each) for each in (list_files(name) if several else [name])]
+
+
+def _begin_output(url: str, options: Options) -> Callable[[], None]:
+    """Clears the way for an output; returns what sends it."""
+    copy = Copy(url)
+    replaced = copy.versions()
+    spark_master: str = getattr(options, "spark_master", "")
+    if replaced and spark_master:
+        raise FileExistsError(f"{url} exists already; remove it, or give another")
+    if not getattr(options, "overwrite", True):
+        if replaced:
+            raise FileExistsError(f"{url} exists already; give another, or `overwrite`")
+        if copy.path.exists() and not copy.was_sent():
+            raise FileExistsError(
+                f"{copy.path} is whole, but could not be sent to {url}: copy it there by other "
+                "means and remove it, or `overwrite`"
+            )
+    copy.clear()
+    parts = _fetch_parts(copy)
+
+    def send() -> None:
+        for part in _list_parts(copy):
+            parts.setdefault(part, Copy(part))
+        sent = [each.url for each in parts.values() if _send(each)]
+        sent += [copy.url] if _send(copy, replaced) else []
+        logging.info("sent %s", ", ".join(sent))
+
+    return send
+
+
+def _list_parts(output: Copy) -> list[str]:
+    """The URLs of what lies as parts beside the copy of an output."""
+    folder = output.url.rpartition("/")[0]
+    found = output.path.parent.glob(f"{glob.escape(output.path.stem)}{_PARTS}")
+    return [f"{folder}/{path.name}" for path in sorted(found) if MARK not in path.name]
+
+
+def _fetch_parts(output: Copy) -> dict[str, Copy]:
+    """Makes the parts beside the copy those that lie beside the output."""
+    parts = {url: Copy(url) for url in find_parts(output.url, _PARTS)}
+    for url in _list_parts(output):
+        if url not in parts:
+            Copy(url).clear()
+    for part in parts.values():
+        part.fetch()
+    return parts
+
+
+def _send(copy: Copy, replaced: Iterable[str] = ()) -> int:
+    try:
+        return copy.send(replaced) if copy.path.exists() else 0
+    except OutputError as error:
+        raise OutputError(f"{error}; it is whole in {copy.path}") from error
+
+
+@contextlib.contextmanager
+def _keep(url: str, every: float) -> Iterator[str]:
+    """Yields the copy of what may be there already, and sends what changes in it meanwhile."""
+    copy = Copy(url)
+    if copy.versions():
+        copy.fetch()
+    else:
+        copy.clear()  # whoever removes a run from its store wants it anew
+    if not read_worker().is_chief:
+        yield str(copy.path)
+        return
+
+    done = threading.Event()
+    thread = threading.Thread(target=_send_often, args=(copy, every, done), daemon=True)
+    thread.start()
+    try:
+        yield str(copy.path)
+    finally:
+        done.set()
+        thread.join()
+        if _send(copy):
+            logging.info("sent %s", url)
+
+
+def _send_often(copy: Copy, every: float, done: threading.Event) -> None:
+    while not done.wait(every):
+        try:
+            _send(copy)
+        except OutputError as error:  # the next time, or the last, may do better
+            logging.warning("%s", error)

@@ -1,0 +1,307 @@
+"""Object stores and HDFS: copies of their files on this machine, by the packages of fsspec.
+
+A name such as s3://bucket/run, gs://... or hdfs://... is a URL. Its copy lies in a folder of the
+cache that has the same names, so that a message about the copy says which file is meant. Beside it
+lies a record of what both sides were like when they were the same.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.files import MARK, hash_bytes, marked
+from dcse_tf.input_files import read_json_object
+
+CACHE_VARIABLE = "DCSE_CACHE"
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
+_RECORD = "store"
+# Files that say that others are whole: they come after them.
+_LAST = (".json", "/_SUCCESS")
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is of a store."""
+    return _URL.fullmatch(name) is not None
+
+
+def _cache() -> pathlib.Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get(CACHE_VARIABLE) or os.path.join(home, "dcse_tf")).absolute()
+
+
+def local_path(url: str) -> pathlib.Path:
+    """Where the copy of a file or folder lies: CACHE/s3/bucket/run for s3://bucket/run.
+
+    Raises:
+        InputError: a part of the URL is no name.
+    """
+    found = _URL.fullmatch(url)
+    assert found, url
+    parts = found[2].strip("/").split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise InputError(f"{url}: expected a path without empty parts, . and ..")
+    return _cache().joinpath(found[1], *parts)
+
+
+def url_of(path: pathlib.Path) -> str | None:
+    """The URL whose copy a path is; None if it is no copy."""
+    if not path.absolute().is_relative_to(_cache()):
+        return None
+    scheme, *parts = path.absolute().relative_to(_cache()).parts
+    # Of the local file system the path is absolute.
+    root = "/" if scheme in ("file", "local") else ""
+    return f"{scheme}://{root}{'/'.join(parts)}"
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """The file system of a URL, an AbstractFileSystem of fsspec, and the path in it.
+
+    Raises:
+        InputError: no package for it is installed, or it refuses its settings.
+    """
+    import fsspec
+
+    with _name_faults(url, InputError):
+        fs, path = fsspec.core.url_to_fs(url)
+    fs.invalidate_cache()
+    return fs, path.rstrip("/")
+
+
+def list_files(pattern: str) -> list[str]:
+    """The URLs of the files that a URL, perhaps with *, ? and [...], stands for, sorted.
+
+    Raises:
+        InputError: there is none, or the store cannot be read.
+    """
+    fs, path = open_store(pattern)
+    with _name_faults(pattern, InputError):
+        found = sorted(name for name in fs.glob(path) if fs.isfile(name))
+    if not found:
+        raise InputError(f"{pattern}: no such file")
+    scheme = pattern.partition("://")[0]
+    return [f"{scheme}://{name}" for name in found]
+
+
+def fetch(name: str) -> str:
+    """The path of the copy of a URL, see `Copy.fetch`; any other name as it is."""
+    return str(Copy(name).fetch()) if is_url(name) else name
+
+
+class Copy:
+    """A file or folder of a store and its copy on this machine.
+
+    Attributes:
+        url: of the store.
+        path: of the copy.
+
+    Raises:
+        InputError: the store cannot be used.
+    """
+
+    def __init__(self, url: str):
+        self.url = url.rstrip("/")
+        self.path = local_path(self.url)
+        self._fs, self._root = open_store(self.url)
+        self._record = marked(self.path, _RECORD)
+
+    def versions(self) -> dict[str, str]:
+        """What the store has: names in the folder, "" for the file itself -> what tells versions.
+
+        Raises:
+            InputError: the store cannot be read.
+        """
+        with _name_faults(self.url, InputError):
+            self._fs.invalidate_cache()
+            found = self._fs.find(self._root, detail=True)
+        # Object stores have keys that stand for folders.
+        names = {name[len(self._root) :].lstrip("/"): info for name, info in found.items()}
+        return {
+            name: hash_bytes(repr(sorted(info.items())).encode())
+            for name, info in names.items()
+            if not name.endswith("/") and ".." not in name.split("/")
+        }
+
+    def fetch(self) -> pathlib.Path:
+        """Makes the copy what the store has; returns its path.
+
+        Raises:
+            InputError: there is nothing of the name, or the store cannot be read.
+        """
+        found, known = self.versions(), self._read_record()
+        if not found:
+            raise InputError(f"{self.url}: no such file or folder")
+        wanted = [name for name in found if known.get(name) != [found[name], self._sign(name)]]
+        if wanted:
+            logging.info("fetching %s: %d of %d files", self.url, len(wanted), len(found))
+        self._make_room("" in found)
+        for name in wanted:
+            self._download(name)
+        for name in self._list_copies() - found.keys():
+            self._place(name).unlink(missing_ok=True)
+        self._write_record(found, {name: self._sign(name) for name in found})
+        return self.path
+
+    def was_sent(self) -> bool:
+        """Whether the copy was once what the store had."""
+        return self._record.exists()
+
+    def clear(self) -> None:
+        """Removes the copy; what is unfinished beside it stays."""
+        self._record.unlink(missing_ok=True)
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def send(self, replaced: Iterable[str] = ()) -> int:
+        """Makes the store what the copy is, where the copy has changed; returns how many files.
+
+        Files that are being written are left out, and those that say that others are whole come
+        last. What goes or grows meanwhile is sent again by the next call.
+
+        Args:
+            replaced: further names that the store has and is not to keep.
+
+        Raises:
+            OutputError: the store cannot be written to.
+        """
+        known, copies = self._read_record(), self._list_copies()
+        signs = {name: self._sign(name) for name in copies}
+        changed = [name for name in copies if known.get(name, [""])[-1] != signs[name]]
+        gone = {*known, *replaced} - copies
+        if not changed and not gone:
+            return 0
+        with _name_faults(self.url, OutputError):
+            for name in sorted(changed, key=lambda name: (name.endswith(_LAST), name)):
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    _put(self._fs, self._place(name), self._name(name))
+            for name in gone & self.versions().keys():
+                self._fs.rm_file(self._name(name))
+        self._write_record(self.versions(), signs)
+        return len(changed)
+
+    def _name(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _place(self, name: str) -> pathlib.Path:
+        return self.path / name if name else self.path
+
+    def _list_copies(self) -> set[str]:
+        if self.path.is_file():
+            return {""}
+        found = (path for path in self.path.rglob("*") if path.is_file())
+        names = (path.relative_to(self.path).as_posix() for path in found)
+        return {name for name in names if MARK not in name}
+
+    def _sign(self, name: str) -> str:
+        """What changes when a copy does."""
+        try:
+            status = self._place(name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        return f"{status.st_mtime_ns}-{status.st_size}"
+
+    def _make_room(self, is_file: bool) -> None:
+        """Removes a folder where a file is to lie, and the reverse."""
+        if self.path.exists() and self.path.is_file() != is_file:
+            self.clear()
+
+    def _download(self, name: str) -> None:
+        place = self._place(name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = marked(place, uuid.uuid4().hex)  # other processes may fetch it, too
+        try:
+            with _name_faults(f"{self.url}/{name}".rstrip("/"), InputError):
+                self._fs.get_file(self._name(name), str(partial))
+            partial.replace(place)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _read_record(self) -> dict[str, Any]:
+        try:
+            return read_json_object(self._record)
+        except InputError:  # there is none yet
+            return {}
+
+    def _write_record(self, versions: Mapping[str, str], signs: Mapping[str, str]) -> None:
+        both = {name: [versions[name], signs[name]] for name in versions if name in signs}
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        partial = marked(self._record, uuid.uuid4().hex)
+        partial.write_text(json.dumps(both))
+        partial.replace(self._record)
+
+
+def put_file(source: pathlib.Path, url: str) -> None:
+    """Copies a file to a URL.
+
+    Raises:
+        OutputError: the store cannot be written to.
+    """
+    fs, target = open_store(url)
+    with _name_faults(url, OutputError):
+        _put(fs, source, target)
+
+
+def _put(fs: Any, source: pathlib.Path, target: str) -> None:
+    # The local file system makes the folders above a file only if it is told to.
+    if getattr(fs, "auto_mkdir", None) is False:
+        fs.auto_mkdir = True
+    fs.put_file(str(source), target)
+
+
+def exists(name: str) -> bool:
+    """Whether there is a file or folder of a name, which may be a URL."""
+    fs, path = open_store(name)
+    with _name_faults(name, InputError):
+        return fs.exists(path)
+
+
+def measure_file(name: str) -> int:
+    """The bytes of a file, which may be of a store."""
+    fs, path = open_store(name)
+    with _name_faults(name, InputError):
+        return fs.size(path)
+
+
+def remove_folder(url: str) -> None:
+    """Removes a folder of a store, if there is one.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    fs, path = open_store(url)
+    with _name_faults(url, OutputError):
+        if fs.exists(path):
+            fs.rm(path, recursive=True)
+
+
+@contextlib.contextmanager
+def _name_faults(url: str, kind: type[InputError] | type[OutputError]) -> Iterator[None]:
+    """Turns whatever a store's package raises into one sentence; each has errors of its own."""
+    try:
+        yield
+    except (InputError, OutputError):
+        raise
+    except Exception as error:
+        what = "read" if kind is InputError else "written"
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise kind(f"{url}: cannot be {what}: {reason[0]}") from error
+
+
+def find_parts(url: str, pattern: str) -> Sequence[str]:
+    """URLs beside one whose names begin as its does, before the suffix, and go on as a pattern."""
+    folder, _, name = url.rpartition("/")
+    fs, path = open_store(folder)
+    stem = name.rpartition(".")[0] or name
+    with _name_faults(url, InputError):
+        names = sorted(fs.glob(f"{path}/{stem}{pattern}"))
+    return [f"{folder}/{found.rpartition('/')[2]}" for found in names]

@@ -1,0 +1,235 @@
+"""Files of stores: what is fetched, when it is sent, and what never is."""
+
+import dataclasses
+import json
+import pathlib
+import time
+
+import fsspec
+import pytest
+from conftest import make_dialogues
+
+from dcse_tf import api, stores
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.options import Options, option
+from dcse_tf.staging import stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(Options):
+    """One of each kind of option."""
+
+    input: tuple[str, ...] = option((), "", files=True)
+    model: str = option("", "", reads=True)
+    output: str = option("", "", writes=True)
+    run_dir: str = option("", "", resumes=True)
+    prefix: str = option("", "")
+    overwrite: bool = option(False, "")
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch, tmp_path):
+    """An empty store, and an empty cache."""
+    monkeypatch.setenv(stores.CACHE_VARIABLE, str(tmp_path / "cache"))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+    return memory
+
+
+def _names(store, folder):
+    return {name.removeprefix(f"/{folder}").lstrip("/") for name in store.find(folder)}
+
+
+def test_what_is_read_is_fetched_once_and_again_when_it_has_changed(store, monkeypatch):
+    for name in ("in/b", "in/a", "in/c", "model/one", "model/sub/two"):
+        store.pipe_file(f"/{name}", name.encode())
+    inputs = ("memory://in/[ab]", "here.txt")
+    options = Job(input=inputs, model="memory://model", prefix="a://b")
+    folder = stores.local_path("memory://model")
+
+    def read():
+        with stage(options) as staged:
+            assert staged.prefix == "a://b"  # a text, whatever it looks like
+            assert staged.input[2] == "here.txt"
+            assert staged.model == str(folder)
+            files = [*map(pathlib.Path, staged.input[:2]), *folder.rglob("*")]
+            return {path.name: path.read_text() for path in files if path.is_file()}
+
+    fetched = []
+    get = type(store).get_file
+    monkeypatch.setattr(
+        type(store),
+        "get_file",
+        lambda fs, name, *rest: [fetched.append(name), get(fs, name, *rest)],
+    )
+    assert read() == {"a": "in/a", "b": "in/b", "one": "model/one", "two": "model/sub/two"}
+    assert len(fetched) == 4
+    read()
+    assert len(fetched) == 4
+
+    store.pipe_file("/in/b", b"new")
+    store.rm_file("/model/one")
+    (folder / "sub/two").write_text("damaged")
+    assert read() == {"a": "in/a", "b": "new", "two": "model/sub/two"}
+    assert len(fetched) == 6
+
+
+def test_an_output_is_sent_when_the_job_has_succeeded(store):
+    options = Job(output="memory://out/data")
+
+    def write(names, fail=False, **changes):
+        with stage(options.replace(**changes)) as staged:
+            path = stores.local_path("memory://out/data")
+            assert staged.output == str(path)
+            assert not path.exists()
+            path.mkdir(parents=True)
+            for name in names:
+                (path / name).write_text(name)
+            (path / "unfinished.dcse_tf-partial").write_text("")
+            if fail:
+                raise InputError("bad")
+
+    with pytest.raises(InputError, match="bad"):
+        write(["a"], fail=True)
+    assert not store.exists("/out/data")
+
+    with pytest.raises(FileExistsError, match="could not be sent"):
+        write(["a"])
+    order = []
+    put = type(store).put_file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(store),
+            "put_file",
+            lambda fs, source, target, **more: [
+                order.append(target.rpartition("/")[2]),
+                put(fs, source, target, **more),
+            ],
+        )
+        write(["manifest.json", "a", "z"], overwrite=True)
+    assert order == ["a", "z", "manifest.json"]  # what says that the others are whole comes last
+
+    with pytest.raises(FileExistsError, match="memory://out/data exists already"):
+        write(["a"])
+    write(["a", "b"], overwrite=True)
+    assert _names(store, "out/data") == {"a", "b"}
+
+
+def test_parts_that_lie_beside_an_output_come_and_go_with_it(store):
+    store.pipe_file("/out/rows-00000-of-00002.npy", b"first")
+    with stage(Job(output="memory://out/rows.npy")) as staged:
+        path = stores.local_path("memory://out/rows.npy")
+        assert staged.output == str(path)
+        first, second = (path.with_name(f"rows-0000{n}-of-00002.npy") for n in (0, 1))
+        assert first.read_text() == "first"
+        second.write_text("second")
+    assert _names(store, "out") == {"rows-00000-of-00002.npy", "rows-00001-of-00002.npy"}
+
+    store.rm_file("/out/rows-00001-of-00002.npy")
+    with stage(Job(output="memory://out/rows.npy")) as staged:
+        assert first.exists()
+        assert not second.exists()
+
+
+def test_a_run_is_sent_while_it_is_at_work_and_when_it_is_stopped(store):
+    options = Job(run_dir="memory://runs/one")
+    path = stores.local_path("memory://runs/one")
+
+    def work():
+        with stage(options, every=0.01) as staged:
+            assert staged.run_dir == str(path)
+            (path / "checkpoints").mkdir(parents=True)
+            (path / "checkpoints/1").write_text("1")
+            until = time.monotonic() + 20
+            while not store.exists("/runs/one/checkpoints/1"):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            (path / "checkpoints/1").unlink()
+            (path / "checkpoints/2").write_text("2")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert _names(store, "runs/one") == {"checkpoints/2"}
+
+    # Another machine goes on.
+    with stage(options):
+        path.joinpath("checkpoints/2").unlink()
+        path.joinpath("checkpoints/3").write_text("3")
+    assert _names(store, "runs/one") == {"checkpoints/3"}
+
+    # Whoever removes a run wants it anew.
+    store.rm("/runs/one", recursive=True)
+    with stage(options):
+        assert not path.exists()
+
+
+def test_only_the_first_worker_sends(store, monkeypatch):
+    store.pipe_file("/run/a", b"a")
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with stage(Job(run_dir="memory://run"), every=0.01) as staged:
+        path = stores.local_path("memory://run")
+        assert staged.run_dir == str(path)
+        assert (path / "a").read_text() == "a"
+        (path / "b").write_text("b")
+        time.sleep(0.1)
+    assert _names(store, "run") == {"a"}
+
+
+def test_what_cannot_be_used_is_one_sentence(store, monkeypatch):
+    for options, said in (
+        (Job(model="memory://none"), "memory://none: no such file or folder"),
+        (Job(input=("memory://none/*",)), r"memory://none/\*: no such file"),
+        (Job(model="nothing://x"), "nothing://x: cannot be read: .*nothing"),
+        (Job(model="memory://a/../b"), "expected a path without empty parts"),
+    ):
+        with pytest.raises(InputError, match=said), stage(options):
+            pass
+
+    def refuse(*_, **__):
+        raise RuntimeError("credentials\nand a page of more")
+
+    monkeypatch.setattr(type(store), "put_file", refuse)
+    said = "memory://out: cannot be written: credentials; it is whole in "
+    path = stores.local_path("memory://out")
+    path.parent.mkdir(parents=True)
+    with pytest.raises(OutputError, match=said), stage(Job(output="memory://out")):
+        path.write_text("x")
+    assert path.exists()
+
+
+@pytest.mark.slow
+def test_jobs_from_a_store_to_a_store(store, monkeypatch, tmp_path):
+    """Prepared, trained in two pieces on two machines, and embedded as without a store."""
+    lines = "".join(f"{json.dumps(dialogue)}\n" for dialogue in make_dialogues(60))
+    store.pipe_file("/in/dialogues.jsonl", lines.encode())
+
+    def run(place, machines):
+        api.prepare_data(
+            format="jsonl",
+            input="memory://in/*.jsonl",
+            vocab_size=200,
+            max_sequence_length=12,
+            output_dir=f"{place}/data",
+        )
+        for number, steps in enumerate((2, 4)):
+            monkeypatch.setenv(stores.CACHE_VARIABLE, str(tmp_path / machines[number]))
+            api.train(
+                task="mlm",
+                data_dir=f"{place}/data",
+                encoder_size="tiny",
+                run_dir=f"{place}/run",
+                steps=steps,
+                decay="constant",
+                global_batch_size=4,
+                deterministic=True,
+            )
+
+    run(tmp_path, ["one", "one"])
+    run("memory://away", ["one", "two"])
+    weights = "run/encoder/model.safetensors"
+    assert store.cat_file(f"/away/{weights}") == (tmp_path / weights).read_bytes()
+    assert "checkpoints/step-000000004/manifest.json" in _names(store, "away/run")
+    assert not any("dcse_tf-" in name for name in _names(store, "away/run"))
