@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from absl import logging
 
-from dcse_tf.errors import OutputError
+from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import MARK
 from dcse_tf.options import Options
 from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_path
@@ -42,6 +42,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the output cannot be sent; it is whole on this machine.
     """
+    _refuse_rollback(options)
     outputs: list[Callable[[], None]] = []
     changes = {}
     with contextlib.ExitStack() as stack:
@@ -68,6 +69,17 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
         yield options.replace(**changes) if changes else options
         for send in outputs:
             send()
+
+
+def _refuse_rollback(options: Options) -> None:
+    """The copies of a run on other machines lack the checkpoints that the first worker saves."""
+    run_dir: str = getattr(options, "run_dir", "")
+    rolls_back = getattr(options, "on_divergence", None) == "skip"
+    if rolls_back and is_url(run_dir) and read_worker().count > 1:
+        raise InputError(
+            f"`run_dir`={run_dir}: with several machines `on_divergence`=skip needs a folder that "
+            "all of them see, to return to a checkpoint together"
+        )
 
 
 def _fetch(name: str, files: bool) -> list[str]:

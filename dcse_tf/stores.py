@@ -222,6 +222,10 @@ class Copy:
         try:
             with _name_faults(f"{self.url}/{name}".rstrip("/"), InputError):
                 self._fs.get_file(self._name(name), str(partial))
+                # Jobs know a large input again by its size and time, also on another machine.
+                with contextlib.suppress(NotImplementedError):
+                    time = self._fs.modified(self._name(name)).timestamp()
+                    os.utime(partial, (time, time))
             partial.replace(place)
         finally:
             partial.unlink(missing_ok=True)

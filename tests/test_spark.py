@@ -5,16 +5,19 @@ import pickle
 import shutil
 import socket
 
+import fsspec
 import numpy as np
 import pytest
 from conftest import make_dialogues
 from tiny_bert import build_backbone, save_checkpoint
 
+from dcse_tf import stores
 from dcse_tf.cli.commands import prepare_data
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.files import MadeFrom
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.spark import embed as embed_job
@@ -179,6 +182,48 @@ def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(
     assert not list(tmp_path.glob("*partial*"))
     with pytest.raises(FileExistsError, match="`overwrite`"):
         embed_on_spark(config)
+
+
+def test_in_a_store_finished_parts_stay_until_all_rows_are_there(monkeypatch, tmp_path):
+    monkeypatch.setenv(stores.CACHE_VARIABLE, str(tmp_path))
+    store = fsspec.filesystem("memory")
+    output, part = "memory://away/rows", "/away/rows.dcse_tf-partial/part"
+
+    def resume(value, overwrite=False, stop=False):
+        with embed_job._resume_in_store(output, MadeFrom({"x": value}), overwrite) as (work, rows):
+            assert (work, rows) == (f"{output}.dcse_tf-partial", output)
+            found = store.exists(part)
+            store.pipe_file(part, b"")
+            if stop:
+                raise KeyboardInterrupt
+        return found
+
+    with pytest.raises(KeyboardInterrupt):
+        resume(1, stop=True)
+    with pytest.raises(InputError, match=r"begun with other settings .* x: 2 \(was 1\)"):
+        resume(2)
+    assert resume(1)
+    assert not store.exists("/away/rows.dcse_tf-partial")
+
+    with pytest.raises(KeyboardInterrupt):
+        resume(1, stop=True)
+    assert not resume(2, overwrite=True)
+
+
+def test_shards_go_to_a_store(tmp_path):
+    store = fsspec.filesystem("memory")
+
+    def write(url, fail):
+        with spark_prepare._place_files(url) as folder:
+            (folder / "a").write_text("a")
+            if fail:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write("memory://cut", fail=True)
+    assert not store.exists("/cut")
+    write("memory://whole", fail=False)
+    assert store.cat_file("/whole/a") == b"a"
 
 
 def test_a_frame_is_embedded_in_a_notebook(notebook, model):

@@ -31,6 +31,7 @@ def connect(master: str, name: str) -> Iterator[Any]:
     # The workers of a cluster on this machine run this Python; others say which in their settings.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.appName(name).master(master)
+    builder = builder.config("spark.ui.showConsoleProgress", "false")  # the jobs show their own
     try:
         session = builder.getOrCreate()
     except Exception as error:
