@@ -176,10 +176,8 @@ def find_files(options: Options) -> None:
     Raises:
         InputError: one of them is not there.
     """
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.metadata["files"] and value:
-            resolve_inputs(value if isinstance(value, tuple) else (value,), field.name)
+    for name, files in options.list_files():
+        resolve_inputs(files, name)
 
 
 def as_flags(message: str) -> str:

@@ -2,7 +2,7 @@
 
 A task reads a file and tokenises its sessions. Their numbers in each split follow from how many the
 files before have, which the driver counts; sorted by shard and number they are written, a shard a
-task. So the folder is that of the job on one machine, byte for byte.
+task. So the folder is that of the job on one machine, byte for byte. Tables are made files first.
 """
 
 import collections
@@ -20,8 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
-from dcse_tf.data.corpus import split_into_chunks
-from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.corpus import find_reader, split_into_chunks
 from dcse_tf.data.manifest import SPLITS, BlockCounter, Given, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import make_manifest, prepare
@@ -30,6 +29,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect
+from dcse_tf.spark.tables import gather
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -39,7 +39,7 @@ def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | N
     """
     with connect(config.spark_master, "dcse prepare_data") as session:
         logging.info("the cluster shows what it is at: %s", session.sparkContext.uiWebUrl)
-        write = functools.partial(_write_splits, session.sparkContext)
+        write = functools.partial(_write_splits, session)
         return prepare(config, vocabulary_folder, write)
 
 
@@ -100,12 +100,18 @@ class _Written(NamedTuple):
 
 
 def _write_splits(
-    context: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
+    session: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
 ) -> Manifest:
     from pyspark import StorageLevel
 
-    paths = [str(path.absolute()) for path in resolve_inputs(config.input)]
-    work = context.broadcast(pickle.dumps((vocabulary, config)))
+    target = folder.absolute()
+    (target / _UNFINISHED).mkdir()
+    files = config
+    if config.format == "table":
+        files = gather(session, config, target / _UNFINISHED / "gathered")
+    context = session.sparkContext
+    paths = [str(path.absolute()) for path in resolve_inputs(files.input)]
+    work = context.broadcast(pickle.dumps((vocabulary, files)))
     read = context.parallelize(list(enumerate(paths)), len(paths)).flatMap(
         lambda file: _read_file(work.value, *file)
     )
@@ -127,8 +133,6 @@ def _write_splits(
 
     records = read.filter(lambda item: isinstance(item, _Record)).map(place)
     ordered = records.repartitionAndSortWithinPartitions(sum(shards.values()), lambda key: key[0])
-    target = folder.absolute()
-    (target / _UNFINISHED).mkdir()
     written = ordered.mapPartitionsWithIndex(
         lambda index, items: _write_shard(target, shards, index, (item for _, item in items))
     ).collect()
@@ -160,7 +164,7 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
     summary = _Summary(file, {name: _Counts() for name in SPLITS}, b"", collections.Counter(), 0)
     content = []
     try:
-        sessions = FORMATS[config.format].read(pathlib.Path(path), bad_lines)
+        sessions = find_reader(config)(pathlib.Path(path), bad_lines)
         for chunk in split_into_chunks(sessions):
             result = serialize(chunk)
             content.append(result.content)
@@ -205,7 +209,7 @@ def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int
 # Tasks: writing
 
 
-# Where shards are until they are whole.
+# Where shards are until they are whole, and the files that tables are gathered into.
 _UNFINISHED = "unfinished"
 
 
