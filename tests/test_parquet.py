@@ -90,7 +90,12 @@ BAD = pa.array([b"\xff", b"b", b"c", b"d"]).view(pa.string())
         (
             {
                 "session_id": ["s", "t", "u", "v"],
-                "turns": [None, [None], [{"role": "a", "text": None}], [{"role": "a", "text": "hi"}]],
+                "turns": [
+                    None,
+                    [None],
+                    [{"role": "a", "text": None}],
+                    [{"role": "a", "text": "hi"}],
+                ],
             },
             1,
             'expected {"session_id": text, "turns": [...]}',

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMES = ("session_id", "turns", "role", "text", "intents", "acts")
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 _ROWS = 1024  # read at a time
-_BUFFER = 1 << 20  # bytes of a column; without one all of a row group is read at once
+_BUFFER = 1 << 20  # bytes of a column, of which otherwise all of a row group is read at once
 
 
 def read_sessions(
@@ -41,7 +41,7 @@ def read_sessions(
     parquet = require("pyarrow.parquet", "parquet", "`format`=parquet")
     names = {name: columns.get(name, name) for name in NAMES}
     try:
-        with parquet.ParquetFile(path, buffer_size=_BUFFER) as file:
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
             if has_session_rows(file.schema_arrow, columns, str(path)):
                 rows = _read_rows(file, [names["session_id"], names["turns"]], path, bad_lines)
                 yield from _parse_sessions(rows, names, path, bad_lines)
@@ -49,7 +49,7 @@ def read_sessions(
                 wanted = [names["session_id"], names["role"], names["text"]]
                 rows = _read_rows(file, wanted, path, bad_lines)
                 yield from group_rows(_parse_turns(rows, path, bad_lines), path, bad_lines)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as Parquet: {reason}") from error
 
