@@ -15,6 +15,7 @@ assert VERSION
 OPTIONAL = {
     "chinese": ["jieba>=0.42.1,<0.43"],
     "onnx": ["onnx>=1.18,<2", "onnxruntime>=1.20,<2"],
+    "parquet": ["pyarrow>=20,<30"],
     "plots": ["matplotlib>=3.9,<4"],
     "search": ["faiss-cpu>=1.15,<2"],
     "spark": ["pyspark>=4.0,<5"],

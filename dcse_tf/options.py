@@ -126,6 +126,13 @@ class Options:
         _refuse_unknown(type(self), changes)
         return dataclasses.replace(self, **changes)
 
+    def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yields the options that name files which the job reads, and what they name."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata["files"] and value:
+                yield field.name, value if isinstance(value, tuple) else (value,)
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

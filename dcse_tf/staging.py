@@ -16,7 +16,7 @@ from absl import logging
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import MARK
 from dcse_tf.options import Options
-from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_path
+from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_path, remove_folder
 from dcse_tf.worker import read_worker
 
 T = TypeVar("T", bound=Options)
@@ -93,7 +93,10 @@ def _begin_output(url: str, options: Options) -> Callable[[], None]:
     replaced = copy.versions()
     spark_master: str = getattr(options, "spark_master", "")
     if replaced and spark_master:
-        raise FileExistsError(f"{url} exists already; remove it, or give another")
+        if "manifest.json" in replaced:
+            raise FileExistsError(f"{url} exists already; remove it, or give another")
+        remove_folder(url)  # what the tasks of a job wrote that failed
+        replaced = {}
     if not getattr(options, "overwrite", True):
         if replaced:
             raise FileExistsError(f"{url} exists already; give another, or `overwrite`")

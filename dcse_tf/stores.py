@@ -276,14 +276,14 @@ def measure_file(name: str) -> int:
         return fs.size(path)
 
 
-def remove_folder(url: str) -> None:
-    """Removes a folder of a store, if there is one.
+def remove_folder(name: str) -> None:
+    """Removes a folder, which may be of a store, if there is one.
 
     Raises:
         OutputError: it cannot be removed.
     """
-    fs, path = open_store(url)
-    with _name_faults(url, OutputError):
+    fs, path = open_store(name)
+    with _name_faults(name, OutputError):
         if fs.exists(path):
             fs.rm(path, recursive=True)
 

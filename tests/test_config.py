@@ -383,7 +383,7 @@ def test_filling_in_twice_changes_nothing():
         (
             BuildRetrievalOptions,
             {"format": "crosswoz", "labels": "act"},
-            "`labels`=act: `format`=crosswoz has no acts; expected one of jsonl, sgd",
+            "`labels`=act: `format`=crosswoz has no acts; expected one of jsonl, parquet, sgd",
         ),
         (
             BuildStsOptions,

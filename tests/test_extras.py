@@ -20,8 +20,18 @@ CALLS = {
         from dcse_tf.evaluation.heatmap import draw_heatmap
         draw_heatmap(None, "matching")
     """,
+    "pyarrow": """
+        from dcse_tf.data.formats import FORMATS
+        next(FORMATS["parquet"].read("a.parquet", None))
+    """,
 }
-EXTRAS = {"jieba": "chinese", "gensim": "sts", "krippendorff": "sts", "matplotlib": "plots"}
+EXTRAS = {
+    "jieba": "chinese",
+    "gensim": "sts",
+    "krippendorff": "sts",
+    "matplotlib": "plots",
+    "pyarrow": "parquet",
+}
 
 
 @pytest.mark.parametrize("package", CALLS)

@@ -1,27 +1,33 @@
 """Spark's jobs against those of one machine: the same records, the same embeddings."""
 
+import functools
 import json
 import pickle
+import random
 import shutil
 import socket
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import make_dialogues
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf import stores
 from dcse_tf.cli.commands import prepare_data
+from dcse_tf.data.corpus import read_raw_sessions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom
+from dcse_tf.input_files import BadLines
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.spark import embed as embed_job
-from dcse_tf.spark import embed_column
+from dcse_tf.spark import embed_column, tables
 from dcse_tf.spark import prepare as spark_prepare
 from dcse_tf.spark.cluster import connect, name_faults
 from dcse_tf.spark.embed import embed_on_spark
@@ -103,6 +109,72 @@ def test_what_needs_one_machine_is_refused(model, tmp_path):
         _config(tmp_path / "in", model, [], vocab="", vocab_size=100)
     with pytest.raises(OptionError, match="`max_sessions`"):
         _config(tmp_path / "in", model, [], max_sessions=3)
+
+
+def _read_turns(config):
+    """Session -> its turns."""
+    sessions = read_raw_sessions(config, BadLines(0))
+    return {name: [(turn.role, turn.text) for turn in turns] for name, turns in sessions}
+
+
+def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
+    """Shuffled over files of two kinds, they have the records of a table in order."""
+    monkeypatch.setattr(tables, "_FILES", 3)
+    # The last two turns of each session are at one time, so that their roles decide.
+    rows = [
+        {"id": dialogue["session_id"], "at": min(at, len(dialogue["turns"]) - 2), **turn}
+        for dialogue in make_dialogues(60)
+        for at, turn in enumerate(dialogue["turns"])
+    ]
+    turns = {}
+    for row in sorted(rows, key=lambda row: (row["at"], row["role"])):
+        turns.setdefault(row["id"], []).append((row["role"], row["text"]))
+    shuffled = random.Random(0).sample(rows, len(rows))
+    pq.write_table(pa.Table.from_pylist(shuffled[:90]), tmp_path / "a.parquet")
+    config = _config(
+        tmp_path,
+        model,
+        [],
+        format="table",
+        input=(f"{tmp_path}/*.parquet", f"{tmp_path}/b.orc"),
+        columns=("session_id:id", "order:at"),
+    )
+    with connect("local[2]", "test") as spark:
+        schema = "id string, at long, role string, text string"
+        frame = spark.createDataFrame(shuffled[90:], schema)
+        frame.repartition(2).write.orc(f"{tmp_path}/b.orc")
+        many = config.replace(output_dir=str(tmp_path / "many"))
+        prepare(many, model, functools.partial(spark_prepare._write_splits, spark))
+        spark.createDataFrame(rows, schema).createOrReplaceTempView("dialogues")
+        config = config.replace(input=("dialogues",))
+        gathered = tables.gather(spark, config, tmp_path / "gathered")
+
+        spark.createDataFrame([("s", None, "a", "hi")], schema).createOrReplaceTempView("unsure")
+        for changes, message in [
+            ({"input": ("unsure",)}, "`columns`=order:at: null in a row of session 's'"),
+            ({"columns": ("session_id:id",)}, "in no order; expected .* `columns`=order:COLUMN"),
+            ({"columns": ("session_id:id", "order:when")}, "no such column among id, at, role"),
+            ({"input": ("shop.none",)}, "`input`=shop.none: no file, and no table"),
+        ]:
+            with pytest.raises(InputError, match=message):
+                tables.gather(spark, config.replace(**changes), tmp_path / "none")
+
+        # A session a row needs no order.
+        schema = "session_id string, turns array<struct<role string, text string>>"
+        spark.createDataFrame(list(turns.items()), schema).createOrReplaceTempView("sessions")
+        config = config.replace(input=("sessions",), columns=())
+        sessions = tables.gather(spark, config, tmp_path / "sessions")
+
+    assert _read_turns(gathered) == _read_turns(sessions) == turns
+    assert len(gathered.input) == 3
+    prepare(gathered.replace(output_dir=str(tmp_path / "one"), spark_master=""), model)
+    (one, local), (many, manifest) = (_read(tmp_path / name) for name in ("one", "many"))
+    assert one == many
+    assert manifest["settings"].pop("input") == [f"{tmp_path}/*.parquet", f"{tmp_path}/b.orc"]
+    for name in ("format", "input", "columns"):
+        local["settings"].pop(name)
+        manifest["settings"].pop(name, None)
+    assert local == manifest
 
 
 TEXTS = ["where is my parcel", "ok", None, "ok", "the cup is blue", "", "好的发货"]

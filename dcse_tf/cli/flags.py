@@ -177,11 +177,8 @@ def find_files(options: Options) -> None:
     Raises:
         InputError: one of them is not there.
     """
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.metadata["files"] and value:
-            names = value if isinstance(value, tuple) else (value,)
-            resolve_inputs([name for name in names if not is_url(name)], field.name)
+    for name, files in options.list_files():
+        resolve_inputs([file for file in files if not is_url(file)], name)
 
 
 def as_flags(message: str) -> str:

@@ -1,6 +1,7 @@
 """The sessions of a corpus, read as the options say. No TensorFlow here."""
 
 import collections
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from dcse_tf.data.dialogue import (
     fold_spaces,
     join_turns,
 )
-from dcse_tf.data.formats import FORMATS, RawSession
+from dcse_tf.data.formats import FORMATS, RawSession, Reader, parquet
 from dcse_tf.data.options import CorpusOptions
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
@@ -36,9 +37,16 @@ def read_sessions(
         yield join_session(raw, config, dropped)
 
 
+def find_reader(config: CorpusOptions) -> Reader:
+    """The reader of the format, with the names that `columns` gives."""
+    if config.columns:
+        return functools.partial(parquet.read_sessions, columns=config.column_names())
+    return FORMATS[config.format].read
+
+
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
     """All sessions of the input as the format's reader gives them; raises as `read_sessions`."""
-    read = FORMATS[config.format].read
+    read = find_reader(config)
     paths = resolve_inputs(config.input)
     raw = itertools.chain.from_iterable(read(path, bad_lines) for path in paths)
     progress = Progress("sessions read")

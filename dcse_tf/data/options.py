@@ -1,9 +1,15 @@
 """Options of what is read: corpora and their preparation."""
 
+import collections
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
-from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.formats import FORMATS, parquet
 from dcse_tf.options import OptionError, Options, option
+
+# What `columns` may name, by the format.
+_COLUMNS = {"parquet": parquet.NAMES, "table": (*parquet.NAMES, "order")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +29,12 @@ class CorpusOptions(Options):
         files=True,
         on_cluster=True,
     )
+    columns: tuple[str, ...] = option(
+        (),
+        "`format`=parquet and table: NAME:COLUMN for each column that has another name in the "
+        "input, comma-separated, such as session_id:conversation,role:speaker,text:body. The "
+        f"names: {', '.join(parquet.NAMES)}; of a table also order, what sorts a session's turns.",
+    )
     min_turns: int = option(
         2,
         "Sessions with fewer turns (after joining) are dropped. The paper: 4 for JDDC and ECD.",
@@ -38,7 +50,35 @@ class CorpusOptions(Options):
         0, "Stop reading after this many sessions (of a table: rows). 0: all.", minimum=0
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = _COLUMNS.get(self.format, ())
+        if self.columns and not known:
+            self.refuse("columns", f"`format`={self.format} has none; expected parquet or table")
+        for entry in self.columns:
+            name, _, column = entry.partition(":")
+            if name not in known or not column:
+                self.refuse("columns", f"expected NAME:COLUMN, NAME one of {', '.join(known)}")
+        if len(self.column_names()) < len(self.columns):
+            self.refuse("columns", "one of them is given twice")
 
+    def column_names(self) -> dict[str, str]:
+        """What the input calls the columns that `columns` names."""
+        parts = (entry.partition(":") for entry in self.columns)
+        return {name: column for name, _, column in parts}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """What `prepare_data` reads on a cluster alone, and no reader of files does."""
+
+    help: str
+
+
+_TABLE = _Table(
+    "with `spark_master`: `input` names tables of Spark, or folders or files of Parquet or ORC, "
+    "with the columns of parquet, their rows in any order, which `columns`=order:COLUMN gives"
+)
 _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
@@ -46,6 +86,11 @@ _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 class PrepareOptions(CorpusOptions):
     """From files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
+    format: str = option(
+        "session_tsv",
+        "Format of the input.",
+        choices=collections.ChainMap[str, Any]({"table": _TABLE}, FORMATS),
+    )
     output_dir: str = option(
         "",
         "Folder to write; it appears only when it is complete.",
@@ -113,7 +158,13 @@ class PrepareOptions(CorpusOptions):
             self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
         if self.spark_master and not self.vocab:
             self.refuse("spark_master", "train a vocabulary on one machine, and give `vocab`")
+        if self.format == "table" and not self.spark_master:
+            self.refuse("format", "tables are read on a Spark cluster: give `spark_master`")
         if self.spark_master and self.max_sessions:
             self.refuse("max_sessions", "not with `spark_master`, whose files are read at once")
         if self.dev_fraction + self.test_fraction >= 1.0:
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
+
+    def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        of_files = super().list_files()
+        return (own for own in of_files if own[0] != "input" or self.format != "table")

@@ -2,7 +2,7 @@
 
 A task reads a file and tokenises its sessions. Their numbers in each split follow from how many the
 files before have, which the driver counts; sorted by shard and number they are written, a shard a
-task. So the folder is that of the job on one machine, byte for byte.
+task. So the folder is that of the job on one machine, byte for byte. Tables are made files first.
 """
 
 import collections
@@ -12,7 +12,6 @@ import functools
 import hashlib
 import pathlib
 import pickle
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
-from dcse_tf.data.corpus import split_into_chunks
-from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.corpus import find_reader, split_into_chunks
 from dcse_tf.data.manifest import SPLITS, BlockCounter, Given, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import make_manifest, prepare
@@ -32,7 +30,8 @@ from dcse_tf.files import complete_path
 from dcse_tf.input_files import BadLines
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect, list_inputs
-from dcse_tf.stores import fetch, is_url, put_file, url_of
+from dcse_tf.spark.tables import gather
+from dcse_tf.stores import fetch, is_url, put_file, remove_folder, url_of
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -42,7 +41,7 @@ def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | N
     """
     with connect(config.spark_master, "dcse prepare_data") as session:
         logging.info("the cluster shows what it is at: %s", session.sparkContext.uiWebUrl)
-        write = functools.partial(_write_splits, session.sparkContext)
+        write = functools.partial(_write_splits, session)
         return prepare(config, vocabulary_folder, write)
 
 
@@ -103,8 +102,35 @@ class _Written(NamedTuple):
 
 
 def _write_splits(
-    context: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
+    session: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
 ) -> Manifest:
+    # The tasks cannot see the copy of an output that lies in a store.
+    target = url_of(complete_path(folder)) or str(folder.absolute())
+    unfinished = f"{target}/{_UNFINISHED}"
+    if not is_url(target):
+        pathlib.Path(unfinished).mkdir()
+    try:
+        files = config
+        if config.format == "table":
+            files = gather(session, config, f"{unfinished}/gathered")
+        written, summaries = _write_files(session.sparkContext, files, target, vocabulary)
+    finally:
+        remove_folder(unfinished)
+    splits = {name: _make_split(folder, name, written, summaries) for name in SPLITS}
+
+    dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
+    fingerprint = hashlib.sha256()
+    for summary in summaries:
+        dropped.update(summary.dropped)
+        fingerprint.update(summary.content)
+    dropped["bad_lines"] = sum(summary.bad_lines for summary in summaries)
+    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+
+
+def _write_files(
+    context: Any, config: PrepareOptions, target: str, vocabulary: Vocabulary
+) -> tuple[list[_Written], list[_Summary]]:
+    """Writes the shards and the dialogues of dev and test; returns also what the files have."""
     from pyspark import StorageLevel
 
     paths = list_inputs(config.input)
@@ -130,23 +156,10 @@ def _write_splits(
 
     records = read.filter(lambda item: isinstance(item, _Record)).map(place)
     ordered = records.repartitionAndSortWithinPartitions(sum(shards.values()), lambda key: key[0])
-    # The tasks cannot see the copy of an output that lies in a store.
-    target = url_of(complete_path(folder)) or str(folder.absolute())
-    if not is_url(target):
-        (folder / _UNFINISHED).mkdir()
     written = ordered.mapPartitionsWithIndex(
         lambda index, items: _write_shard(target, shards, index, (item for _, item in items))
     ).collect()
-    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
-    splits = {name: _make_split(folder, name, shards[name], written, summaries) for name in SPLITS}
-
-    dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
-    fingerprint = hashlib.sha256()
-    for summary in summaries:
-        dropped.update(summary.dropped)
-        fingerprint.update(summary.content)
-    dropped["bad_lines"] = sum(summary.bad_lines for summary in summaries)
-    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+    return written, summaries
 
 
 # Tasks: reading
@@ -165,7 +178,7 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
     summary = _Summary(file, {name: _Counts() for name in SPLITS}, b"", collections.Counter(), 0)
     content = []
     try:
-        sessions = FORMATS[config.format].read(pathlib.Path(fetch(path)), bad_lines)
+        sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
         for chunk in split_into_chunks(sessions):
             result = serialize(chunk)
             content.append(result.content)
@@ -210,7 +223,7 @@ def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int
 # Tasks: writing
 
 
-# Where shards are until they are whole.
+# Where shards are until they are whole, and the files that tables are gathered into.
 _UNFINISHED = "unfinished"
 
 
@@ -257,11 +270,7 @@ def _find_shard(shards: Mapping[str, int], place: int) -> tuple[str, int]:
 
 
 def _make_split(
-    folder: pathlib.Path,
-    name: str,
-    shards: int,
-    written: Iterable[_Written],
-    summaries: Iterable[_Summary],
+    folder: pathlib.Path, name: str, written: Iterable[_Written], summaries: Iterable[_Summary]
 ) -> Split:
     """The split's entry of the manifest; writes its index."""
     own = sorted((shard for shard in written if shard.split == name), key=lambda s: s.number)
@@ -277,7 +286,7 @@ def _make_split(
         total("utterances"),
         total("tokens"),
         total("truncated"),
-        tuple(Shard(name_shard(name, shard.number, shards), shard.bytes) for shard in own),
+        tuple(Shard(name_shard(name, shard.number, len(own)), shard.bytes) for shard in own),
         index,
         given if given.negatives else None,
     )

@@ -32,6 +32,7 @@ from dcse_tf.data.formats import (
     jsonl,
     labelled,
     mdc,
+    parquet,
     session_tsv,
     sgd,
     ubuntu,
@@ -102,6 +103,14 @@ register_format(
     "jsonl",
     jsonl.read_sessions,
     help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents", "acts"',
+    has_intents=True,
+    has_acts=True,
+)
+register_format(
+    "parquet",
+    parquet.read_sessions,
+    help="Parquet with session_id, role and text, the rows of a session together and in order, or "
+    "with session_id and turns, as jsonl has them; `columns` if they have other names",
     has_intents=True,
     has_acts=True,
 )

@@ -15,7 +15,7 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
     """Yields the session of each line; a line that does not hold one is bad as a whole."""
     for number, line in read_lines(path, bad_lines):
         try:
-            yield _parse(parse_json(line))
+            yield parse_session(parse_json(line))
         except json.JSONDecodeError as error:
             bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
         except UnicodeEncodeError as error:
@@ -24,7 +24,12 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
             bad_lines.report(path, number, str(error))
 
 
-def _parse(value: object) -> tuple[str, list[Utterance]]:
+def parse_session(value: object) -> tuple[str, list[Utterance]]:
+    """The session of what a line holds.
+
+    Raises:
+        ValueError: it does not hold one.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("turns"), list):
         raise ValueError('expected {"session_id": text, "turns": [...]}')
     session_id = value.get("session_id")

@@ -1,0 +1,114 @@
+"""Tables of dialogues, whose rows are in no order, as files in which sessions stand together.
+
+The files depend on the rows alone: not on how a table is stored, nor on the size of the cluster.
+"""
+
+import functools
+import glob
+import os
+from typing import TYPE_CHECKING
+
+from dcse_tf.data.formats.parquet import NAMES, has_session_rows
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.errors import InputError, require
+from dcse_tf.spark.cluster import list_inputs
+from dcse_tf.stores import is_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FILES = 64  # as many tasks read them
+
+
+def gather(session: "SparkSession", config: PrepareOptions, target: str) -> PrepareOptions:
+    """Writes the rows of tables into Parquet files, sorted by session and by order within it.
+
+    Args:
+        session: of the cluster.
+        config: with `format`=table.
+        target: the folder to write, where all workers see it, or a URL.
+
+    Returns:
+        The options that read the files.
+
+    Raises:
+        InputError: a table is not there or has not the columns, or a row has no place in its
+            session.
+    """
+    require("pyarrow", "parquet", "`format`=table")
+    tables = [_select(session, config, name) for name in config.input]
+    for name, table in zip(config.input, tables):
+        if table.dtypes != tables[0].dtypes:
+            raise InputError(
+                f"`input`={name}: expected columns as of {config.input[0]}, {tables[0].dtypes}; "
+                f"found {table.dtypes}"
+            )
+    rows = functools.reduce(lambda above, below: above.union(below), tables)
+    order = config.column_names().get("order", "")
+    if order in rows.columns and (row := rows.where(_column(order).isNull()).first()):
+        raise InputError(f"`columns`=order:{order}: null in a row of session {row[0]!r}")
+
+    keys = [_column(name) for name in rows.columns]
+    kept = [_column(name) for name in rows.columns if name != order]
+    sorted_rows = rows.repartition(_FILES, keys[0]).sortWithinPartitions(*keys).select(*kept)
+    # A cluster may be set to begin a new file after so many rows, amid a session.
+    writer = sorted_rows.write.option("maxRecordsPerFile", 0)
+    writer.parquet(target if is_url(target) else f"file://{target}")
+    return config.replace(
+        format="parquet",
+        input=tuple(list_inputs([f"{target}/*.parquet"])),
+        columns=tuple(entry for entry in config.columns if not entry.startswith("order:")),
+    )
+
+
+def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "DataFrame":
+    """The columns of a table that are needed, those first by which its rows are sorted.
+
+    Ties in the order are broken by role and text: no two runs differ.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    table = _read(session, name)
+    columns = config.column_names()
+    session_id, turns, role, text, *_ = (columns.get(known, known) for known in NAMES)
+    order = columns.get("order")
+    if has_session_rows(to_arrow_schema(table.schema), columns, f"`input`={name}"):
+        if order:
+            config.refuse("columns", f"{name} has its sessions' turns in order")
+        wanted = [turns]
+    elif not order:
+        raise InputError(
+            f"`input`={name}: its rows are in no order; expected the column that sorts a "
+            "session's turns, by `columns`=order:COLUMN"
+        )
+    elif order not in table.columns:
+        raise InputError(
+            f"`columns`=order:{order}: {name} has no such column among {', '.join(table.columns)}"
+        )
+    else:
+        wanted = [order, role, text]
+    own = _column(session_id).cast("string").alias(session_id)
+    return table.select(own, *map(_column, wanted))
+
+
+def _read(session: "SparkSession", name: str) -> "DataFrame":
+    """Files by their path or address, in the cluster's own format or ORC by its ending; a table."""
+    from pyspark.errors import AnalysisException
+
+    found = [name] if os.path.exists(name) else sorted(glob.glob(name))
+    paths = [name] if is_url(name) else [f"file://{os.path.abspath(path)}" for path in found]
+    try:
+        if not paths:
+            return session.read.table(name)
+        is_orc = all(path.endswith(".orc") for path in paths)
+        return session.read.load(paths, format="orc" if is_orc else None)
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0].replace("`", "")
+        raise InputError(f"`input`={name}: no file, and no table of Spark: {reason}") from error
+
+
+def _column(name: str) -> "Column":
+    """A column by its name, which may have dots in it."""
+    from pyspark.sql import functions
+
+    return functions.col(f"`{name}`")
