@@ -147,7 +147,7 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
         prepare(many, model, functools.partial(spark_prepare._write_splits, spark))
         spark.createDataFrame(rows, schema).createOrReplaceTempView("dialogues")
         config = config.replace(input=("dialogues",))
-        gathered = tables.gather(spark, config, tmp_path / "gathered")
+        gathered = tables.gather(spark, config, f"{tmp_path}/gathered")
 
         spark.createDataFrame([("s", None, "a", "hi")], schema).createOrReplaceTempView("unsure")
         for changes, message in [
@@ -157,13 +157,13 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
             ({"input": ("shop.none",)}, "`input`=shop.none: no file, and no table"),
         ]:
             with pytest.raises(InputError, match=message):
-                tables.gather(spark, config.replace(**changes), tmp_path / "none")
+                tables.gather(spark, config.replace(**changes), f"{tmp_path}/none")
 
         # A session a row needs no order.
         schema = "session_id string, turns array<struct<role string, text string>>"
         spark.createDataFrame(list(turns.items()), schema).createOrReplaceTempView("sessions")
         config = config.replace(input=("sessions",), columns=())
-        sessions = tables.gather(spark, config, tmp_path / "sessions")
+        sessions = tables.gather(spark, config, f"{tmp_path}/sessions")
 
     assert _read_turns(gathered) == _read_turns(sessions) == turns
     assert len(gathered.input) == 3
