@@ -70,7 +70,7 @@ def _load_once(loaded, monkeypatch):
 def config(model, tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    index = str(tmp_path / "index")
+    index = (str(tmp_path / "index"),)
     return SearchOptions(model=str(model), corpus=str(path), index=index, top=4)
 
 
@@ -121,7 +121,7 @@ def test_an_index_built_by_a_run_serves_its_export_and_the_other_way_round(confi
         export(ExportOptions(run_dir=str(model), output_dir=folder, unit_norm=unit_norm))
     exported = config.replace(model=str(tmp_path / "export-False"))
     assert _texts(ask(exported, QUERIES)) == _texts(expected)
-    other = exported.replace(index=str(tmp_path / "other"))
+    other = exported.replace(index=(str(tmp_path / "other"),))
     assert _texts(ask(other, QUERIES)) == _texts(expected)
     assert _texts(ask(other.replace(model=str(model)), QUERIES)) == _texts(expected)
     with pytest.raises(InputError, match="contents of `model`"):
@@ -161,7 +161,7 @@ def test_an_index_of_given_embeddings_is_the_one_that_is_built_without(
     rows = str(tmp_path / "rows.npy")
     embed.embed(EmbedOptions(model=config.model, input=config.corpus, output=rows))
     monkeypatch.setattr(job, "embed", None)
-    found = ask(config.replace(index=str(tmp_path / "other"), embeddings=rows), QUERIES)
+    found = ask(config.replace(index=(str(tmp_path / "other"),), embeddings=rows), QUERIES)
     assert _texts(found) == _texts(expected)
     assert [[hit.line for hit in hits] for hits in found] == [
         [hit.line for hit in hits] for hits in expected
@@ -189,7 +189,7 @@ def test_embeddings_of_something_else_are_refused(config, tmp_path, change, mess
 def test_without_an_index_nothing_is_left(config, tmp_path):
     kept = ask(config, QUERIES)
     (tmp_path / "elsewhere").mkdir()
-    assert ask(config.replace(index=""), QUERIES) == kept
+    assert ask(config.replace(index=()), QUERIES) == kept
     assert names(tmp_path / "elsewhere") == []
 
 
@@ -217,7 +217,7 @@ def stop_build(config, monkeypatch, place="moving"):
 def test_a_build_that_was_stopped_is_resumed_to_the_same_bytes(
     config, tmp_path, monkeypatch, place
 ):
-    whole = config.replace(index=str(tmp_path / "whole"))
+    whole = config.replace(index=(str(tmp_path / "whole"),))
     ask(whole, [])
     stop_build(config, monkeypatch, place)
     assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-partial", "whole"]
@@ -329,7 +329,7 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     said = []
     monkeypatch.setattr(job.logging, "info", lambda form, *v: said.append(form % v))
     for kind in ("hnsw", "ivf"):
-        found = config.replace(index=config.index + kind, index_type=kind)
+        found = config.replace(index=(config.index[0] + kind,), index_type=kind)
         assert ask(found, QUERIES) == exact
         assert f"{kind} finds 100.0% of the exact 10 nearest" in said
         assert ask(found.replace(index_type=None), QUERIES) == exact
@@ -339,7 +339,7 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     ("settings", "message"),
     [
         ({}, "give `corpus`, or `index`"),
-        ({"index": "i", "overwrite": True}, "`overwrite` .* needs `corpus`"),
+        ({"index": ("i",), "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
         ({"corpus": "c", "rerank_top": 9}, "`rerank_top`: only with `reranker`"),
