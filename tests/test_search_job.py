@@ -328,11 +328,47 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     exact = ask(config, QUERIES)
     said = []
     monkeypatch.setattr(job.logging, "info", lambda form, *v: said.append(form % v))
-    for kind in ("hnsw", "ivf"):
+    for kind in ("hnsw", "ivf_int8", "binary"):
         found = config.replace(index=(config.index[0] + kind,), index_type=kind)
         assert ask(found, QUERIES) == exact
         assert f"{kind} finds 100.0% of the exact 10 nearest" in said
         assert ask(found.replace(index_type=None), QUERIES) == exact
+
+
+@pytest.fixture
+def parts(config, tmp_path):
+    """Settings of two indexes, of the first five lines of the corpus and of the others."""
+    for number, lines in enumerate([LINES[:5], LINES[5:]]):
+        path = tmp_path / f"lines-{number}.txt"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        ask(config.replace(corpus=str(path), index=(str(tmp_path / f"part-{number}"),)), [])
+    return config.replace(corpus="", index=(str(tmp_path / "part-*"),))
+
+
+def test_several_indexes_are_searched_as_one(config, parts, tmp_path, capsys, monkeypatch):
+    answers = ask(parts, QUERIES)
+    assert _texts(answers) == _texts(ask(config, QUERIES))
+    folders = [str(tmp_path / f"part-{number}") for number in (0, 1)]
+    assert ask(parts.replace(index=tuple(folders)), QUERIES) == answers
+    parts = parts.replace(query="ok", top=1)
+    printed = run_cli(parts, capsys, monkeypatch)
+    assert printed == f"ok\n   1  1.0000  {folders[0]} line 2 (x3)  ok\n\n"
+    (answer,) = json.loads(run_cli(parts.replace(output="-"), capsys, monkeypatch))["answers"]
+    assert (answer["index"], answer["line"], answer["count"]) == (folders[0], 2, 3)
+
+
+def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, tmp_path):
+    with pytest.raises(OptionError, match=r"`corpus`=.*builds one `index`, and 2 are given"):
+        ask(parts.replace(corpus=config.corpus), [])
+    # What a build in progress has left is found by the glob.
+    (tmp_path / "part-2.dcse_tf-partial").mkdir()
+    with pytest.raises(InputError, match="part-2: no such index"):
+        ask(parts, [])
+    (tmp_path / "part-2.dcse_tf-partial").rmdir()
+    made_from = tmp_path / "part-1/made_from.json"
+    made_from.write_text(made_from.read_text().replace('"contents of `model`": "', '"a": "'))
+    with pytest.raises(InputError, match="part-1: was built otherwise: contents of `model`"):
+        ask(parts, [])
 
 
 @pytest.mark.parametrize(
