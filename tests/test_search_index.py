@@ -1,5 +1,6 @@
 """Nearest rows, the texts of a corpus, and the folder of an index."""
 
+import dataclasses
 import gzip
 import json
 import sys
@@ -24,6 +25,11 @@ from dcse_tf.search.index import (
     write_corpus_texts,
 )
 from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.search.options import KINDS
+
+APPROXIMATE = [kind for kind in KINDS if kind != "exact"]
+# Every list, and every row as a candidate.
+ALL = Settings(nprobe=1000, binary_candidates=1000)
 
 
 def draw_directions(rows, dim, seed=0):
@@ -169,7 +175,7 @@ def folder(corpus, tmp_path):
 
 
 def test_hits_have_rank_cosine_line_count_and_text(folder):
-    (hits, none) = SearchIndex(folder).search(np.array([[4.0, 3.0], [0.0, 0.0]]), 9)
+    (hits, none) = SearchIndex([folder]).search(np.array([[4.0, 3.0], [0.0, 0.0]]), 9)
     # (4, 3) with (3, 4): 24 / 25; with (-8, 6): (-32 + 18) / 50. Equal ones by line.
     expected = [
         Hit(1, pytest.approx(0.96), 1, 2, "好的 ok"),
@@ -190,9 +196,59 @@ def spellings(tmp_path):
         rows = np.stack([np.cos(angles), np.sin(angles)], 1)
         folder = tmp_path / "spelt"
         write_index(folder, tmp_path / "spelt.txt", rows)
-        return SearchIndex(folder)
+        return SearchIndex([folder])
 
     return make
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """An index of 60 drawn lines, in which texts repeat, and indexes of 25, 1 and 34 of them."""
+    rng = np.random.default_rng(5)
+    texts = [*(f"Text {i}" for i in range(20)), *(f"text {i}" for i in range(5))]
+    rows = dict(zip(texts, draw_directions(25, 4)))
+    # Cosines that are equal, of spellings and of others.
+    rows |= {text: rows[text.replace("text", "Text")] for text in texts[20:23]}
+    rows |= {"Text 9": rows["Text 8"], "Text 10": rows["Text 8"]}
+    lines = rng.choice(texts, 60).tolist()
+
+    def write(name, some):
+        corpus = write_lines(tmp_path / f"{name}.txt", [text.encode() for text in some])
+        vectors = np.stack([rows[text] for text in dict.fromkeys(some)])
+        write_index(tmp_path / name, corpus, vectors)
+        return tmp_path / name
+
+    bounds = [(0, 25), (25, 26), (26, 60)]
+    folders = [write(f"part-{start}", lines[start:end]) for start, end in bounds]
+    return write("whole", lines), folders, [start for start, _ in bounds]
+
+
+@pytest.mark.parametrize("top", [1, 3, 9, 40])
+def test_several_indexes_answer_as_one_over_all_lines(parts, top):
+    whole, folders, starts = parts
+    # One query is of no direction: all are as near.
+    queries = np.concatenate([draw_directions(30, 4, seed=1), np.zeros((1, 4), np.float32)])
+    expected = SearchIndex([whole]).search(queries, top)
+    for hits, wanted in zip(SearchIndex(folders).search(queries, top), expected, strict=True):
+        start = {str(folder): first for folder, first in zip(folders, starts, strict=True)}
+        assert [
+            dataclasses.replace(hit, line=start[hit.index] + hit.line, index=None) for hit in hits
+        ] == wanted
+
+
+def test_indexes_of_several_kinds_go_together(parts):
+    pytest.importorskip("faiss")
+    whole, folders, _ = parts
+    for kind in APPROXIMATE:
+        matrix = np.load(folders[2] / EMBEDDINGS_FILE)
+        ApproximateIndex.build(matrix, kind, ALL).write(folders[2] / FAISS_FILE)
+        describe(kind, {"model": "m"}).write(folders[2] / MADE_FROM_FILE)
+        queries = draw_directions(9, 4, seed=1)
+        expected = SearchIndex([whole]).search(queries, 7)
+        for hits, wanted in zip(SearchIndex(folders, ALL).search(queries, 7), expected):
+            assert [(h.text, h.count, h.cosine) for h in hits] == [
+                (h.text, h.count, h.cosine) for h in wanted
+            ]
 
 
 def found_texts(index, top, queries=1):
@@ -233,12 +289,12 @@ def test_no_file_of_an_index_may_be_cut_short_or_missing(folder):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(InputError, match=path.name):
-            SearchIndex(folder)
+            SearchIndex([folder])
         path.unlink()
         with pytest.raises(InputError, match=path.name):
-            SearchIndex(folder)
+            SearchIndex([folder])
         path.write_bytes(whole)
-    SearchIndex(folder)
+    SearchIndex([folder])
 
 
 def test_an_index_of_another_format_is_refused(folder):
@@ -246,13 +302,13 @@ def test_an_index_of_another_format_is_refused(folder):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
     assert is_index(folder)
     with pytest.raises(InputError, match=r"made_from\.json: .* format 1"):
-        SearchIndex(folder)
+        SearchIndex([folder])
 
 
 def test_files_of_two_indexes_do_not_go_together(folder):
     np.save(folder / EMBEDDINGS_FILE, np.eye(2, dtype=np.float32))
     with pytest.raises(InputError, match=r"embeddings\.npy"):
-        SearchIndex(folder)
+        SearchIndex([folder])
 
 
 def test_approximate_search_without_faiss_says_what_to_install(monkeypatch):
@@ -261,27 +317,42 @@ def test_approximate_search_without_faiss_says_what_to_install(monkeypatch):
         ApproximateIndex.build(draw_directions(50, 4), "hnsw", Settings())
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+@pytest.mark.parametrize("kind", APPROXIMATE)
 def test_an_approximate_index_finds_what_exact_search_does(kind, tmp_path):
     pytest.importorskip("faiss")
     matrix, queries = draw_directions(2000, 16), draw_directions(20, 16, seed=1)
-    settings = Settings(nprobe=1000)  # every list
-    built = ApproximateIndex.build(matrix, kind, settings)
+    built = ApproximateIndex.build(matrix, kind, ALL)
     built.write(tmp_path / FAISS_FILE)
-    assert built.measure_recall(settings, 10) > 0.99
-    again = ApproximateIndex.build(matrix, kind, settings)
+    assert built.measure_recall(ALL, 10) > 0.99
+    again = ApproximateIndex.build(matrix, kind, ALL)
     again.write(tmp_path / "again")
-    assert (tmp_path / FAISS_FILE).read_bytes() == (tmp_path / "again").read_bytes()
+    content = (tmp_path / FAISS_FILE).read_bytes()
+    assert (tmp_path / "again").read_bytes() == content
     index = ApproximateIndex.read(tmp_path / FAISS_FILE, kind, matrix)
     expected = find_nearest(matrix, queries, 5)
-    for found, wanted in zip(index.find_nearest(queries, 5, settings), expected, strict=True):
+    for found, wanted in zip(index.find_nearest(queries, 5, ALL), expected, strict=True):
         assert found.rows.tolist() == wanted.rows.tolist()
         assert found.cosines.tolist() == wanted.cosines.tolist()
     with pytest.raises(InputError, match="2000 rows of 16, expected 1999 of 16"):
         ApproximateIndex.read(tmp_path / FAISS_FILE, kind, matrix[1:])
-    (tmp_path / FAISS_FILE).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not a FAISS index"):
-        ApproximateIndex.read(tmp_path / FAISS_FILE, kind, matrix)
+    for number, damaged in enumerate([b"nothing", b"nothing" * 50_000, content[:30], content[:-9]]):
+        (tmp_path / f"damaged{number}").write_bytes(damaged)
+        with pytest.raises(InputError, match="not a FAISS index"):
+            ApproximateIndex.read(tmp_path / f"damaged{number}", kind, matrix)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"), [("ivf_int8", 1 / 4), ("hnsw_int8", 1 / 4), ("binary", 1 / 32)]
+)
+def test_codes_take_their_share_of_the_memory(kind, share, tmp_path):
+    """Of what the same index of float32 holds, less what is no vector: links, lists, numbers."""
+    pytest.importorskip("faiss")
+    sizes = []
+    for dim in (64, 128):  # the difference is 64 dimensions of 2000 rows and of 10 centres
+        matrix = draw_directions(2000, dim)
+        ApproximateIndex.build(matrix, kind, Settings(nlist=10, hnsw_m=2)).write(tmp_path / "a")
+        sizes.append((tmp_path / "a").stat().st_size)
+    assert sizes[1] - sizes[0] == pytest.approx(2000 * 64 * 4 * share, rel=0.03)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])

@@ -70,7 +70,7 @@ def _load_once(loaded, monkeypatch):
 def config(model, tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    index = str(tmp_path / "index")
+    index = (str(tmp_path / "index"),)
     return SearchOptions(model=str(model), corpus=str(path), index=index, top=4)
 
 
@@ -121,7 +121,7 @@ def test_an_index_built_by_a_run_serves_its_export_and_the_other_way_round(confi
         export(ExportOptions(run_dir=str(model), output_dir=folder, unit_norm=unit_norm))
     exported = config.replace(model=str(tmp_path / "export-False"))
     assert _texts(ask(exported, QUERIES)) == _texts(expected)
-    other = exported.replace(index=str(tmp_path / "other"))
+    other = exported.replace(index=(str(tmp_path / "other"),))
     assert _texts(ask(other, QUERIES)) == _texts(expected)
     assert _texts(ask(other.replace(model=str(model)), QUERIES)) == _texts(expected)
     with pytest.raises(InputError, match="contents of `model`"):
@@ -161,7 +161,7 @@ def test_an_index_of_given_embeddings_is_the_one_that_is_built_without(
     rows = str(tmp_path / "rows.npy")
     embed.embed(EmbedOptions(model=config.model, input=config.corpus, output=rows))
     monkeypatch.setattr(job, "embed", None)
-    found = ask(config.replace(index=str(tmp_path / "other"), embeddings=rows), QUERIES)
+    found = ask(config.replace(index=(str(tmp_path / "other"),), embeddings=rows), QUERIES)
     assert _texts(found) == _texts(expected)
     assert [[hit.line for hit in hits] for hits in found] == [
         [hit.line for hit in hits] for hits in expected
@@ -189,7 +189,7 @@ def test_embeddings_of_something_else_are_refused(config, tmp_path, change, mess
 def test_without_an_index_nothing_is_left(config, tmp_path):
     kept = ask(config, QUERIES)
     (tmp_path / "elsewhere").mkdir()
-    assert ask(config.replace(index=""), QUERIES) == kept
+    assert ask(config.replace(index=()), QUERIES) == kept
     assert names(tmp_path / "elsewhere") == []
 
 
@@ -217,7 +217,7 @@ def stop_build(config, monkeypatch, place="moving"):
 def test_a_build_that_was_stopped_is_resumed_to_the_same_bytes(
     config, tmp_path, monkeypatch, place
 ):
-    whole = config.replace(index=str(tmp_path / "whole"))
+    whole = config.replace(index=(str(tmp_path / "whole"),))
     ask(whole, [])
     stop_build(config, monkeypatch, place)
     assert names(tmp_path) == ["corpus.txt", "index.dcse_tf-partial", "whole"]
@@ -328,18 +328,54 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
     exact = ask(config, QUERIES)
     said = []
     monkeypatch.setattr(job.logging, "info", lambda form, *v: said.append(form % v))
-    for kind in ("hnsw", "ivf"):
-        found = config.replace(index=config.index + kind, index_type=kind)
+    for kind in ("hnsw", "ivf_int8", "binary"):
+        found = config.replace(index=(config.index[0] + kind,), index_type=kind)
         assert ask(found, QUERIES) == exact
         assert f"{kind} finds 100.0% of the exact 10 nearest" in said
         assert ask(found.replace(index_type=None), QUERIES) == exact
+
+
+@pytest.fixture
+def parts(config, tmp_path):
+    """Settings of two indexes, of the first five lines of the corpus and of the others."""
+    for number, lines in enumerate([LINES[:5], LINES[5:]]):
+        path = tmp_path / f"lines-{number}.txt"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        ask(config.replace(corpus=str(path), index=(str(tmp_path / f"part-{number}"),)), [])
+    return config.replace(corpus="", index=(str(tmp_path / "part-*"),))
+
+
+def test_several_indexes_are_searched_as_one(config, parts, tmp_path, capsys, monkeypatch):
+    answers = ask(parts, QUERIES)
+    assert _texts(answers) == _texts(ask(config, QUERIES))
+    folders = [str(tmp_path / f"part-{number}") for number in (0, 1)]
+    assert ask(parts.replace(index=tuple(folders)), QUERIES) == answers
+    parts = parts.replace(query="ok", top=1)
+    printed = run_cli(parts, capsys, monkeypatch)
+    assert printed == f"ok\n   1  1.0000  {folders[0]} line 2 (x3)  ok\n\n"
+    (answer,) = json.loads(run_cli(parts.replace(output="-"), capsys, monkeypatch))["answers"]
+    assert (answer["index"], answer["line"], answer["count"]) == (folders[0], 2, 3)
+
+
+def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, tmp_path):
+    with pytest.raises(OptionError, match=r"`corpus`=.*builds one `index`, and 2 are given"):
+        ask(parts.replace(corpus=config.corpus), [])
+    # What a build in progress has left is found by the glob.
+    (tmp_path / "part-2.dcse_tf-partial").mkdir()
+    with pytest.raises(InputError, match="part-2: no such index"):
+        ask(parts, [])
+    (tmp_path / "part-2.dcse_tf-partial").rmdir()
+    made_from = tmp_path / "part-1/made_from.json"
+    made_from.write_text(made_from.read_text().replace('"contents of `model`": "', '"a": "'))
+    with pytest.raises(InputError, match="part-1: was built otherwise: contents of `model`"):
+        ask(parts, [])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({}, "give `corpus`, or `index`"),
-        ({"index": "i", "overwrite": True}, "`overwrite` .* needs `corpus`"),
+        ({"index": ("i",), "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
         ({"corpus": "c", "rerank_top": 9}, "`rerank_top`: only with `reranker`"),

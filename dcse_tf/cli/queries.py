@@ -81,12 +81,13 @@ def read_queries() -> Iterator[str]:
 
 
 def print_answer(query: str, hits: "list[Hit]") -> None:
-    """Rank, the re-ranker's score if there is one, cosine, line, how often if not once, text."""
+    """Rank, score of a re-ranker, cosine, index of several, line, how often if not once, text."""
     print(query)
     for hit in hits:
         often = f" (x{hit.count})" if hit.count > 1 else ""
         score = "" if hit.score is None else f"{hit.score:8.4f}  "
-        print(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
+        line = f"line {hit.line}" if hit.index is None else f"{hit.index} line {hit.line}"
+        print(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  {line}{often}  {hit.text}")
     print(flush=True)
 
 
@@ -95,6 +96,7 @@ def format_json(query: str, hits: "list[Hit]") -> str:
     answers = []
     for hit in hits:
         answer = {**dataclasses.asdict(hit), "cosine": round(hit.cosine, 6)}
-        score = answer.pop("score")
-        answers.append(answer if score is None else {**answer, "score": round(score, 6)})
+        if hit.score is not None:
+            answer["score"] = round(hit.score, 6)
+        answers.append({name: value for name, value in answer.items() if value is not None})
     return json.dumps({"query": query, "answers": answers}, ensure_ascii=False)

@@ -14,6 +14,7 @@ import hashlib
 import math
 import mmap
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def describe(index_type: str, sources: dict[str, Any]) -> MadeFrom:
     """What an index is made from.
 
     Args:
-        index_type: "exact", "hnsw" or "ivf".
+        index_type: one of `KINDS` of the options.
         sources: the model and the corpus, name -> value.
     """
     return MadeFrom({_FORMAT: _FORMAT_VERSION, INDEX_TYPE: index_type, **sources})
@@ -178,6 +179,7 @@ class Hit:
         line: the first line of the corpus with the text, counted from 1.
         count: how many lines have it in this spelling.
         text: the text.
+        index: the folder of the index whose line it is, if there are several.
         score: the re-ranker's, if there is one: a logit.
     """
 
@@ -186,77 +188,117 @@ class Hit:
     line: int
     count: int
     text: str
+    index: str | None = None
     score: float | None = None
 
 
-class SearchIndex:
+class IndexFolder:
     """An index folder, opened; its embeddings and texts stay on disk.
 
     Attributes:
+        path: the folder.
         made_from: see `describe`.
     """
 
-    def __init__(self, folder: pathlib.Path, settings: Settings | None = None):
-        """Opens a folder.
-
-        Raises:
-            InputError: it is no index, a file is damaged, or FAISS is needed and not installed.
-        """
-        self.made_from = _read_description(folder)
-        self._settings = settings or Settings()
-        self._texts = CorpusTexts(folder / TEXTS_FOLDER)
-        path = folder / EMBEDDINGS_FILE
-        self._matrix = _map_array(path)
+    def __init__(self, path: pathlib.Path, settings: Settings):
+        """Raises InputError: no index, a file is damaged, or FAISS is needed and not installed."""
+        self.path = path
+        self.made_from = _read_description(path)
+        self._settings = settings
+        self._texts = CorpusTexts(path / TEXTS_FOLDER)
+        embeddings = path / EMBEDDINGS_FILE
+        self._matrix = _map_array(embeddings)
         if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
-            raise InputError(f"{path}: {self._matrix.shape} for {len(self._texts)} texts")
+            raise InputError(f"{embeddings}: {self._matrix.shape} for {len(self._texts)} texts")
         self._faiss: ApproximateIndex | None = None
         kind = self.made_from.values.get(INDEX_TYPE)
         if kind != "exact":
-            self._faiss = ApproximateIndex.read(folder / FAISS_FILE, str(kind), self._matrix)
+            self._faiss = ApproximateIndex.read(path / FAISS_FILE, str(kind), self._matrix)
+
+    def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
+        """The rows nearest to queries, float32 `[queries, dim]` of length 1 each."""
+        if self._faiss:
+            return self._faiss.find_nearest(queries, top, self._settings)
+        return find_nearest(self._matrix, queries, top)
+
+    def read_hit(self, row: int, cosine: float) -> Hit:
+        """A row found, of rank 0."""
+        line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
+        return Hit(0, cosine, line, count, self._texts[row], str(self.path))
+
+
+class SearchIndex:
+    """An index, or several of the same model that are searched as one.
+
+    Attributes:
+        folders: the indexes.
+    """
+
+    def __init__(self, folders: Sequence[pathlib.Path], settings: Settings | None = None):
+        """Opens the folders.
+
+        Raises:
+            InputError: one is no index, a file is damaged, or FAISS is needed and not installed.
+        """
+        self.folders = [IndexFolder(path, settings or Settings()) for path in folders]
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
         Texts that differ only in upper and lower case, and have the same embedding, are one hit:
-        the first of them.
+        the first of them. A text of several indexes is one hit, and its counts are added.
 
         Args:
             embeddings: float `[queries, dim]`.
             top: at least 1.
 
         Returns:
-            Best first; texts of equal cosine in the order of their lines.
+            Best first; texts of equal cosine in the order of the indexes and of their lines.
         """
         queries = metrics.normalize(embeddings).astype(np.float32)
         hits: list[list[Hit]] = [[] for _ in queries]
-        asked, short = top, list(range(len(queries)))
-        while short:
-            found = dict(zip(short, self._find(queries[short], asked), strict=True))
-            for place, nearest in found.items():
+        # Of several, one more than the best: only what is below them shows that all was seen.
+        asked = top if len(self.folders) == 1 else top + 1
+        open_places = list(range(len(queries)))
+        while open_places:
+            found = zip(*(each.find(queries[open_places], asked) for each in self.folders))
+            places, open_places = open_places, []
+            for place, nearest in zip(places, found, strict=True):
                 hits[place] = self._list_hits(nearest)[:top]
-            # Other spellings took places: ask for twice as many until there are enough.
-            short = [
-                place
-                for place, nearest in found.items()
-                if len(hits[place]) < top and len(nearest.rows) == asked
-            ]
+                if _may_miss(hits[place], top, nearest, asked):
+                    open_places.append(place)
             asked *= 2
         return hits
 
-    def _find(self, queries: np.ndarray, top: int) -> list[Nearest]:
-        if self._faiss:
-            return self._faiss.find_nearest(queries, top, self._settings)
-        return find_nearest(self._matrix, queries, top)
+    def _list_hits(self, nearest: Sequence[Nearest]) -> list[Hit]:
+        """The rows found in each index, as hits."""
+        rows = np.concatenate([each.rows for each in nearest])
+        cosines = np.concatenate([each.cosines for each in nearest])
+        owners = np.repeat(np.arange(len(nearest)), [len(each.rows) for each in nearest])
+        hits: dict[str, Hit] = {}
+        spellings: dict[str, float] = {}
+        for at in np.lexsort((rows, owners, -cosines)).tolist():
+            hit = self.folders[owners[at]].read_hit(int(rows[at]), float(cosines[at]))
+            text, folded = hit.text, hit.text.casefold()
+            if text in hits:
+                count = hits[text].count + hit.count
+                hits[text] = dataclasses.replace(hits[text], count=count)
+            elif spellings.get(folded, math.inf) - hit.cosine > _ALIKE:
+                spellings[folded] = hit.cosine
+                index = hit.index if len(nearest) > 1 else None
+                hits[text] = dataclasses.replace(hit, rank=len(hits) + 1, index=index)
+        return list(hits.values())
 
-    def _list_hits(self, nearest: Nearest) -> list[Hit]:
-        hits: list[Hit] = []
-        cosines: dict[str, float] = {}
-        for row, cosine in zip(nearest.rows.tolist(), nearest.cosines.tolist(), strict=True):
-            text = self._texts[row]
-            folded = text.casefold()
-            if cosines.get(folded, math.inf) - cosine <= _ALIKE:
-                continue
-            cosines[folded] = cosine
-            line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
-            hits.append(Hit(len(hits) + 1, cosine, line, count, text))
-        return hits
+
+def _may_miss(hits: list[Hit], top: int, nearest: Sequence[Nearest], asked: int) -> bool:
+    """Whether an index that was asked for so many has more that belongs to the hits.
+
+    Other spellings may have taken the places of texts; and of a text of several indexes, a count
+    may be missing.
+    """
+    floor = -math.inf
+    if len(hits) == top:
+        if len(nearest) == 1:
+            return False
+        floor = hits[-1].cosine - _ALIKE
+    return any(len(each.rows) == asked and each.cosines[-1] >= floor for each in nearest)

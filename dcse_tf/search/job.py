@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import glob
 import pathlib
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.evaluation import metrics
 from dcse_tf.files import (
+    MARK,
     MadeFrom,
     atomic_directory,
     atomic_file,
@@ -28,7 +30,7 @@ from dcse_tf.files import (
 from dcse_tf.input_files import UNREADABLE_ARRAY
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
-from dcse_tf.search.index import Hit, SearchIndex
+from dcse_tf.search.index import Hit, IndexFolder, SearchIndex
 from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools.embed import embed
@@ -111,36 +113,58 @@ def _order(hits: list[Hit], scores: np.ndarray) -> list[Hit]:
 
 @contextlib.contextmanager
 def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
-    """Opens the index that the settings name, and builds it first if there is none.
+    """Opens the indexes that the settings name; one that does not exist is built first.
 
     Raises:
-        InputError: a model, the corpus or the index cannot be used, or the index was made from
+        OptionError: there are several indexes, and a corpus.
+        InputError: a model, the corpus or an index cannot be used, or an index was made from
             others.
         LockedError: another process is building it.
         OutputError: it cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        if config.index:
-            folder = pathlib.Path(config.index)
-            restore_replaced(folder)
-        else:
-            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "index"
-        # A folder that holds something else must never be replaced.
-        if folder.exists() and not layout.is_index(folder):
-            raise InputError(f"`index`={folder}: exists and is no index; give another folder")
-        exists = folder.exists() and not config.overwrite
-        if not exists and not config.corpus:
-            raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
+        folders = _list_folders(config.index)
+        if not folders:
+            folders = [pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "index"]
+        if len(folders) > 1 and config.corpus:
+            config.refuse("corpus", f"builds one `index`, and {len(folders)} are given")
+        for folder in folders:
+            _require_index(folder, buildable=bool(config.corpus))
+        exists = folders[0].exists() and not config.overwrite
 
         encoder = SentenceEncoder.from_options(config)
         reranker = _load_reranker(config)  # before the index is built, which takes long
         if not exists:
-            build_index(config, folder, encoder)
-        settings = Settings(ef_search=config.ef_search, nprobe=config.nprobe)
-        index = SearchIndex(folder, settings)
+            build_index(config, folders[0], encoder)
+        settings = Settings(**{name: getattr(config, name) for name in vars(Settings())})
+        index = SearchIndex(folders, settings)
         if exists:
-            _require_same(config, folder, index, encoder)
+            for each in index.folders:
+                _require_same(config, each, encoder)
         yield Searcher(index, encoder, config.top, reranker, config.rerank_top)
+
+
+def _list_folders(names: Sequence[str]) -> list[pathlib.Path]:
+    """Folders by name or glob, the latter sorted; each once.
+
+    One of which a glob finds only what a build in progress has left is listed as well, so that its
+    absence is noticed.
+    """
+    folders: list[pathlib.Path] = []
+    for name in names:
+        found = [] if pathlib.Path(name).exists() else sorted(glob.glob(name))
+        folders += [pathlib.Path(each.partition(MARK)[0]) for each in found or [name]]
+    return list(dict.fromkeys(folders))
+
+
+def _require_index(folder: pathlib.Path, buildable: bool) -> None:
+    """Refuses a folder that is no index, and one that neither exists nor can be built."""
+    restore_replaced(folder)
+    # A folder that holds something else must never be replaced.
+    if folder.exists() and not layout.is_index(folder):
+        raise InputError(f"`index`={folder}: exists and is no index; give another folder")
+    if not folder.exists() and not buildable:
+        raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
 
 def _load_reranker(config: SearchOptions) -> Reranker | None:
@@ -266,9 +290,7 @@ def _build_approximate(
     logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, _RECALL_AT)
 
 
-def _require_same(
-    config: SearchOptions, folder: pathlib.Path, index: SearchIndex, encoder: SentenceEncoder
-) -> None:
+def _require_same(config: SearchOptions, index: IndexFolder, encoder: SentenceEncoder) -> None:
     """Refuses an index that was made from another model or corpus than the settings name."""
     now = _describe_model(encoder)
     if config.corpus:
@@ -279,6 +301,6 @@ def _require_same(
     before = {name: index.made_from.values.get(name) for name in now}
     MadeFrom(before).require(
         MadeFrom(now),
-        f"`index`={folder}: was built otherwise",
+        f"`index`={index.path}: was built otherwise",
         "give the same, another `index`, or `overwrite` to build it anew",
     )

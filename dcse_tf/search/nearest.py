@@ -12,11 +12,14 @@ from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
 from dcse_tf.files import atomic_file
 
 _ADDED_ROWS = 65_536  # at a time
-# FAISS warns if it trains the centre of a list on fewer rows, and uses no more.
-_LEAST_OF_A_LIST, _MOST_OF_A_LIST = 39, 256
+# FAISS warns if it trains the centre of a list on fewer rows; more hardly move it.
+_LEAST_OF_A_LIST, _MOST_OF_A_LIST = 39, 64
+# Every row is compared with every centre: of more lists, building takes longer than it saves.
+_MOST_LISTS = 4096
 _SEED = 0
 # Candidates that FAISS is asked for per answer; ranking them exactly corrects its order.
 _CANDIDATES = 2
+_INT8 = "_int8"  # ends the kinds of which FAISS holds eight bits a dimension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Settings:
     ef_search: int = 128
     nlist: int = 0
     nprobe: int = 32
+    binary_candidates: int = 20
 
 
 def import_faiss(kind: str) -> Any:
@@ -52,31 +56,22 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, matrix: np.ndarray, kind: str, settings: Settings) -> "ApproximateIndex":
-        """Builds an index with one thread; with several its content would depend on their timing.
+        """Builds an index whose content does not depend on the timing of threads.
 
         Args:
-            matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk. The index
-                holds a copy of it in memory.
-            kind: "hnsw" or "ivf".
+            matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
+            kind: "hnsw" or "ivf", which hold a copy of the matrix in memory; "hnsw_int8" or
+                "ivf_int8", a quarter of it; "binary", the signs alone, a 32nd.
             settings: see `Settings`.
         """
         faiss = import_faiss(kind)
-        rows, dim = matrix.shape
         threads = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(1)
+        if kind.startswith("hnsw"):
+            faiss.omp_set_num_threads(1)  # the links depend on which row comes first
         try:
-            if kind == "hnsw":
-                index = faiss.IndexHNSWFlat(dim, settings.hnsw_m, faiss.METRIC_INNER_PRODUCT)
-                index.hnsw.efConstruction = settings.ef_construction
-            else:
-                lists = settings.nlist or round(4 * math.sqrt(rows))
-                lists = max(1, min(lists, rows // _LEAST_OF_A_LIST))
-                centres = faiss.IndexFlatIP(dim)
-                index = faiss.IndexIVFFlat(centres, dim, lists, faiss.METRIC_INNER_PRODUCT)
-                index.cp.seed = 1234
-                index.train(_draw_rows(matrix, _MOST_OF_A_LIST * lists))
-            for start in range(0, rows, _ADDED_ROWS):
-                index.add(np.ascontiguousarray(matrix[start : start + _ADDED_ROWS]))
+            index = _make_empty(faiss, kind, matrix, settings)
+            for start in range(0, len(matrix), _ADDED_ROWS):
+                index.add(_encode(kind, matrix[start : start + _ADDED_ROWS]))
         finally:
             faiss.omp_set_num_threads(threads)
         return cls(index, kind, matrix)
@@ -87,9 +82,11 @@ class ApproximateIndex:
         Raises:
             OutputError: it cannot be written.
         """
+        faiss = import_faiss(self._kind)
+        write = faiss.write_index_binary if self._kind == "binary" else faiss.write_index
         with atomic_file(path) as partial:
             try:
-                import_faiss(self._kind).write_index(self._index, str(partial))
+                write(self._index, str(partial))
             except RuntimeError as error:
                 # FAISS puts the place in its own source first.
                 reason = str(error).rpartition(" failed: ")[2]
@@ -97,29 +94,35 @@ class ApproximateIndex:
 
     @classmethod
     def read(cls, path: pathlib.Path, kind: str, matrix: np.ndarray) -> "ApproximateIndex":
-        """Reads what `write` wrote.
+        """Opens what `write` wrote; vectors, codes and links stay on disk.
 
         Raises:
             InputError: it is damaged, or was made from another matrix.
         """
         faiss = import_faiss(kind)
+        read = faiss.read_index_binary if kind == "binary" else faiss.read_index
         try:
-            index = faiss.read_index(str(path))
-        except RuntimeError as error:
+            # FAISS 1.15 reads beyond the end of a mapped file that is cut in its head.
+            if path.stat().st_size < len(matrix) * _count_bytes(kind, matrix.shape[1]):
+                raise RuntimeError("the file is cut short")
+            index = read(str(path), faiss.IO_FLAG_MMAP_IFC)
+        except (OSError, RuntimeError) as error:
             raise InputError(f"{path}: not a FAISS index that can be read: {error}") from error
-        if (index.ntotal, index.d) != matrix.shape:
+        dim = _encode(kind, matrix[:1]).shape[1] * (8 if kind == "binary" else 1)
+        if (index.ntotal, index.d) != (len(matrix), dim):
             found = f"{index.ntotal} rows of {index.d}"
-            raise InputError(f"{path}: {found}, expected {matrix.shape[0]} of {matrix.shape[1]}")
+            raise InputError(f"{path}: {found}, expected {len(matrix)} of {dim}")
         return cls(index, kind, matrix)
 
     def find_nearest(self, queries: np.ndarray, top: int, settings: Settings) -> list[Nearest]:
         """At most `top` near rows of each query; queries are float32 `[queries, dim]`."""
-        wanted = min(_CANDIDATES * top, len(self._matrix))
-        if self._kind == "hnsw":
+        each = settings.binary_candidates if self._kind == "binary" else _CANDIDATES
+        wanted = min(each * top, len(self._matrix))
+        if self._kind.startswith("hnsw"):
             self._index.hnsw.efSearch = max(settings.ef_search, wanted)
-        else:
+        elif self._kind.startswith("ivf"):
             self._index.nprobe = min(settings.nprobe, self._index.nlist)
-        _, rows = self._index.search(np.ascontiguousarray(queries, np.float32), wanted)
+        _, rows = self._index.search(_encode(self._kind, queries), wanted)
         # FAISS fills the answers that it did not find with -1.
         return [
             rank_rows(self._matrix, np.unique(found[found >= 0]), query, top)
@@ -141,6 +144,46 @@ class ApproximateIndex:
             if others:
                 shares.append(np.isin(others, near.rows).mean())
         return float(np.mean(shares)) if shares else 1.0
+
+
+def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, settings: Settings) -> Any:
+    """An index of FAISS to which the rows can be added, trained on some of them."""
+    rows, dim = matrix.shape
+    metric, codes = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_8bit
+    if kind == "binary":
+        return faiss.IndexBinaryFlat(8 * _count_bytes(kind, dim))
+    if kind.startswith("hnsw"):
+        if kind.endswith(_INT8):
+            index = faiss.IndexHNSWSQ(dim, codes, settings.hnsw_m, metric)
+            index.train(_draw_rows(matrix, _MOST_OF_A_LIST * _MOST_LISTS))
+        else:
+            index = faiss.IndexHNSWFlat(dim, settings.hnsw_m, metric)
+        index.hnsw.efConstruction = settings.ef_construction
+        return index
+    lists = settings.nlist or min(round(4 * math.sqrt(rows)), _MOST_LISTS)
+    lists = max(1, min(lists, rows // _LEAST_OF_A_LIST))
+    centres = faiss.IndexFlatIP(dim)
+    if kind.endswith(_INT8):
+        index = faiss.IndexIVFScalarQuantizer(centres, dim, lists, codes, metric, False)
+    else:
+        index = faiss.IndexIVFFlat(centres, dim, lists, metric)
+    index.cp.seed = 1234
+    index.train(_draw_rows(matrix, _MOST_OF_A_LIST * lists))
+    return index
+
+
+def _encode(kind: str, rows: np.ndarray) -> np.ndarray:
+    """Rows as FAISS takes them: their signs for "binary", uint8 `[n, dim / 8]`."""
+    if kind == "binary":
+        return np.packbits(rows > 0, axis=1)
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def _count_bytes(kind: str, dim: int) -> int:
+    """What FAISS holds of a row, without its links."""
+    if kind == "binary":
+        return math.ceil(dim / 8)
+    return dim if kind.endswith(_INT8) else 4 * dim
 
 
 def _draw(rows: int, most: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, redefault
 
-KINDS = ("exact", "hnsw", "ivf")
+KINDS = ("exact", "hnsw", "ivf", "hnsw_int8", "ivf_int8", "binary")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,16 @@ class ApproximateOptions(Options):
     )
     nlist: int = option(
         0,
-        "Building ivf: lists. 0: four times the square root of the number of texts.",
+        "Building ivf: lists. 0: four times the square root of the number of texts, 4096 at most.",
         minimum=0,
     )
     nprobe: int = option(
         32, "Searching ivf: lists that are read. More is slower and finds more.", minimum=1
+    )
+    binary_candidates: int = option(
+        20,
+        "Searching binary: candidates for each text asked for. More is slower and finds more.",
+        minimum=1,
     )
 
 
@@ -40,10 +45,11 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         "exists.",
         files=True,
     )
-    index: str = option(
-        "",
+    index: tuple[str, ...] = option(
+        (),
         "Folder of the index: built from `corpus` if it does not exist, and used again later. If "
-        "the build is stopped, the same command resumes it. Default: a temporary folder.",
+        "the build is stopped, the same command resumes it. Several, comma-separated or a glob, "
+        "each built before by the same model, are searched as one. Default: a temporary folder.",
         resumes=True,
     )
     embeddings: str = option(
@@ -74,9 +80,10 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     )
     index_type: str | None = option(
         None,
-        "exact compares a query with every text; hnsw and ivf are approximate indexes of FAISS "
-        "(pip install 'dcse_tf[search]'), whose recall is measured after the build. Default: that "
-        "of an existing `index`, or else exact.",
+        "exact compares a query with every text; the others are approximate indexes of FAISS "
+        "(pip install 'dcse_tf[search]'), whose recall is measured after the build: hnsw and ivf "
+        "hold all embeddings in memory, hnsw_int8 and ivf_int8 a quarter, binary their signs "
+        "alone, a 32nd. Default: that of an existing `index`, or else exact.",
         choices=KINDS,
     )
     overwrite: bool = option(False, "Build `index` anew even if it exists.")
@@ -158,8 +165,8 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
     index_type: str = option(
         "exact",
         "exact compares every turn with all others: minutes for 200,000 turns, and four times as "
-        "long for twice as many; hnsw and ivf are approximate indexes of FAISS for larger corpora "
-        "(pip install 'dcse_tf[search]').",
+        "long for twice as many; the others are approximate indexes of FAISS for larger corpora "
+        "(pip install 'dcse_tf[search]'), see `search`.",
         choices=KINDS,
     )
     batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)
@@ -172,4 +179,4 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
         super().__post_init__()
         for field in dataclasses.fields(ApproximateOptions):
             if self.index_type == "exact" and self.is_given(field.name):
-                self.refuse(field.name, "only with `index_type`=hnsw or ivf")
+                self.refuse(field.name, "only with an approximate `index_type`")

@@ -1,0 +1,219 @@
+"""Kinds of search index over drawn vectors: build, size, memory, recall and time of a query.
+
+    python experiments/benchmarks/index.py --rows=1000000 --work_dir=FOLDER --output=index.json
+    python experiments/benchmarks/index.py --rows=10000000 --kinds exact ivf_int8 binary ...
+
+The vectors are a seeded mixture: a centre for every hundred rows, and a row is a centre with noise
+of the same length. The variances of their directions fall as 1, 1/2, 1/3, ..., as embeddings fill
+few directions, and are turned at random, so that every dimension has some of each; all are scaled
+to length 1. A query is a row with noise of a third of its length. Every build and every search has
+a process of its own. FOLDER gets the vectors and is emptied of the indexes as they are measured.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import measure
+import numpy as np
+
+from dcse_tf.evaluation.metrics import normalize
+from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
+from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.search.options import KINDS
+
+QUERIES, TOP = 100, 10
+BLOCK_ROWS = 65_536
+LONGEST_S = 60  # of queries one at a time
+ROWS_FILE, QUERIES_FILE, TRUTH_FILE, INDEX_FILE = "rows.npy", "queries.npy", "truth.npy", "index"
+
+
+def draw_rows(folder: pathlib.Path, rows: int, dim: int) -> None:
+    """Writes the vectors and the queries, and the exact nearest of these; see above."""
+    rng = np.random.default_rng(0)
+    turned, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+    spread = (turned / np.sqrt(np.arange(1, dim + 1))[:, None]).astype(np.float32)
+
+    def draw(number: int) -> np.ndarray:
+        return rng.standard_normal((number, dim), np.float32) @ spread
+
+    centres = draw(max(1, rows // 100))
+    matrix = np.lib.format.open_memmap(folder / ROWS_FILE, "w+", np.float32, (rows, dim))
+    for start in range(0, rows, BLOCK_ROWS):
+        size = min(BLOCK_ROWS, rows - start)
+        block = centres[rng.integers(len(centres), size=size)] + draw(size)
+        matrix[start : start + size] = block / np.linalg.norm(block, axis=1, keepdims=True)
+    matrix.flush()
+    chosen = matrix[np.sort(rng.choice(rows, QUERIES, replace=False))]
+    queries = normalize(chosen + normalize(draw(QUERIES)) / 3)
+    np.save(folder / QUERIES_FILE, queries.astype(np.float32))
+    exact = find_nearest(matrix, np.load(folder / QUERIES_FILE), TOP)
+    np.save(folder / TRUTH_FILE, np.stack([each.rows for each in exact]))
+
+
+def read_memory() -> dict[str, float]:
+    """Of this process, MB: its own, and pages of files, which the system may take back."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    sizes = {line.split()[0]: line.split()[1] for line in lines if line.startswith("Rss")}
+    return {"own": int(sizes["RssAnon:"]) / 1024, "of files": int(sizes["RssFile:"]) / 1024}
+
+
+def watch_memory(function: Callable[[], Any]) -> tuple[Any, float]:
+    """What a function returns, and the most memory of its own that the process had, MB."""
+    peak, ended = 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not ended.wait(0.05):
+            peak = max(peak, read_memory()["own"])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        return function(), peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def build(folder: pathlib.Path, kind: str) -> dict[str, float]:
+    """Builds and writes an index."""
+    matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
+    started = time.perf_counter()
+    _, peak = watch_memory(
+        lambda: ApproximateIndex.build(matrix, kind, Settings()).write(folder / INDEX_FILE)
+    )
+    return {
+        "build s": time.perf_counter() - started,
+        "build MB": peak,
+        "file MB": (folder / INDEX_FILE).stat().st_size / 1e6,
+    }
+
+
+def search(folder: pathlib.Path, kind: str) -> dict[str, float]:
+    """Opens an index and answers the queries one at a time, first with the files not in memory."""
+    ranking = time_ranking(folder, Settings().binary_candidates if kind == "binary" else 2)
+    for name in (ROWS_FILE, INDEX_FILE):
+        drop_from_memory(folder / name)
+    before = read_memory()["own"]
+    matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
+    queries = np.load(folder / QUERIES_FILE)
+    settings = Settings()
+    if kind == "exact":
+
+        def find(query: np.ndarray) -> Nearest:
+            return find_nearest(matrix, query, TOP)[0]
+    else:
+        index = ApproximateIndex.read(folder / INDEX_FILE, kind, matrix)
+
+        def find(query: np.ndarray) -> Nearest:
+            return index.find_nearest(query, TOP, settings)[0]
+
+    cold, _ = time_each(find, queries)
+    memory = read_memory()
+    warm, found = time_each(find, queries)
+    truth = np.load(folder / TRUTH_FILE)
+    recall = np.mean([np.isin(t, f.rows).mean() for t, f in zip(truth, found)])
+    return {
+        "recall@10": 100 * float(recall),
+        "ms": float(np.median(warm)),
+        "ms p95": float(np.percentile(warm, 95)),
+        "ms first": float(np.median(cold)),
+        "own MB": memory["own"] - before,
+        "of files MB": memory["of files"],
+        **ranking,
+    }
+
+
+def time_ranking(folder: pathlib.Path, candidates: int) -> dict[str, float]:
+    """Milliseconds to rank so many candidates per answer, drawn, from the disk and from memory."""
+    drop_from_memory(folder / ROWS_FILE)
+    matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(len(matrix), size=(QUERIES, candidates * TOP))
+    times: list[float] = []
+    for rows in (*drawn, *drawn):
+        started = time.perf_counter()
+        rank_rows(matrix, np.unique(rows), matrix[0], TOP)
+        times.append(1000 * (time.perf_counter() - started))
+    first, again = np.median(np.reshape(times, (2, QUERIES)), axis=1).tolist()
+    return {"ranking ms": again, "ranking ms first": first}
+
+
+def time_each(
+    find: Callable[[np.ndarray], Nearest], queries: np.ndarray
+) -> tuple[list[float], list[Nearest]]:
+    """Milliseconds of each query, and its answer; some of the queries if they take long."""
+    times: list[float] = []
+    found: list[Nearest] = []
+    for place in range(len(queries)):
+        started = time.perf_counter()
+        found.append(find(queries[place : place + 1]))
+        times.append(1000 * (time.perf_counter() - started))
+        if sum(times) > 1000 * LONGEST_S:
+            break
+    return times, found
+
+
+def drop_from_memory(path: pathlib.Path) -> None:
+    """Asks the system to forget what it has of a file in memory; not what is mapped."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+STEPS = {"build": build, "search": search}
+
+
+def run_child(step: str, folder: pathlib.Path, kind: str) -> dict[str, float]:
+    """One of `STEPS` in a process of its own."""
+    command = [sys.executable, __file__, f"--child={step}", f"--work_dir={folder}", "--kinds", kind]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"error: {step} of {kind} ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=measure.at_least_one, default=200_000)
+    parser.add_argument("--dim", type=measure.at_least_one, default=384)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["exact", "ivf", "binary"])
+    parser.add_argument("--work_dir", type=pathlib.Path, required=True)
+    parser.add_argument("--output", type=pathlib.Path, help="JSON file to write")
+    parser.add_argument("--child", choices=STEPS, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    args = parse_arguments(sys.argv[1:])
+    folder = args.work_dir
+    if args.child:
+        print(json.dumps(STEPS[args.child](folder, *args.kinds)))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    draw_rows(folder, args.rows, args.dim)
+    print(f"{args.rows} rows drawn in {time.perf_counter() - started:.0f} s", flush=True)
+    results: dict[str, dict[str, float]] = {}
+    for kind in args.kinds:
+        built = {} if kind == "exact" else run_child("build", folder, kind)
+        results[kind] = {**built, **run_child("search", folder, kind)}
+        (folder / INDEX_FILE).unlink(missing_ok=True)
+        figures = (f"{name} {value:.3g}" for name, value in results[kind].items())
+        print(f"{kind}: {', '.join(figures)}", flush=True)
+        measure.write_json(args.output, results, rows=args.rows, dim=args.dim)
+
+
+if __name__ == "__main__":
+    main()
