@@ -7,7 +7,7 @@ The vectors are a seeded mixture: a centre for every hundred rows, and a row is 
 of the same length. The variances of their directions fall as 1, 1/2, 1/3, ..., as embeddings fill
 few directions, and are turned at random, so that every dimension has some of each; all are scaled
 to length 1. A query is a row with noise of a third of its length. Every build and every search has
-a process of its own. FOLDER gets the vectors and is emptied of the indexes as they are measured.
+a process of its own. FOLDER keeps the vectors, which a second run of these sizes reads again.
 """
 
 import argparse
@@ -37,6 +37,7 @@ ROWS_FILE, QUERIES_FILE, TRUTH_FILE, INDEX_FILE = "rows.npy", "queries.npy", "tr
 
 def draw_rows(folder: pathlib.Path, rows: int, dim: int) -> None:
     """Writes the vectors and the queries, and the exact nearest of these; see above."""
+    (folder / TRUTH_FILE).unlink(missing_ok=True)
     rng = np.random.default_rng(0)
     turned, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
     spread = (turned / np.sqrt(np.arange(1, dim + 1))[:, None]).astype(np.float32)
@@ -56,6 +57,13 @@ def draw_rows(folder: pathlib.Path, rows: int, dim: int) -> None:
     np.save(folder / QUERIES_FILE, queries.astype(np.float32))
     exact = find_nearest(matrix, np.load(folder / QUERIES_FILE), TOP)
     np.save(folder / TRUTH_FILE, np.stack([each.rows for each in exact]))
+
+
+def is_drawn(folder: pathlib.Path, shape: tuple[int, int]) -> bool:
+    """Whether the vectors of a run before are there."""
+    if not (folder / TRUTH_FILE).exists():
+        return False
+    return np.load(folder / ROWS_FILE, mmap_mode="r").shape == shape
 
 
 def read_memory() -> dict[str, float]:
@@ -202,9 +210,8 @@ def main() -> None:
         print(json.dumps(STEPS[args.child](folder, *args.kinds)))
         return
     folder.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    draw_rows(folder, args.rows, args.dim)
-    print(f"{args.rows} rows drawn in {time.perf_counter() - started:.0f} s", flush=True)
+    if not is_drawn(folder, (args.rows, args.dim)):
+        draw_rows(folder, args.rows, args.dim)
     results: dict[str, dict[str, float]] = {}
     for kind in args.kinds:
         built = {} if kind == "exact" else run_child("build", folder, kind)
