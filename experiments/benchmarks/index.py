@@ -12,6 +12,7 @@ a process of its own. FOLDER keeps the vectors, which a second run of these size
 
 import argparse
 import json
+import mmap
 import os
 import pathlib
 import subprocess
@@ -144,6 +145,7 @@ def time_ranking(folder: pathlib.Path, candidates: int) -> dict[str, float]:
     """Milliseconds to rank so many candidates per answer, drawn, from the disk and from memory."""
     drop_from_memory(folder / ROWS_FILE)
     matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
+    matrix.base.madvise(mmap.MADV_RANDOM)
     rng = np.random.default_rng(1)
     drawn = rng.integers(len(matrix), size=(QUERIES, candidates * TOP))
     times: list[float] = []
