@@ -150,13 +150,13 @@ def test_the_drawn_inputs_have_the_sizes_asked_for(tmp_path):
 def test_kinds_of_index_are_measured_against_exact_search(tmp_path):
     pytest.importorskip("faiss")
     index = load("index")
-    index.draw_rows(tmp_path, rows=500, dim=16)
+    index.draw_rows(tmp_path, rows=1000, dim=16)
     rows = np.load(tmp_path / index.ROWS_FILE)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
     index.build(tmp_path, "binary")
     found = {kind: index.search(tmp_path, kind) for kind in ("exact", "binary")}
-    # Two bytes a row, of which 200 are candidates, against all.
-    assert (tmp_path / index.INDEX_FILE).stat().st_size == pytest.approx(1000, abs=50)
+    # Two bytes a row, of which half are candidates, against all.
+    assert (tmp_path / index.INDEX_FILE).stat().st_size == pytest.approx(2000, abs=50)
     assert found["exact"]["recall@10"] == 100 > found["binary"]["recall@10"] > 50
 
 

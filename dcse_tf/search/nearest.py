@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import mmap
 import pathlib
 from typing import Any
 
@@ -31,7 +32,7 @@ class Settings:
     ef_search: int = 128
     nlist: int = 0
     nprobe: int = 32
-    binary_candidates: int = 20
+    binary_candidates: int = 50
 
 
 def import_faiss(kind: str) -> Any:
@@ -100,6 +101,9 @@ class ApproximateIndex:
             InputError: it is damaged, or was made from another matrix.
         """
         faiss = import_faiss(kind)
+        if isinstance(matrix.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+            # Rows of candidates lie far apart: reading ahead of each takes many times as long.
+            matrix.base.madvise(mmap.MADV_RANDOM)
         read = faiss.read_index_binary if kind == "binary" else faiss.read_index
         try:
             # FAISS 1.15 reads beyond the end of a mapped file that is cut in its head.

@@ -29,7 +29,7 @@ class ApproximateOptions(Options):
         32, "Searching ivf: lists that are read. More is slower and finds more.", minimum=1
     )
     binary_candidates: int = option(
-        20,
+        50,
         "Searching binary: candidates for each text asked for. More is slower and finds more.",
         minimum=1,
     )
