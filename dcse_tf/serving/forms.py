@@ -20,6 +20,17 @@ def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
         raise ValueError(str(error)) from None
 
 
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, found {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise ValueError(f"not a text: {error}") from None
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_read_text)]
 Texts = Annotated[list[str], BeforeValidator(_read_texts)]
 
 
@@ -35,7 +46,7 @@ class EmbeddingsForm(BaseModel):
 class RerankForm(BaseModel):
     """Cohere's and Jina's request of documents in the order of their relevance."""
 
-    query: str
+    query: Text
     documents: Texts
     model: str = ""
     top_n: int | None = Field(None, ge=1)

@@ -93,3 +93,12 @@ class BrokenElsewhere(Adder):
         if os.getpid() != process:
             raise InputError("vocab.txt: no such file")
         super().__init__(0)
+
+
+def answer_until_told(options, listener, keys, report):
+    """Stands for a server's worker: says its number in place of every answer."""
+    report.send("ready" if options.name != "broken" else "no such model")
+    while True:
+        connection, _ = listener.accept()
+        connection.sendall(str(os.getpid()).encode())
+        connection.close()
