@@ -217,7 +217,7 @@ def serve(options: ServeOptions) -> None:
     """Answers requests over HTTP: embeddings, re-ranking, matching."""
     from dcse_tf.serving import job
 
-    job.serve(options, lambda url: print(f"serving at {url}", flush=True))
+    job.serve(options, lambda url: print(f"serving at {url}", flush=True), as_flags)
 
 
 def build_retrieval(options: BuildRetrievalOptions) -> None:

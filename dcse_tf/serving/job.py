@@ -27,12 +27,15 @@ _READY = "ready"
 _PAUSE = 5.0
 
 
-def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
+def serve(
+    options: ServeOptions, announce: Callable[[str], object], spell: Callable[[str], str] = str
+) -> None:
     """Answers requests until SIGTERM or SIGINT.
 
     Args:
         options: all of them.
         announce: called with the server's URL when it answers.
+        spell: has the last word on the spelling of workers' log messages.
 
     Raises:
         InputError: a model cannot be loaded, the port cannot be listened on, or a package is
@@ -45,7 +48,7 @@ def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if options.workers > 1:
-        _Workers(options, listener, keys, lambda: announce(url)).run()
+        _Workers(options, listener, keys, spell, lambda: announce(url)).run()
     else:
         from dcse_tf.serving.server import run_server
 
@@ -109,7 +112,7 @@ class _Workers:
     """Processes that accept from one socket. One that ends is replaced until a signal says stop.
 
     Args:
-        options, listener, keys: of every worker.
+        options, listener, keys, spell: of every worker.
         on_ready: called when all of them answer.
     """
 
@@ -118,9 +121,10 @@ class _Workers:
         options: ServeOptions,
         listener: socket.socket,
         keys: list[str],
+        spell: Callable[[str], str],
         on_ready: Callable[[], object],
     ):
-        self._arguments = (options, listener, keys)
+        self._arguments = (options, listener, keys, spell)
         self._count = options.workers
         self._on_ready = on_ready
         self._workers: list[_Worker] = []
@@ -210,13 +214,17 @@ class _Workers:
 
 
 def _run_worker(
-    options: ServeOptions, listener: socket.socket, keys: list[str], report: Connection
+    options: ServeOptions,
+    listener: socket.socket,
+    keys: list[str],
+    spell: Callable[[str], str],
+    report: Connection,
 ) -> None:
     """The main function of a worker; its parent tells it to stop, or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which says stop
     parent = multiprocessing.parent_process()
     assert parent
-    with progress.show_log():
+    with progress.show_log(spell=spell):
         try:
             from dcse_tf.serving.server import run_server
 

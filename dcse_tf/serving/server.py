@@ -20,7 +20,7 @@ from dcse_tf.serving.model import EMBED, MATCH, RERANK, ServedModel
 from dcse_tf.serving.options import ServeOptions
 
 _FIRST_TEXT = "hello"
-_BACKLOG = 2048
+_BACKLOG = 2048  # connections that may wait to be taken
 # Seconds for clients to take what was answered, once the server stops.
 _LAST_ANSWERS = 30
 
@@ -78,6 +78,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(_BACKLOG)
         self._on_ready()
 
     @contextlib.contextmanager
@@ -131,7 +133,7 @@ def run_server(
         log_level="error",
         access_log=False,
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=1,  # taken at a time: what else waits is for the other workers
         timeout_keep_alive=max(5, round(timeout)),
         timeout_graceful_shutdown=_LAST_ANSWERS,
     )
