@@ -48,11 +48,11 @@ def test_a_killed_worker_is_replaced_and_the_signal_to_stop_ends_all():
         seen.difference_update({0, killed})
         os.kill(os.getpid(), signal.SIGTERM)
 
-    options = ServeOptions(model="m", workers=2)
-    with job.listen(options.replace(port=0)) as listener:
-        listener.listen()
-        thread = threading.Thread(target=kill_and_stop, args=(listener.getsockname(),))
-        job._Workers(options, listener, [], str, thread.start).run()
+    with job.listen(ServeOptions(model="m", port=0), shared=True) as held:
+        address = held.getsockname()
+        thread = threading.Thread(target=kill_and_stop, args=(address,))
+        options = ServeOptions(model="m", workers=2, port=address[1])
+        job._Workers(options, [], str, thread.start).run()
         thread.join()
     assert len(seen) == 2
     for number in seen:
@@ -61,8 +61,6 @@ def test_a_killed_worker_is_replaced_and_the_signal_to_stop_ends_all():
 
 
 def test_a_worker_that_cannot_start_ends_the_server_with_its_reason():
-    options = ServeOptions(model="m", workers=2, name="broken")
-    with job.listen(options.replace(port=0)) as listener:
-        listener.listen()
-        with pytest.raises(InputError, match=r"^no such model$"):
-            job._Workers(options, listener, [], str, pytest.fail).run()
+    options = ServeOptions(model="m", workers=2, name="broken", port=0)
+    with pytest.raises(InputError, match=r"^no such model$"):
+        job._Workers(options, [], str, pytest.fail).run()

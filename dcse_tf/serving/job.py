@@ -48,7 +48,10 @@ def serve(
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if options.workers > 1:
-        _Workers(options, listener, keys, spell, lambda: announce(url)).run()
+        listener.close()
+        options = options.replace(port=port)
+        with listen(options, shared=True):  # so that no other process takes the port
+            _Workers(options, keys, spell, lambda: announce(url)).run()
     else:
         from dcse_tf.serving.server import run_server
 
@@ -74,8 +77,12 @@ def read_keys(options: ServeOptions) -> list[str]:
     return keys
 
 
-def listen(options: ServeOptions) -> socket.socket:
+def listen(options: ServeOptions, shared: bool = False) -> socket.socket:
     """A socket with the address, which does not take connections yet.
+
+    Args:
+        options: with the address.
+        shared: whether several sockets may have it, among which Linux divides the connections.
 
     Raises:
         InputError: the port is taken, or there is no such address.
@@ -86,6 +93,8 @@ def listen(options: ServeOptions) -> socket.socket:
         )[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError as error:
         place = f"`host`={options.host}, `port`={options.port}"
@@ -109,22 +118,21 @@ class _Worker:
 
 
 class _Workers:
-    """Processes that accept from one socket. One that ends is replaced until a signal says stop.
+    """Processes that listen on one port. One that ends is replaced until a signal says stop.
 
     Args:
-        options, listener, keys, spell: of every worker.
+        options, keys, spell: of every worker.
         on_ready: called when all of them answer.
     """
 
     def __init__(
         self,
         options: ServeOptions,
-        listener: socket.socket,
         keys: list[str],
         spell: Callable[[str], str],
         on_ready: Callable[[], object],
     ):
-        self._arguments = (options, listener, keys, spell)
+        self._arguments = (options, keys, spell)
         self._count = options.workers
         self._on_ready = on_ready
         self._workers: list[_Worker] = []
@@ -215,7 +223,6 @@ class _Workers:
 
 def _run_worker(
     options: ServeOptions,
-    listener: socket.socket,
     keys: list[str],
     spell: Callable[[str], str],
     report: Connection,
@@ -228,7 +235,8 @@ def _run_worker(
         try:
             from dcse_tf.serving.server import run_server
 
-            run_server(options, listener, keys, lambda: report.send(_READY), parent.sentinel)
+            with listen(options, shared=True) as listener:
+                run_server(options, listener, keys, lambda: report.send(_READY), parent.sentinel)
         except (InputError, OSError) as error:
             report.send(str(error))
             sys.exit(1)

@@ -78,8 +78,6 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for each in sockets or []:
-            each.listen(_BACKLOG)
         self._on_ready()
 
     @contextlib.contextmanager
@@ -133,7 +131,7 @@ def run_server(
         log_level="error",
         access_log=False,
         server_header=False,
-        backlog=1,  # taken at a time: what else waits is for the other workers
+        backlog=_BACKLOG,
         timeout_keep_alive=max(5, round(timeout)),
         timeout_graceful_shutdown=_LAST_ANSWERS,
     )

@@ -53,6 +53,12 @@ class Server:
         ]
         return spawned or [number]
 
+    def processor_seconds(self) -> float:
+        """Of these, since they started."""
+        rows = [pathlib.Path(f"/proc/{each}/stat").read_text() for each in self.workers()]
+        times = [row.rpartition(")")[2].split()[11:13] for row in rows]
+        return sum(int(ticks) for pair in times for ticks in pair) / os.sysconf("SC_CLK_TCK")
+
     def megabytes(self) -> float:
         """Resident memory of these."""
         texts = [pathlib.Path(f"/proc/{each}/status").read_text() for each in self.workers()]
@@ -137,14 +143,15 @@ class Clients:
 
 def measure_load(server: Server, count: int, seconds: float) -> str:
     """A row of the table: what so many clients get."""
-    before = server.megabytes()
+    before, used = server.megabytes(), server.processor_seconds()
     clients = Clients(server.port)
     started = time.perf_counter()
     asyncio.run(clients.run(count, lambda: time.perf_counter() - started > seconds))
     rate = len(clients.seconds) / (time.perf_counter() - started)
     p50, p95, p99 = 1000 * np.percentile(clients.seconds, [50, 95, 99])
+    used = 1000 * (server.processor_seconds() - used) / len(clients.seconds)
     return (
-        f"| {count} | {rate:.0f} | {p50:.1f} | {p95:.1f} | {p99:.1f} | "
+        f"| {count} | {rate:.0f} | {p50:.1f} | {p95:.1f} | {p99:.1f} | {used:.1f} | "
         f"{len(clients.errors)} | {before:.0f} | {server.megabytes():.0f} |"
     )
 
@@ -222,8 +229,11 @@ def main() -> None:
     args = parser.parse_args()
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-    print("| clients | requests a second | p50 ms | p95 ms | p99 ms | errors | MB before | after |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| clients | requests a second | p50 ms | p95 ms | p99 ms | CPU ms a request | errors | "
+        "MB before | after |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     with start(args, timeout_s=3) as server:
         for count in CLIENTS:
             print(measure_load(server, count, args.seconds), flush=True)
