@@ -19,6 +19,7 @@ OPTIONAL = {
     "plots": ["matplotlib>=3.9,<4"],
     "search": ["faiss-cpu>=1.15,<2"],
     "spark": ["pyspark>=4.0,<5"],
+    "server": ["fastapi>=0.120,<1", "prometheus_client>=0.21,<1", "uvicorn>=0.35,<1"],
     "serving": ["tensorflow-serving-api>=2.21,<3"],
     "sts": ["gensim>=4.4,<5", "krippendorff>=0.8,<1"],
 }
@@ -69,8 +70,10 @@ setup(
         "docs": ["furo>=2025.9", "myst-parser>=5,<6", "sphinx>=9,<10"],
         "test": [
             *ALL,
+            "cohere>=7.0,<8",
             "hypothesis>=6.100,<7",
             "mypy>=1.18,<3",
+            "openai>=3.0,<4",
             "pytest>=8.0,<10",
             "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",

@@ -20,6 +20,11 @@ CALLS = {
         from dcse_tf.evaluation.heatmap import draw_heatmap
         draw_heatmap(None, "matching")
     """,
+    "fastapi": """
+        from dcse_tf.serving.job import serve
+        from dcse_tf.serving.options import ServeOptions
+        serve(ServeOptions(model="m"), print)
+    """,
     "pyarrow": """
         from dcse_tf.data.formats import FORMATS
         next(FORMATS["parquet"].read("a.parquet", None))
@@ -30,6 +35,7 @@ EXTRAS = {
     "gensim": "sts",
     "krippendorff": "sts",
     "matplotlib": "plots",
+    "fastapi": "server",
     "pyarrow": "parquet",
 }
 

@@ -43,6 +43,7 @@ REQUIRED = [
     ("evaluate", "model", ["--sts=sts.txt"]),
     ("embed", "output", ["--model=run", "--input=in.txt"]),
     ("explain", "model", ["--input=test.jsonl", "--output_dir=out"]),
+    ("serve", "model", ["--port=0"]),
     ("export", "run_dir", ["--output_dir=out"]),
     ("inspect_data", "output_dir", ["--input=a.tsv"]),
     ("build_retrieval", "output", ["--input=a.csv"]),

@@ -26,6 +26,7 @@ from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateO
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
+from dcse_tf.serving.options import ServeOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
@@ -212,6 +213,13 @@ def export(options: ExportOptions) -> None:
     print(f"the {options.format} is in {folder}")
 
 
+def serve(options: ServeOptions) -> None:
+    """Answers requests over HTTP: embeddings, re-ranking, matching."""
+    from dcse_tf.serving import job
+
+    job.serve(options, lambda url: print(f"serving at {url}", flush=True), as_flags)
+
+
 def build_retrieval(options: BuildRetrievalOptions) -> None:
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
     from dcse_tf.tools import retrieval_set as job
@@ -302,6 +310,7 @@ COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "explain": (ExplainOptions, explain),
     "merge": (MergeOptions, merge),
     "export": (ExportOptions, export),
+    "serve": (ServeOptions, serve),
     "build_retrieval": (BuildRetrievalOptions, build_retrieval),
     "build_candidates": (BuildCandidatesOptions, build_candidates),
     "score_candidates": (ScoreCandidatesOptions, score_candidates),

@@ -130,10 +130,26 @@ def embed_texts(
     Returns:
         float32 `[texts, dim]` in the order given; `[0, dim]` of none.
     """
+    return embed_and_count(backend, texts, batch_size, progress)[0]
+
+
+def embed_and_count(
+    backend: Backend,
+    texts: list[str],
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `embed_texts`, and the number of tokens of each text as `Backend.read` gives it.
+
+    Returns:
+        float32 `[texts, dim]` and int `[texts]`.
+    """
     # Sorted, so that the batches and with them the last bits depend on the set of texts alone. No
     # texts are embedded as an empty one, which tells the number of dimensions.
     distinct = sorted(set(texts)) or [""]
-    embeddings = embed_inputs(backend, *backend.read(distinct), batch_size, progress)
+    inputs, lengths = backend.read(distinct)
+    embeddings = embed_inputs(backend, inputs, lengths, batch_size, progress)
 
     row = {text: index for index, text in enumerate(distinct)}
-    return embeddings[np.array([row[text] for text in texts], np.int64)]
+    rows = np.array([row[text] for text in texts], np.int64)
+    return embeddings[rows], lengths[rows]

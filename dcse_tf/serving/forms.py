@@ -1,0 +1,61 @@
+"""What requests are made of."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo
+
+from dcse_tf.encoder.sentence_encoder import read_texts
+
+
+def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
+    """Texts; of a string one, of {"text": ...} what it says."""
+    values = [value] if isinstance(value, str) else value
+    if isinstance(values, list):
+        values = [each.get("text") if isinstance(each, dict) else each for each in values]
+        if any(isinstance(each, int | list) for each in values[:1]):
+            raise ValueError("expected texts, found numbers: token ids are not taken")
+    try:
+        return read_texts(values, str(info.field_name))
+    except TypeError as error:  # pydantic reports ValueError alone
+        raise ValueError(str(error)) from None
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, found {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise ValueError(f"not a text: {error}") from None
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_read_text)]
+Texts = Annotated[list[str], BeforeValidator(_read_texts)]
+
+
+class EmbeddingsForm(BaseModel):
+    """OpenAI's request of embeddings."""
+
+    input: Texts
+    model: str = ""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class RerankForm(BaseModel):
+    """Cohere's and Jina's request of documents in the order of their relevance."""
+
+    query: Text
+    documents: Texts
+    model: str = ""
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool | None = None
+
+
+class MatchForm(BaseModel):
+    """How well responses fit a context."""
+
+    context: Texts
+    responses: Texts
+    model: str = ""

@@ -1,0 +1,149 @@
+"""What every request passes first: the key, the limits of its body, the counts."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dcse_tf.serving import metrics
+from dcse_tf.serving.errors import Refusal, refuse
+
+# Without a key: what watches the server.
+_OPEN = ("/health", "/metrics")
+# So much of a body that is too long is read and dropped, for a client that only sends reads no
+# answer meanwhile.
+_DRAINED = 8
+_CLIENT_GONE = 499
+
+
+class _ClientGone(Exception):
+    pass
+
+
+class Gate:
+    """Lets requests with a key and a body of the right size pass, and drops those whose client has
+    gone away.
+
+    Args:
+        app: answers them.
+        routes: that are counted by name.
+        keys: of which a request must give one; none: anyone may ask.
+        max_body: bytes.
+        timeout: seconds in which a body has to arrive.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Collection[str],
+        keys: Collection[str],
+        max_body: int,
+        timeout: float,
+    ):
+        self._app = app
+        self._routes = routes
+        self._keys = [key.encode() for key in keys]
+        self._max_body = max_body
+        self._timeout = timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        status = _CLIENT_GONE
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        try:
+            await self._pass(scope, receive, note)
+        except _ClientGone:
+            status = _CLIENT_GONE
+        finally:
+            metrics.REQUESTS.labels(route, status).inc()
+            metrics.SECONDS.labels(route).observe(time.monotonic() - started)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        try:
+            self._check_key(scope["path"], headers.get(b"authorization", b""))
+            body = await self._read(receive, headers.get(b"content-length", b""))
+        except Refusal as refusal:
+            response = refuse(scope["path"], refusal.status, str(refusal), refusal.headers)
+            await response(scope, receive, send)
+            return
+        # A body is JSON whatever the request calls it, as curl's --data calls it a form.
+        kept = [header for header in scope["headers"] if header[0] != b"content-type"]
+        scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+        await self._answer(scope, body, receive, send)
+
+    def _check_key(self, path: str, authorization: bytes) -> None:
+        scheme, _, given = authorization.partition(b" ")
+        known = [hmac.compare_digest(given.strip(), key) for key in self._keys]
+        if self._keys and path not in _OPEN and (scheme.lower() != b"bearer" or not any(known)):
+            raise Refusal(
+                401,
+                "Give a key of this server as the header `Authorization: Bearer KEY`.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _read(self, receive: Receive, declared: bytes) -> bytes:
+        """The body.
+
+        Raises:
+            Refusal: it is too long, or late.
+            _ClientGone: it ends early.
+        """
+        too_long = Refusal(
+            413,
+            f"The request has more than {self._max_body:,} bytes; send fewer texts at a time.",
+            {"Connection": "close"},
+        )
+        if declared.isdigit() and int(declared) > _DRAINED * self._max_body:
+            raise too_long
+        body, size = bytearray(), 0
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _ClientGone
+                    size += len(message.get("body", b""))
+                    if size <= self._max_body:
+                        body += message.get("body", b"")
+                    if size > _DRAINED * self._max_body or not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise Refusal(
+                408,
+                f"The request did not arrive within {self._timeout:g} seconds.",
+                {"Connection": "close"},
+            ) from None
+        if size > self._max_body:
+            raise too_long
+        return bytes(body)
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Runs the application until it is done, or the client has gone away."""
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        work = asyncio.ensure_future(self._app(scope, replay, send))
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise _ClientGone
+            work.result()
+        finally:
+            work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)

@@ -1,0 +1,95 @@
+"""The models as the server uses them: batches of one kind of work."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dcse_tf.encoder.batching import embed_and_count
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.serving import metrics
+
+# Kinds of work: a text to (embedding, tokens); (turns of a context, response) to a similarity;
+# (turns, response) to a re-ranker's logit.
+EMBED, MATCH, RERANK = "embed", "match", "rerank"
+_BYTES_PER_TOKEN = 4
+
+Pair = tuple[tuple[str, ...], str]
+
+
+class ServedModel:
+    """An encoder and perhaps a re-ranker, used by one thread.
+
+    Args:
+        encoder: the encoder.
+        reranker: None where rerank goes by the encoder's cosine.
+        name: what requests call it.
+        unit_norm: whether embeddings are scaled to length 1.
+    """
+
+    def __init__(
+        self, encoder: SentenceEncoder, reranker: Reranker | None, name: str, unit_norm: bool
+    ):
+        self.encoder = encoder
+        self.reranker = reranker
+        self.name = name
+        self._unit_norm = unit_norm
+        self._longest = encoder.settings.get("max_sequence_length") or 512
+        self._kinds: dict[str, Callable[[list[Any]], tuple[Sequence[Any], int]]] = {
+            EMBED: self._embed,
+            MATCH: self._match,
+            RERANK: self._rerank,
+        }
+
+    def estimate_tokens(self, text: str) -> int:
+        """About how many tokens of a text are read, in little time."""
+        return min(2 + len(text.encode()) // _BYTES_PER_TOKEN, self._longest)
+
+    def compute(self, kind: str, items: list[Any]) -> Sequence[Any]:
+        """Results of items of a kind, in their order."""
+        results, tokens = self._kinds[kind](items)
+        metrics.TEXTS.labels(kind).inc(len(items))
+        metrics.TOKENS.labels(kind).inc(tokens)
+        metrics.BATCH_TEXTS.labels(kind).observe(len(items))
+        return results
+
+    def _embed(self, texts: list[str]) -> tuple[list[tuple[np.ndarray, int]], int]:
+        rows, tokens = embed_and_count(self.encoder.backend, texts)
+        if self._unit_norm:
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(norms == 0.0, 1.0, norms)
+        return list(zip(rows, tokens.tolist(), strict=True)), int(tokens.sum())
+
+    def _match(self, pairs: list[Pair]) -> tuple[list[float], int]:
+        return self._score(
+            pairs,
+            lambda contexts, groups: [
+                self.encoder.similarity(context, group)
+                for context, group in zip(contexts, groups, strict=True)
+            ],
+        )
+
+    def _rerank(self, pairs: list[Pair]) -> tuple[list[float], int]:
+        assert self.reranker
+        reranker = self.reranker
+        return self._score(
+            pairs, lambda contexts, groups: reranker.score(contexts, groups, show_progress=False)
+        )
+
+    def _score(
+        self,
+        pairs: list[Pair],
+        score: Callable[[list[list[str]], list[list[str]]], Sequence[np.ndarray]],
+    ) -> tuple[list[float], int]:
+        """Scores of pairs by a function of contexts and of each one's responses."""
+        places: dict[tuple[str, ...], list[int]] = {}
+        for place, (context, _) in enumerate(pairs):
+            places.setdefault(context, []).append(place)
+        groups = [[pairs[place][1] for place in each] for each in places.values()]
+        found = score([list(context) for context in places], groups)
+        results = np.empty([len(pairs)], np.float64)
+        for each, scores in zip(places.values(), found, strict=True):
+            results[each] = scores
+        texts = [*(text for context in places for text in context), *(r for g in groups for r in g)]
+        return results.tolist(), sum(map(self.estimate_tokens, texts))
