@@ -93,11 +93,17 @@ def test_an_encoder_follows_its_weights():
 
 
 def test_the_first_dimensions_are_those_of_the_whole_embedding(bert):
-    backend = GraphBackend(_graph(bert))
+    class Told(GraphBackend):
+        settings = property(lambda self: {"unit_norm": getattr(self, "unit_norm", False)})
+
+    backend = Told(_graph(bert))
     whole = SentenceEncoder(backend)
     short, same = (SentenceEncoder(backend, "e", dim) for dim in (8, 64))
     assert (short.dim, short.settings["truncate_dim"]) == (8, 8)
     np.testing.assert_array_equal(short.encode(SENTENCES), whole.encode(SENTENCES)[:, :8])
+    backend.unit_norm = True  # as an export may say of itself
+    lengths = np.linalg.norm(short.encode(SENTENCES), axis=1)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-6)
     scores = [encoder.similarity(["ok"], SENTENCES) for encoder in (short, whole)]
     np.testing.assert_array_equal(*scores)  # by token embeddings, which are whole
     assert same.settings == whole.settings
