@@ -45,7 +45,17 @@ ALLOWED = {
     "data": {"model"},
 }
 BASE = {
-    *("errors", "files", "input_files", "options", "plugins", "progress", "quiet", "staging"),
+    *(
+        "errors",
+        "files",
+        "input_files",
+        "options",
+        "plugins",
+        "processors",
+        "progress",
+        "quiet",
+        "staging",
+    ),
     *("stores", "worker"),
 }
 

@@ -184,6 +184,7 @@ def test_several_processes_write_the_same_bytes(config, tmp_path):
         ({"block_size": 6}, "`block_size`: 6 (was 5)"),
         ({"pooling": "cls"}, "`pooling`: cls (was mean)"),
         ({"compute_dtype": "bfloat16"}, "`compute_dtype`: bfloat16 (was float32)"),
+        ({"truncate_dim": 8}, "`truncate_dim`: 8 (was none)"),
     ],
     ids=str,
 )
@@ -196,7 +197,7 @@ def test_other_settings_are_refused(config, monkeypatch, changes, message):
         job.embed(config.replace(**changes))
     assert message in str(caught.value)
     anew = config.replace(**changes, overwrite=True)
-    assert run(anew).shape == (len(LINES), DIM)
+    assert run(anew).shape == (len(LINES), changes.get("truncate_dim", DIM))
 
 
 def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):

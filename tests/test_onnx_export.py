@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ import tokenizers
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
 from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
@@ -19,6 +21,8 @@ from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model import checkpoints, weights
 from dcse_tf.model.affine import AffineMap
 from dcse_tf.model.options import EncoderOptions
+from dcse_tf.tools import embed
+from dcse_tf.tools.options import EmbedOptions
 
 LENGTH = 12
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -117,10 +121,16 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors, name, ac
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def exports(bert, tmp_path_factory):
+    """In float32 and in eight bits."""
+    folder = tmp_path_factory.mktemp("exports")
+    return [write(bert, folder / name, quantize=name) for name in ("none", "int8")]
+
+
 @needs_onnx
-def test_int8_is_smaller_and_close(bert, tmp_path):
-    whole = write(bert, tmp_path / "float32")
-    folder = write(bert, tmp_path / "int8", quantize="int8")
+def test_int8_is_smaller_and_close(exports):
+    whole, folder = exports
     sizes = [(f / "model.onnx").stat().st_size for f in (whole, folder)]
     assert sizes[1] < 0.7 * sizes[0]
     first, second = (run(str(f / "model.onnx"), SENTENCES, f) for f in (whole, folder))
@@ -152,3 +162,85 @@ def test_without_the_extra_the_message_names_it(bert, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"needs onnxruntime.* 'dcse_tf\[onnx\]'"):
         write(bert, tmp_path)
+
+
+@needs_onnx
+def test_an_export_embeds_as_its_checkpoint_and_says_how(bert, exports):
+    texts = [*SENTENCES, "ok", *SENTENCES[::-1]]
+    checkpoint = SentenceEncoder.load(bert)
+    expected = checkpoint.encode(texts)
+    whole, int8 = (SentenceEncoder.load(folder, batch_tokens=16) for folder in exports)
+    np.testing.assert_allclose(whole.encode(texts), expected, atol=1e-4)
+    found = int8.encode(texts)
+    np.testing.assert_array_equal(
+        found, SentenceEncoder.load(exports[1], batch_tokens=16).encode(texts)
+    )
+    assert min(map(reference.cosine, found, expected)) > 0.9
+    assert not np.allclose(found, expected, atol=1e-4)
+
+    for encoder, computes_in in ((whole, "float32"), (int8, "int8")):
+        settings = {"max_sequence_length": LENGTH, "pooling": "mean", "compute_dtype": computes_in}
+        assert encoder.settings == settings
+    assert whole.fingerprint() == checkpoint.fingerprint() != int8.fingerprint()
+
+
+@needs_onnx
+def test_an_export_whose_model_was_changed_is_another(exports, tmp_path):
+    folder = shutil.copytree(exports[0], tmp_path / "changed")
+    shutil.copy(exports[1] / "model.onnx", folder)
+    encoder = SentenceEncoder.load(folder)
+    assert encoder.settings["compute_dtype"] is None
+    # Nothing is said of it any more: the files alone count, and they are those of the other.
+    assert encoder.fingerprint() == SentenceEncoder.load(exports[1]).fingerprint()
+
+
+@needs_onnx
+def test_embed_by_an_export_is_resumed(exports, tmp_path, monkeypatch):
+    path, output = tmp_path / "in.txt", tmp_path / "out.npy"
+    path.write_text("\n".join(SENTENCES * 2) + "\n")
+    config = EmbedOptions(
+        model=str(exports[1]), input=str(path), output=str(output), block_size=3, cache_size=1
+    )
+    embed.embed(config.replace(output=str(tmp_path / "whole.npy")))
+    blocks, embed_block = [], embed.embed_block
+
+    def count(*given):
+        blocks.append(given)
+        if len(blocks) == 2:
+            raise KeyboardInterrupt
+        return embed_block(*given)
+
+    monkeypatch.setattr(embed, "embed_block", count)
+    with pytest.raises(KeyboardInterrupt):
+        embed.embed(config)
+    with pytest.raises(InputError, match=r"`compute_dtype`: float32 \(was int8\)"):
+        embed.embed(config.replace(model=str(exports[0])))
+    embed.embed(config)
+    assert len(blocks) == 4  # of three: the first is done, the second was begun
+    assert output.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@needs_onnx
+def test_an_export_refuses_what_it_cannot_do(exports, tmp_path):
+    with pytest.raises(
+        InputError, match="leave out `pooling` and `compute_dtype`, or name the run"
+    ):
+        SentenceEncoder.load(exports[0], pooling="cls", compute_dtype="bfloat16")
+    with pytest.raises(ValueError, match="has only sentence embeddings"):
+        SentenceEncoder.load(exports[0]).similarity(["ok"], ["ok"])
+
+    from onnx import TensorProto, helper, save
+
+    folder = shutil.copytree(exports[0], tmp_path / "other")
+    ids, scores = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["n"]) for name in ("ids", "scores")
+    )
+    copy = helper.make_node("Identity", ["ids"], ["scores"])
+    opsets = [helper.make_opsetid("", 20)]
+    graph = helper.make_graph([copy], "other", [ids], [scores])
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "model.onnx")
+    with pytest.raises(InputError, match=r"model\.onnx: takes ids and gives scores; expected"):
+        SentenceEncoder.load(folder)
+    (folder / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(InputError, match=r"model\.onnx: onnxruntime cannot read it"):
+        SentenceEncoder.load(folder)

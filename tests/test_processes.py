@@ -18,8 +18,9 @@ from worker_functions import (
     Refuser,
 )
 
-from dcse_tf.data.processes import available_processors, map_in_order
+from dcse_tf.data.processes import map_in_order
 from dcse_tf.errors import InputError
+from dcse_tf.processors import available_processors
 
 pytestmark = pytest.mark.slow
 

@@ -58,7 +58,13 @@ def _load_once(loaded, monkeypatch):
     load = SentenceEncoder.from_options
 
     def load_once(config):
-        key = (config.model, config.pooling, config.max_sequence_length, config.compute_dtype)
+        key = (
+            config.model,
+            config.pooling,
+            config.max_sequence_length,
+            config.compute_dtype,
+            config.truncate_dim,
+        )
         if key not in loaded:
             loaded[key] = load(config)
         return loaded[key]
@@ -249,6 +255,7 @@ def test_an_index_of_another_model_corpus_or_setting_is_refused(config, tmp_path
         ({"model": str(other)}, r"contents of `model`: "),
         ({"pooling": "cls"}, r"`pooling`: cls \(was mean\)"),
         ({"max_sequence_length": 9}, r"`max_sequence_length`: 9 \(was 128\)"),
+        ({"truncate_dim": 8}, r"contents of `model`: .*`truncate_dim`: 8 \(was none\)"),
         ({"index_type": "hnsw"}, r"`index_type`: hnsw \(was exact\)"),
     ]
     for change, message in changes:

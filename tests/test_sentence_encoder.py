@@ -6,6 +6,7 @@ from tiny_bert import VOCABULARY, build_backbone, encode_alone, fuse
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
@@ -89,6 +90,25 @@ def test_an_encoder_follows_its_weights():
     before = encoder.encode(["ok"])
     backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.ones(64))
     assert not np.allclose(encoder.encode(["ok"]), before, atol=1e-2)
+
+
+def test_the_first_dimensions_are_those_of_the_whole_embedding(bert):
+    class Told(GraphBackend):
+        settings = property(lambda self: {"unit_norm": getattr(self, "unit_norm", False)})
+
+    backend = Told(_graph(bert))
+    whole = SentenceEncoder(backend)
+    short, same = (SentenceEncoder(backend, "e", dim) for dim in (8, 64))
+    assert (short.dim, short.settings["truncate_dim"]) == (8, 8)
+    np.testing.assert_array_equal(short.encode(SENTENCES), whole.encode(SENTENCES)[:, :8])
+    backend.unit_norm = True  # as an export may say of itself
+    lengths = np.linalg.norm(short.encode(SENTENCES), axis=1)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-6)
+    scores = [encoder.similarity(["ok"], SENTENCES) for encoder in (short, whole)]
+    np.testing.assert_array_equal(*scores)  # by token embeddings, which are whole
+    assert same.settings == whole.settings
+    with pytest.raises(InputError, match="`truncate_dim`=65: e has only 64 dimensions"):
+        SentenceEncoder(backend, "e", 65)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])

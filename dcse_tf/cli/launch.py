@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from dcse_tf.cli.flags import find_files, parse_flags
-from dcse_tf.data.processes import available_processors
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.options import OptionError
+from dcse_tf.processors import available_processors
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 

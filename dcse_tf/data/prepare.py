@@ -13,7 +13,7 @@ from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import read_raw_sessions, read_sessions, split_into_chunks
 from dcse_tf.data.manifest import SPLITS, Manifest, Split, write_manifest
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.data.processes import available_processors, map_in_order
+from dcse_tf.data.processes import map_in_order
 from dcse_tf.data.records import SplitWriter, assign_split
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
@@ -21,6 +21,7 @@ from dcse_tf.input_files import BadLines
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import SPECIAL_TOKENS, train_vocabulary
+from dcse_tf.processors import available_processors
 
 # Only the first process reads and writes, about a fifth of the work: it cannot feed more workers.
 _MOST_WORKERS = 6

@@ -22,7 +22,7 @@ class Backend(Protocol):
     Attributes:
         batch_tokens: most tokens of a batch, padding counted.
         settings: what it computes with, where known: max_sequence_length in tokens, pooling,
-            compute_dtype, matching.
+            compute_dtype, matching, unit_norm if every embedding has length 1.
         match: the model's own similarity; None where it has only sentence embeddings.
     """
 
@@ -39,7 +39,7 @@ class Backend(Protocol):
         be padded to at least, int `[sentences]`.
         """
 
-    def embed(self, inputs: Any, tokens: int) -> tf.Tensor:
+    def embed(self, inputs: Any, tokens: int) -> tf.Tensor | np.ndarray:
         """Embeds some of what `read` gave, none longer than `tokens`; float `[n, dim]`."""
 
     def fingerprint(self) -> str:

@@ -14,6 +14,7 @@ from dcse_tf.encoder.batching import Backend
 from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.encoder.functions import FunctionBackend
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.onnx import OnnxBackend, is_onnx
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
 from dcse_tf.errors import InputError
@@ -33,6 +34,8 @@ from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 
+_FIXED = "an export computes as it was exported; {}, or name the run directory"
+
 
 def load_backend(options: ModelOptions) -> Backend:
     """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
@@ -43,9 +46,11 @@ def load_backend(options: ModelOptions) -> Backend:
     """
     folder = pathlib.Path(options.model)
     if is_saved_model(folder):
-        fixed = "an export computes as it was exported; {}, or name the run directory"
-        _refuse_settings(options, fixed)
+        _refuse_settings(options, _FIXED)
         return SavedModelBackend(folder, options.batch_tokens)
+    if is_onnx(folder):
+        _refuse_settings(options, _FIXED)
+        return OnnxBackend(folder, options.batch_tokens)
 
     folder = find_folder(options.model, "model")
     refuse_reranker(folder, options.model, "model")

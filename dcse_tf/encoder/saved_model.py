@@ -61,8 +61,10 @@ class SavedModelBackend:
     def settings(self) -> dict[str, Any]:
         """What the export was made with; None where it does not say."""
         known = {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
-        form = self._written.get("matching")
-        return {**known, "matching": form} if form else known
+        further = {
+            name: value for name in ("unit_norm", "matching") if (value := self._written.get(name))
+        }
+        return {**known, **further}
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
         """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""

@@ -12,6 +12,8 @@ from dcse_tf.encoder.batching import Backend, Match, embed_texts
 from dcse_tf.encoder.batching import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.errors import InputError
+from dcse_tf.files import hash_bytes
 from dcse_tf.progress import Progress
 from dcse_tf.stores import fetch
 
@@ -26,14 +28,24 @@ class SentenceEncoder:
     Args:
         backend: computes the embeddings.
         name: what the user calls it, for messages.
+        truncate_dim: how many dimensions of an embedding are kept; 0 for all.
 
     Attributes:
         backend, name: as given.
+
+    Raises:
+        InputError: there are not as many dimensions.
     """
 
-    def __init__(self, backend: Backend, name: str = "the encoder"):
+    def __init__(self, backend: Backend, name: str = "the encoder", truncate_dim: int = 0):
         self.backend = backend
         self.name = name
+        if truncate_dim and truncate_dim > self._full_dim:
+            raise InputError(
+                f"`truncate_dim`={truncate_dim}: {name} has only {self._full_dim} dimensions"
+            )
+        # All of them is the same as no setting.
+        self._kept = truncate_dim if truncate_dim and truncate_dim < self._full_dim else 0
 
     @classmethod
     def load(
@@ -45,19 +57,22 @@ class SentenceEncoder:
         max_sequence_length: int = 0,
         compute_dtype: str = "float32",
         batch_tokens: int = 2048,
+        truncate_dim: int = 0,
         jit_compile: bool = False,
     ) -> Self:
         """Loads an encoder; the arguments are the options of these names.
 
         Args:
-            model: a run directory, a checkpoint folder, package:NAME, a hub name, a SavedModel
-                export, a fitted baseline, or the URL of one in a store.
+            model: a run directory, a checkpoint folder, package:NAME, a hub name, an
+                export of a SavedModel or to ONNX, a fitted baseline, or the URL of one in a store.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
             prefix: put before every sentence, such as "query: " for E5; empty for the model's own.
             max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
                 the encoder was trained with, or else 128.
             compute_dtype: "float32" or "bfloat16"; embeddings are float32 either way.
             batch_tokens: tokens encoded at a time, padding counted.
+            truncate_dim: the first so many dimensions of each embedding; 0 for all. `similarity`,
+                which compares token embeddings, has them all.
             jit_compile: compile by XLA.
 
         Raises:
@@ -72,6 +87,7 @@ class SentenceEncoder:
                 max_sequence_length=max_sequence_length,
                 compute_dtype=compute_dtype,
                 batch_tokens=batch_tokens,
+                truncate_dim=truncate_dim,
                 jit_compile=jit_compile,
             )
         )
@@ -79,27 +95,35 @@ class SentenceEncoder:
     @classmethod
     def from_options(cls, options: ModelOptions) -> Self:
         """Loads the encoder that options name; see `load`."""
-        return cls(load_backend(options.replace(model=fetch(options.model))), options.model)
+        backend = load_backend(options.replace(model=fetch(options.model)))
+        return cls(backend, options.model, options.truncate_dim)
 
     @functools.cached_property
+    def _full_dim(self) -> int:
+        return int(embed_texts(self.backend, []).shape[1])
+
+    @property
     def dim(self) -> int:
         """Length of an embedding."""
-        return int(embed_texts(self.backend, []).shape[1])
+        return self._kept or self._full_dim
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """What it computes with, where known: max_sequence_length in tokens, pooling,
-        compute_dtype and the form of its matching.
+        compute_dtype, truncate_dim and the form of its matching.
         """
-        return self.backend.settings
+        return {**self.backend.settings, **({"truncate_dim": self._kept} if self._kept else {})}
 
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on.
 
         A run and its own export have the same one, unless the export changes the embeddings
-        (`unit_norm`). Equal fingerprints mean equal embeddings, up to rounding.
+        (`unit_norm`, `quantize`). Equal fingerprints mean equal embeddings, up to rounding.
         """
-        return self.backend.fingerprint()
+        fingerprint = self.backend.fingerprint()
+        if not self._kept:
+            return fingerprint
+        return hash_bytes(f"{fingerprint} truncate_dim={self._kept}".encode())
 
     def encode(
         self,
@@ -136,6 +160,9 @@ class SentenceEncoder:
             progress = Progress("tokens").update if show_progress else None
 
         embeddings = embed_texts(self.backend, sentences, batch_size, progress)
+        if self._kept:
+            embeddings = embeddings[:, : self._kept].copy()
+            normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
         if normalize_embeddings:
             norms = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
             embeddings = (embeddings / np.where(norms == 0.0, 1.0, norms)).astype(np.float32)

@@ -227,6 +227,7 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         "pooling",
         "prefix",
         "max_sequence_length",
+        "truncate_dim",
         "jit_compile",
     ):
         if config.is_given(name):

@@ -209,7 +209,7 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
 # Settings of `evaluate` that affect every score, and those by which response selection draws its
 # samples. Where the latter differ, the results are of two different sets and are not compared.
 # Of grouped candidates the same set may be scored with less of its contexts.
-_OF_ALL = ("max_sequence_length", "pooling", "compute_dtype")
+_OF_ALL = ("max_sequence_length", "pooling", "compute_dtype", "truncate_dim")
 _OF_RESPONSES = (
     *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
 )

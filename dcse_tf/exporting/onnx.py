@@ -19,14 +19,15 @@ from absl import logging
 from onnx import TensorProto, helper, numpy_helper
 
 from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.encoder.onnx import INPUTS, MODEL_FILE, OUTPUT
+from dcse_tf.encoder.saved_model import SETTINGS_FILE, export_fingerprint
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
+from dcse_tf.files import hash_file
 from dcse_tf.model import checkpoints
 from dcse_tf.model.checkpoints import AffineMap
 from dcse_tf.model.weights import read_bert_tensors
 
-INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "embeddings"
 # Gelu has been an operation since opset 20; the IR version is the first that goes with it.
 _OPSET, _IR_VERSION = 20, 9
 _MASKED = -1e9
@@ -217,7 +218,6 @@ def _norm(graph: Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) 
 
 
 FORMAT = "onnx"
-MODEL_FILE = "model.onnx"
 TOLERANCE = 1e-4
 # Of every length and several scripts; the empty one is [CLS] [SEP] alone.
 _PROBES = (
@@ -260,7 +260,7 @@ def write_onnx(
     unit_norm: bool,
     quantize: str,
 ) -> Agreement:
-    """Writes model.onnx with the tokenizer's files and the configuration beside it.
+    """Writes model.onnx with the tokenizer's files, the configuration and settings beside it.
 
     Args:
         folder: where to; it exists.
@@ -301,9 +301,27 @@ def write_onnx(
     )
     encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
+    checkpoints.write_prefix(folder, encoder.vocabulary.prefix)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+    _write_settings(folder, encoder, unit_norm, quantize)
     return agreement
+
+
+def _write_settings(
+    folder: pathlib.Path, encoder: EncoderGraph, unit_norm: bool, quantize: str
+) -> None:
+    """What `OnnxBackend` cannot read in the other files."""
+    settings: dict[str, Any] = {
+        "compute_dtype": "float32" if quantize == "none" else quantize,
+        "pooling": encoder.pooling,
+        "unit_norm": unit_norm,
+        "sha256": hash_file(folder / MODEL_FILE),
+    }
+    if quantize == "none":
+        settings["fingerprint"] = export_fingerprint(encoder.fingerprint(), unit_norm)
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
 
 
 def _compare(

@@ -66,8 +66,10 @@ class Objective:
         start: what is asked of the encoder as it was; None for nothing. Not in the paper.
         heads: of contexts and of responses, which the plain cosine is computed behind; empty for
             none. Not in the paper.
-        neighbour_weight: share in the loss of what tells neighbours apart, the rest being what is
-            above; from 0 to 1. Not in the paper.
+        neighbour_weight: share in the loss of what tells neighbours apart, the rest being all
+            else; from 0 to 1. Not in the paper.
+        matryoshka_dims: of how many dimensions, the first ones, the plain cosine is contrasted as
+            well; these losses and that of all dimensions count alike. Not in the paper.
     """
 
     temperature: float
@@ -79,6 +81,7 @@ class Objective:
     start: StartObjective | None = None
     heads: Sequence[ProjectionHead] = ()
     neighbour_weight: float = 0.0
+    matryoshka_dims: Sequence[int] = ()
 
 
 def build_matching(dim: int, form: MatchingForm = PAPER) -> keras.Model:
@@ -324,5 +327,11 @@ def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]
             if objective.heads
             else MeanCosineSimilarity(dtype="float32", name="cosine")
         )
+        dims = objective.matryoshka_dims
+        share /= 1 + len(dims)
         layers.append((share, cosine))
+        layers += [
+            (share, MeanCosineSimilarity(dim, dtype="float32", name=f"cosine_{dim}"))
+            for dim in dims
+        ]
     return layers

@@ -225,10 +225,20 @@ class MeanCosineSimilarity(PairSimilarity):
     """Cosine of the mean of a context's sentence embeddings and an utterance's, for all pairs.
 
     Not in the paper: the ablation of its matching.
+
+    Args:
+        first_dims: how many dimensions of the embeddings are compared, the first; None for all.
     """
+
+    def __init__(self, first_dims=None, **kwargs):
+        super().__init__(**kwargs)
+        self.first_dims = first_dims
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
         """Arguments and result as `PairSimilarity` says."""
-        means = masked_mean(token_embeddings, padding_mask)
+        means = masked_mean(token_embeddings[..., : self.first_dims], padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
         return ops.matmul(unit(context), ops.transpose(unit(means)))
+
+    def get_config(self):
+        return {**super().get_config(), "first_dims": self.first_dims}

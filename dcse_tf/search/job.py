@@ -212,7 +212,7 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEn
 def _describe_model(encoder: SentenceEncoder) -> dict[str, Any]:
     """What decides the embeddings of the texts and of the queries."""
     # The settings are part of the fingerprint; they are listed to say what differs.
-    names = ("pooling", "max_sequence_length")
+    names = ("pooling", "max_sequence_length", "truncate_dim")
     settings = {f"`{name}`": encoder.settings.get(name) for name in names}
     return {"contents of `model`": encoder.fingerprint(), **settings}
 

@@ -76,8 +76,9 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 
     def check(self) -> None:
         super().check()
-        if self.projection_dim and not self.cosine_weight:
-            self.refuse("projection_dim", "is for the plain cosine, so it needs `cosine_weight`")
+        for name in ("projection_dim", "matryoshka_dims"):
+            if self.is_given(name) and not self.cosine_weight:
+                self.refuse(name, "is for the plain cosine, so it needs `cosine_weight`")
         if self.distillation_weight and self.batch_form == "dense":
             self.refuse(
                 "batch_form",
@@ -145,10 +146,11 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
             share,
             options.rehearsal_weight,
         )
-    heads = []
+    heads, dim = [], setup.backbone.hidden_dim
+    if max(options.prefix_dims, default=0) >= dim:
+        options.refuse("matryoshka_dims", f"expected fewer than the encoder's {dim} dimensions")
     if width := options.projection_dim:
-        dim, rate = setup.backbone.hidden_dim, options.projection_rate
-        heads = build_heads(dim, width, rate, options.seed + 3)
+        heads = build_heads(dim, width, options.projection_rate, options.seed + 3)
     objective = Objective(
         options.temperature,
         parts.matching or PAPER,
@@ -159,6 +161,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         start,
         heads,
         options.neighbour_weight if options.has_neighbours else 0.0,
+        options.prefix_dims,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 

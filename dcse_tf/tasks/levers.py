@@ -95,6 +95,18 @@ class LeverOptions(BatchOptions):
         10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
     )
 
+    matryoshka_dims: tuple[str, ...] = option(
+        (),
+        "Contrast the plain cosine also of the first so many dimensions, for each of these numbers "
+        "(Kusupati et al. 2022); the losses of all dimensions and of each of these count alike. "
+        "Embeddings can then be cut by `truncate_dim`. Default: none.",
+    )
+
+    @property
+    def prefix_dims(self) -> tuple[int, ...]:
+        """The numbers of `matryoshka_dims`."""
+        return tuple(map(int, self.matryoshka_dims))
+
     @property
     def asks_start(self) -> bool:
         """Whether a copy of the encoder as it was is needed."""
@@ -114,6 +126,7 @@ class LeverOptions(BatchOptions):
         super().check()
         if self.is_given("projection_rate") and not self.projection_dim:
             self.refuse("projection_rate", "has no meaning without `projection_dim`")
+        self._check_matryoshka()
         for name in ("prediction_turns", "prediction_rate"):
             if self.is_given(name) and not self.prediction_weight:
                 self.refuse(name, "has no meaning without `prediction_weight`")
@@ -132,6 +145,13 @@ class LeverOptions(BatchOptions):
                 self.refuse(name, "has no meaning without `neighbours_dir`")
         if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
             self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
+
+    def _check_matryoshka(self) -> None:
+        given = self.matryoshka_dims
+        if not all(text.isdecimal() and int(text) for text in given) or len({*given}) < len(given):
+            self.refuse("matryoshka_dims", "expected different whole numbers of at least 1")
+        if given and self.projection_dim:
+            self.refuse("matryoshka_dims", "`projection_dim` contrasts other dimensions than these")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.neighbours_dir:

@@ -23,12 +23,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.data.processes import available_processors
 from dcse_tf.encoder.batching import Progress as Tell
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, refuse_existing, resumable
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
+from dcse_tf.processors import available_processors
 from dcse_tf.progress import Progress
 from dcse_tf.tools.embed_shards import Part, Shard, find_parts, write_record
 from dcse_tf.tools.options import EmbedOptions
@@ -39,6 +39,7 @@ _DECISIVE = (
     "max_sequence_length",
     "batch_tokens",
     "compute_dtype",
+    "truncate_dim",
     "jit_compile",
     "block_size",
     "cache_size",
@@ -78,7 +79,7 @@ def embed(
         described = _describe_input(source)
         encoder = encoder or SentenceEncoder.from_options(config)
         # As the encoder resolved them, so that a message names the pooling and the length.
-        used = {**config.to_dict(), **encoder.settings}
+        used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
         settings = {f"`{name}`": used[name] for name in _DECISIVE}
         made_from = MadeFrom(
             {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
