@@ -17,8 +17,8 @@ from typing import Any
 from absl import logging
 
 from dcse_tf import progress
-from dcse_tf.data.processes import available_processors
 from dcse_tf.errors import InputError, require
+from dcse_tf.processors import available_processors
 from dcse_tf.serving.options import ServeOptions
 
 KEY_VARIABLE = "DCSE_API_KEY"
