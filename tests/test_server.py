@@ -190,7 +190,7 @@ def send_raw(server, *parts, pause=0.0):
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_a_body_without_a_length_a_late_one_and_silence(server):
+def test_a_long_body_without_a_length_and_a_late_one(server):
     head = f"POST /match HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n".encode()
     chunk = b"4e20\r\n" + b"a" * 20_000 + b"\r\n"
     chunked = send_raw(
