@@ -28,6 +28,7 @@ from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.serving.app import Service, create_app
 from dcse_tf.serving.gate import Gate
 from dcse_tf.serving.job import listen, read_keys
+from dcse_tf.serving.model import ServedModel
 from dcse_tf.serving.options import ServeOptions
 
 pytestmark = pytest.mark.slow
@@ -189,7 +190,7 @@ def send_raw(server, *parts, pause=0.0):
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_a_body_without_a_length_a_late_one_and_silence(server):
+def test_a_long_body_without_a_length_and_a_late_one(server):
     head = f"POST /match HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n".encode()
     chunk = b"4e20\r\n" + b"a" * 20_000 + b"\r\n"
     chunked = send_raw(
@@ -259,6 +260,28 @@ def test_a_full_queue_and_a_client_that_goes_away():
         batcher.cancel()
 
     asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder):
+    """That of the mean of the query's turns; `unit_norm` changes the embeddings' length alone."""
+    turns, documents = ["where is", "my parcel"], ["thanks", "my parcel", "it left"]
+
+    async def scene(unit_norm):
+        model = ServedModel(encoder, None, "m", unit_norm)
+        service = Service(ServeOptions(model="m"), model)
+        batcher = asyncio.create_task(service.batcher.run())
+        scores, _ = await service.relevance(" [EOT] ".join(turns), documents)
+        rows, _ = await service.embed(documents)
+        batcher.cancel()
+        return scores, rows
+
+    rows = encoder.encode([*turns, *documents], normalize_embeddings=True).astype(np.float64)
+    context = rows[:2].mean(axis=0)
+    for unit_norm in (False, True):
+        scores, embeddings = asyncio.run(scene(unit_norm))
+        np.testing.assert_allclose(scores, rows[2:] @ context / np.linalg.norm(context), atol=1e-5)
+        expected = encoder.encode(documents, normalize_embeddings=unit_norm)
+        np.testing.assert_allclose(embeddings, expected, atol=1e-5)
 
 
 def test_settings_that_no_server_can_have(tmp_path, monkeypatch):

@@ -21,8 +21,8 @@ from dcse_tf.serving.options import ServeOptions
 
 _FIRST_TEXT = "hello"
 _BACKLOG = 2048  # connections that may wait to be taken
-# Seconds for clients to take what was answered, once the server stops.
-_LAST_ANSWERS = 30
+# Seconds to answer what has been taken, and for clients to read it, once the server stops.
+_LAST_ANSWERS = 120
 
 
 def name_model(options: ServeOptions) -> str:
