@@ -24,6 +24,7 @@ from dcse_tf.input_files import read_json_object
 CACHE_VARIABLE = "DCSE_CACHE"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
 _RECORD = "store"
+_ROOT = "_"  # the folder of copies whose URL names no bucket or host
 # Files that say that others are whole: they come after them.
 _LAST = (".json", "/_SUCCESS")
 
@@ -47,6 +48,8 @@ def local_path(url: str) -> pathlib.Path:
     found = _URL.fullmatch(url)
     assert found, url
     parts = found[2].strip("/").split("/")
+    if found[2].startswith("/"):  # file:///data, hdfs:///data
+        parts = [_ROOT, *parts]
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise InputError(f"{url}: expected a path without empty parts, . and ..")
     return _cache().joinpath(found[1], *parts)
@@ -57,9 +60,9 @@ def url_of(path: pathlib.Path) -> str | None:
     if not path.absolute().is_relative_to(_cache()):
         return None
     scheme, *parts = path.absolute().relative_to(_cache()).parts
-    # Of the local file system the path is absolute.
-    root = "/" if scheme in ("file", "local") else ""
-    return f"{scheme}://{root}{'/'.join(parts)}"
+    if parts[:1] == [_ROOT]:
+        parts[0] = ""
+    return f"{scheme}://{'/'.join(parts)}"
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -87,8 +90,9 @@ def list_files(pattern: str) -> list[str]:
         found = sorted(name for name in fs.glob(path) if fs.isfile(name))
     if not found:
         raise InputError(f"{pattern}: no such file")
-    scheme = pattern.partition("://")[0]
-    return [f"{scheme}://{name}" for name in found]
+    # A path has a bucket in it, but no host.
+    start = pattern.removesuffix(path)
+    return [f"{start}{name}" for name in found]
 
 
 def fetch(name: str) -> str:
@@ -122,6 +126,8 @@ class Copy:
         with _name_faults(self.url, InputError):
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True)
+            if not found and self._fs.exists(self._root):  # HTTP lists no files
+                found = {self._root: self._fs.info(self._root)}
         # Object stores have keys that stand for folders.
         names = {name[len(self._root) :].lstrip("/"): info for name, info in found.items()}
         return {

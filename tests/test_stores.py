@@ -43,6 +43,23 @@ def _names(store, folder):
     return {name.removeprefix(f"/{folder}").lstrip("/") for name in store.find(folder)}
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a/b", "hdfs://host:9000/a", "file:///a/b", "hdfs:///a"]
+)
+def test_a_copy_tells_its_url(url):
+    assert stores.url_of(stores.local_path(url)) == url
+    assert stores.url_of(pathlib.Path("/elsewhere")) is None
+
+
+def test_files_of_a_pattern_have_its_form(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).write_text(name)
+    assert stores.list_files(f"file://{tmp_path}/[ab]") == [
+        f"file://{tmp_path}/a",
+        f"file://{tmp_path}/b",
+    ]
+
+
 def test_what_is_read_is_fetched_once_and_again_when_it_has_changed(store, monkeypatch):
     for name in ("in/b", "in/a", "in/c", "model/one", "model/sub/two"):
         store.pipe_file(f"/{name}", name.encode())
