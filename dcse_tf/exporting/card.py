@@ -321,6 +321,8 @@ def _plain(name: str, value: Any) -> str:
     """A setting, without the folders of the machine it was trained on."""
     if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
     words = {number: word for word, number in _WORDS.get(name, {}).items()}
     return words.get(value, str(value))
 

@@ -17,6 +17,7 @@ from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateO
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
+from dcse_tf.serving.options import ServeOptions
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
@@ -54,6 +55,7 @@ JOBS = {
     MergeOptions: ["--start=start", "--trained=run", "--output_dir=out"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
     SearchOptions: ["--model=run", "--corpus=a.txt"],
+    ServeOptions: ["--model=run"],
     FitBaselineOptions: ["--kind=flow", "--encoder=e", "--data_dir=d", "--output_dir=out"],
 }
 _NEEDED = {
