@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from test_baseline_tasks import read_checkpoint
 from test_batches import candidates, gather, make_samples
 from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_batch
 from tiny_bert import build_backbone, draw_utterances, encode_alone
@@ -26,7 +25,6 @@ from dcse_tf.model.start import (
 )
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
-from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 
 # Which row's response a candidate is: 4, 6 and 7 are those of rows 0, 1 and 2.
@@ -277,25 +275,3 @@ def test_two_devices_have_those_of_one_where_every_turn_is_a_response(data_dir, 
 def test_layouts_and_forms_have_one_loss_and_gradient(unique, data_dir, start, changes):
     other = build_training(make_training_options(data_dir, start, **changes))
     assert_same(unique[1], differentiate(other, _SUMS))
-
-
-@pytest.mark.slow
-def test_a_run_that_was_cut_off_ends_like_one_that_was_not(data_dir, start, tmp_path, monkeypatch):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    settings = {"dropout": 0.1, "deterministic": True}
-    job.train(make_training_options(data_dir, start, whole, **settings))
-    steps = iter(range(1, 9))
-
-    def stop_at_the_third(metrics):
-        assert 0.0 <= metrics["left_out"] <= 1.0 < metrics["anchor_loss"] + 1.0
-        if next(steps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        job.train(make_training_options(data_dir, start, cut, **settings))
-    job.train(make_training_options(data_dir, start, cut, **settings))
-    first, second = read_checkpoint(whole), read_checkpoint(cut)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        np.testing.assert_array_equal(second[name], value, err_msg=name)

@@ -84,15 +84,8 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path, small_disk):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """An encoder of half a megabyte, as a SavedModel more than one."""
+    """An encoder of half a megabyte."""
     return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
-
-
-def test_exporting_on_a_full_disk(model, small_disk):
-    folder, _ = small_disk
-    flags = [f"--run_dir={model}", f"--output_dir={folder}/export"]
-    _says_what_could_not_be_written(_run("export", *flags), folder)
-    assert list(folder.iterdir()) == []
 
 
 def test_indexing_on_a_disk_that_is_too_small_and_resuming(model, tmp_path, small_disk):
