@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 bash experiments/install.sh demo,test
 .venv/bin/ruff format --check --quiet . || { echo "error: run .venv/bin/ruff format ." >&2; exit 1; }
 .venv/bin/ruff check --quiet .
-.venv/bin/mypy
+# Types are checked beside the tests: it takes one core for the better part of a minute.
+.venv/bin/mypy >.venv/mypy.log 2>&1 &
+types=$!
 tier=()
 if [[ ${1:-} == --fast ]]; then
   shift
@@ -15,4 +17,7 @@ fi
 # Two at once, for half of the time goes into tracing, which takes one core; a file's tests share
 # what they have prepared. In the order of names: by xdist's own, the files of one long test come
 # last and alone. Each process takes up to 3 GB.
-exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "${tier[@]}" "$@"
+status=0
+.venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "${tier[@]}" "$@" || status=$?
+wait "$types" || { cat .venv/mypy.log >&2; exit 1; }
+exit "$status"

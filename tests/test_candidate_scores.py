@@ -1,8 +1,6 @@
 """A re-ranker's scores of grouped candidates: what is written, resumed and refused."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -118,13 +116,3 @@ def test_what_cannot_be_scored_is_refused(tmp_path, run, reranker):
         job.score_candidates(none, reranker)
     with pytest.raises(OptionError, match="`format`=jsonl: has no candidates; expected one of can"):
         config.replace(format="jsonl")
-
-
-@pytest.mark.slow
-def test_the_command_says_where_the_scores_are(tmp_path, run):
-    config = options(tmp_path, run)
-    flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
-    command = [sys.executable, "-m", "dcse_tf.cli.score_candidates", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "7 groups with 17 candidates, 0 bad lines left out; the true" in done.stdout
-    assert f"dcse prepare_data --format=candidates --input={config.output}" in done.stdout

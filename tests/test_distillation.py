@@ -251,22 +251,6 @@ def test_layouts_and_forms_have_one_loss_and_gradient(packed, data_dir, changes)
     assert_same(packed[1], differentiate(other, _SUMS))
 
 
-@pytest.mark.slow
-def test_an_encoder_learns_what_its_teacher_prefers(data_dir):
-    """From the teacher alone, who often prefers another response than the true one."""
-    options = make_config(
-        data_dir, distillation_weight=1.0, teacher_temperature=0.1, learning_rate=2e-3, steps=60,
-        warmup_steps=0, global_batch_size=20,
-    )  # fmt: skip
-    training = build_training(options)
-    batches = training.batches()
-    before = training.trainer.train(batches, 1)
-    training.trainer.train(batches, 58)
-    after = training.trainer.train(batches, 1)
-    assert after["teacher_agreement"] > 0.9 > before["teacher_agreement"]
-    assert after["distillation_loss"] < 0.5 * before["distillation_loss"]
-
-
 def test_what_does_not_go_together_is_refused(tmp_path, data_dir):
     with pytest.raises(
         OptionError, match=r"`batch_form`=dense: .* `distillation_weight` needs uni"

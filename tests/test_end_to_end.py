@@ -138,28 +138,6 @@ def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
     assert np.abs(arrays[0][0] - arrays[0][2]).max() > 1e-3
 
 
-def test_a_run_that_has_ended_stays_as_it_is(trained):
-    weights = trained / "run/encoder/model.safetensors"
-    before = weights.read_bytes()
-    flags = train_flags(trained / "data", trained / "run", deterministic=True)
-    assert "resumed from" in run("train", *flags)
-    assert weights.read_bytes() == before
-    refused = run("train", *flags, "--temperature=0.2", fails=True)
-    assert "--temperature: 0.2 (was 0.1)" in refused
-
-
-def test_an_adapted_encoder_is_an_encoder_like_any_other(trained):
-    """Masked language modelling on two logical devices, then contrastive training from it."""
-    data = trained / "data"
-    adapt = {"task": "mlm", "logical_cpus": 2, "steps": 2, "global_batch_size": 16}
-    printed = run("train", *train_flags(data, trained / "adapted", **adapt))
-    assert "on 2 device(s)" in printed
-    assert "dev/accuracy" in printed
-    after = {"steps": 2, "dev_samples": 0, "encoder": trained / "adapted"}
-    flags = train_flags(data, trained / "after", **after)
-    run("train", *[flag for flag in flags if not flag.startswith("--encoder_size")])
-
-
 def test_session_lines_need_no_other_format(trained, dialogues_file):
     lines = [
         f"{dialogue['session_id']}\t{turn['role']}\t{turn['text']}"
@@ -175,12 +153,6 @@ def test_session_lines_need_no_other_format(trained, dialogues_file):
     )
     assert first["corpus_fingerprint"] == second["corpus_fingerprint"]
     assert first["splits"]["dev"]["sessions"] == second["splits"]["dev"]["sessions"]
-
-
-def test_debug_flags_shrink_a_job(trained):
-    flags = ["--flagfile=flags/chitchat/recommended.flags", "--flagfile=flags/debug.flags"]
-    places = [f"--data_dir={trained}/data", f"--run_dir={trained}/debug", "--encoder_size=tiny"]
-    assert "4 of 4 steps" in run("train", *flags, *places)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import pickle
 import random
 import shutil
@@ -32,6 +33,12 @@ from dcse_tf.spark import prepare as spark_prepare
 from dcse_tf.spark.cluster import connect, name_faults
 from dcse_tf.spark.embed import embed_on_spark
 from dcse_tf.tools.options import EmbedOptions
+
+# Before the first session starts Java: small jobs need neither 200 partitions nor pages to look at.
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS",
+    "--conf spark.sql.shuffle.partitions=4 --conf spark.ui.enabled=false pyspark-shell",
+)
 
 pytestmark = [
     pytest.mark.slow,

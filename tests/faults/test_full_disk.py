@@ -74,33 +74,10 @@ def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(tmp_path,
     assert done.returncode == 0, done.stderr
 
 
-def test_a_folder_that_may_not_be_written_is_named(tmp_path, small_disk):
-    folder, remount = small_disk
-    data_dir = kill_harness.prepare(tmp_path)
-    remount("ro")
-    done = _run("train", *kill_harness.train_flags(data_dir, folder / "run", 4))
-    _says_what_could_not_be_written(done, folder, "Read-only file system")
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """An encoder of half a megabyte."""
     return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
-
-
-def test_indexing_on_a_disk_that_is_too_small_and_resuming(model, tmp_path, small_disk):
-    """3,000 x 64 float32 are 768 kB."""
-    folder, remount = small_disk
-    (folder / "filler").write_bytes(bytes(400_000))
-    texts = "".join(f"where is parcel {number}\n" for number in range(3000))
-    (tmp_path / "a.txt").write_text(texts)
-    flags = [f"--model={model}", f"--corpus={tmp_path}/a.txt", f"--index={folder}/index"]
-    flags += ["--query=where is parcel 7", "--top=1"]
-    _says_what_could_not_be_written(_run("search", *flags), folder, "are free there")
-    remount("size=8m")
-    done = _run("search", *flags)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in folder.iterdir()) == ["filler", "index"]
 
 
 def test_embedding_on_a_disk_without_a_byte_left(model, tmp_path, small_disk):
