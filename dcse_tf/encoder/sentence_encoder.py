@@ -160,13 +160,21 @@ class SentenceEncoder:
             progress = Progress("tokens").update if show_progress else None
 
         embeddings = embed_texts(self.backend, sentences, batch_size, progress)
+        embeddings = self.finish(embeddings, normalize_embeddings)
+        return embeddings[0] if single else embeddings
+
+    def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
+        """What the backend gave, float `[n, d]`, cut to the dimensions that are kept.
+
+        It has length 1 if that is asked, or if it had so before it was cut.
+        """
         if self._kept:
             embeddings = embeddings[:, : self._kept].copy()
             normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
         if normalize_embeddings:
             norms = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
             embeddings = (embeddings / np.where(norms == 0.0, 1.0, norms)).astype(np.float32)
-        return embeddings[0] if single else embeddings
+        return embeddings
 
     @property
     def match(self) -> Match | None:

@@ -56,9 +56,7 @@ class ServedModel:
 
     def _embed(self, texts: list[str]) -> tuple[list[tuple[np.ndarray, int]], int]:
         rows, tokens = embed_and_count(self.encoder.backend, texts)
-        if self._unit_norm:
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows = rows / np.where(norms == 0.0, 1.0, norms)
+        rows = self.encoder.finish(rows, self._unit_norm)
         return list(zip(rows, tokens.tolist(), strict=True)), int(tokens.sum())
 
     def _match(self, pairs: list[Pair]) -> tuple[list[float], int]:
