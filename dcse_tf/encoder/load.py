@@ -17,6 +17,7 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.onnx import OnnxBackend, is_onnx
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
+from dcse_tf.encoder.static import is_static, load_static
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import build_bert_encoder, load_backbone
@@ -54,6 +55,9 @@ def load_backend(options: ModelOptions) -> Backend:
 
     folder = find_folder(options.model, "model")
     refuse_reranker(folder, options.model, "model")
+    if is_static(folder):
+        _refuse_settings(options, _FIXED)
+        return load_static(folder, options.batch_tokens)
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")

@@ -55,6 +55,10 @@ def _export_encoder(config: ExportOptions, folder: pathlib.Path) -> None:
 
         agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
         card = card.add_facts(agreement.describe())
+    elif config.format == "static":
+        from dcse_tf.exporting.static import write_static
+
+        card = card.add_facts(write_static(folder, encoder, config).describe())
     else:
         _write_saved_model(config, folder, source, encoder)
     write_model_card(folder / card_file, card)

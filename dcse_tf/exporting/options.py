@@ -28,8 +28,10 @@ class ExportOptions(EncoderOptions):
         "saved_model: a TensorFlow SavedModel whose serving signature takes strings. "
         "sentence_transformers: a folder for that library and for transformers. onnx: a model from "
         "token ids to embeddings or scores, with the tokenizer's files (needs pip install "
-        "dcse_tf[onnx]).",
-        choices=("saved_model", "sentence_transformers", "onnx"),
+        "dcse_tf[onnx]). static: a table of token vectors whose mean stands for a sentence, "
+        "fitted to the utterances of `data_dir`: tens of thousands of sentences a second, for "
+        "model2vec and for every job that takes a model.",
+        choices=("saved_model", "sentence_transformers", "onnx", "static"),
     )
     unit_norm: bool = option(
         False, "Scale embeddings to length 1, so that a product of two is their cosine."
@@ -50,6 +52,15 @@ class ExportOptions(EncoderOptions):
         "embeddings with those of float32 before you use it.",
         choices=("none", "int8"),
     )
+    data_dir: str = option(
+        "",
+        "Of `format`=static: corpus that prepare_data wrote with the encoder's vocabulary.",
+        reads=True,
+    )
+    static_dim: int = option(256, "Of `format`=static: dimensions of the vectors.", minimum=1)
+    static_sentences: int = option(
+        50_000, "Of `format`=static: utterances that it is fitted to, at most. 0: all.", minimum=0
+    )
     results: tuple[str, ...] = option(
         (),
         "Files that evaluate wrote of this model, for its card.",
@@ -66,3 +77,10 @@ class ExportOptions(EncoderOptions):
             raise OptionError("`warmup`: only with `format`=saved_model")
         if self.quantize != "none" and self.format != "onnx":
             raise OptionError(f"`quantize`={self.quantize}: only with `format`=onnx")
+        if self.format == "static":
+            if not self.data_dir:
+                raise OptionError("`format`=static is fitted to utterances: give `data_dir`")
+            return
+        for name in ("data_dir", "static_dim", "static_sentences"):
+            if self.is_given(name):
+                self.refuse(name, "only with `format`=static")

@@ -1,0 +1,86 @@
+"""Token vectors, whose mean is a sentence's embedding: folders in model2vec's form."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from dcse_tf.encoder.functions import FunctionBackend
+from dcse_tf.errors import InputError
+from dcse_tf.files import hash_file
+from dcse_tf.input_files import read_json_object
+from dcse_tf.model.checkpoints import read_tensor_file
+
+MODEL_TYPE = "model2vec"
+WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"
+_TINY = 1e-32
+
+
+def is_static(folder: pathlib.Path) -> bool:
+    path = folder / "config.json"
+    return path.is_file() and read_json_object(path).get("model_type") == MODEL_TYPE
+
+
+def load_static(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
+    """A folder that `export --format=static` or model2vec wrote.
+
+    Raises:
+        InputError: a file of it is missing, damaged or of another form.
+    """
+    path = folder / WEIGHTS_FILE
+    tensors = read_tensor_file(path)
+    table = tensors.get(TABLE)
+    if table is None or table.ndim != 2:
+        raise InputError(f"{path}: expected a table of token vectors, {TABLE}")
+    if "mapping" in tensors:
+        table = table[tensors["mapping"]]
+    table = table.astype(np.float32)
+    if "weights" in tensors:
+        table = table * tensors["weights"].astype(np.float32)[:, None]
+
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library's own have no common class
+        raise InputError(f"{path}: not a tokenizer that can be read: {error}") from error
+    if tokenizer.get_vocab_size() > len(table):
+        raise InputError(
+            f"{path}: {tokenizer.get_vocab_size()} tokens, and {len(table)} token vectors"
+        )
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
+    encode = _Encode(tokenizer, table, unit_norm)
+    facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
+    backend = FunctionBackend(encode, facts, {TABLE: table}, batch_tokens)
+    backend.settings |= {"unit_norm": True} if unit_norm else {}
+    return backend
+
+
+class _Encode:
+    """Texts to the means of their tokens' vectors, float32 `[texts, dim]`; the unknown token counts
+    for nothing, as in model2vec.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, table: np.ndarray, unit_norm: bool):
+        self._tokenizer = tokenizer
+        self._table = table
+        self._unit_norm = unit_norm
+        model: Any = tokenizer.model
+        unknown = getattr(model, "unk_token", None)
+        self._unknown = tokenizer.token_to_id(unknown) if unknown else None
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [[i for i in each.ids if i != self._unknown] for each in found]
+        lengths = np.array([len(each) for each in ids])
+        sums = np.zeros([len(ids), self._table.shape[1]], np.float32)
+        filled = np.flatnonzero(lengths)
+        if len(filled):
+            rows = self._table[np.concatenate([ids[place] for place in filled])]
+            starts = np.cumsum([0, *lengths[filled][:-1]])
+            sums[filled] = np.add.reduceat(rows, starts, axis=0) / lengths[filled, None]
+        if self._unit_norm:
+            sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), _TINY)
+        return sums

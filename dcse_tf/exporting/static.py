@@ -1,0 +1,193 @@
+"""An encoder as a table of token vectors, whose mean is a sentence's: model2vec's form.
+
+Like Model2Vec (Tulkens and van Dongen 2024) it begins with each token embedded alone, the leading
+principal components of embeddings, and weights by frequency. Beyond it the table is fitted to a
+corpus: by ridge regression from tokens to the embeddings of utterances, drawn towards where it
+began, so that what the corpus does not have stays there.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.batching import embed_inputs
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.static import MODEL_TYPE, TABLE, WEIGHTS_FILE
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.metrics import normalize
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.model.checkpoints import write_tensor_file
+from dcse_tf.progress import Progress
+
+_BATCH_TOKENS = 2048
+# A token counts a / (a + its share of all tokens): Arora et al. 2017.
+_RARE = 1e-3
+# How strongly the table is drawn to where it began: what is nearest to held-out utterances.
+_RIDGES = (0.03, 0.1, 0.3, 1.0)
+_HELD_OUT = 10  # every tenth
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How near a table comes to an encoder on held-out utterances.
+
+    Attributes:
+        dim: of its vectors.
+        utterances: that it was fitted to.
+        ridge: the strength that was chosen.
+        before, cosine: mean cosine with the encoder's embeddings, of the table as it began and as
+            it is.
+    """
+
+    dim: int
+    utterances: int
+    ridge: float
+    before: float
+    cosine: float
+
+    def describe(self) -> dict[str, str]:
+        """For the model card."""
+        near = f"mean cosine {self.cosine:.3f} with the encoder's embeddings, centred"
+        return {
+            "token vectors": f"{self.dim} dimensions, fitted to {self.utterances} utterances",
+            "on held-out utterances": f"{near} ({self.before:.3f} before fitting)",
+        }
+
+
+def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOptions) -> Fit:
+    """Writes the table with its tokenizer and configuration, as model2vec reads them.
+
+    Args:
+        folder: where to; it exists.
+        encoder: what to export.
+        config: its `data_dir` has the utterances.
+
+    Raises:
+        InputError: the corpus cannot be used, or is of another vocabulary.
+    """
+    data_dir, vocabulary = pathlib.Path(config.data_dir), encoder.vocabulary
+    manifest = read_manifest(data_dir)
+    if manifest.tokenizer_fingerprint != vocabulary.fingerprint():
+        raise InputError(f"`data_dir`={data_dir}: was prepared with another vocabulary")
+    ids = sample_utterances(data_dir, manifest, config.static_sentences, seed=0)
+    if not int(ids.nrows()):
+        raise InputError(f"`data_dir`={data_dir}: no utterance to fit to")
+
+    backend = GraphBackend(encoder, _BATCH_TOKENS, "float32", jit_compile=False)
+    utterances = normalize(_embed(backend, ids, "utterances"))
+    alone = normalize(_embed(backend, _list_tokens(encoder), "tokens"))
+    first = vocabulary.count_prefix() + 1
+    counts = count_tokens(ids[:, first:-1], vocabulary.index(vocabulary.special.unk), len(alone))
+    table, fit = fit_table(counts, utterances, alone, config.static_dim)
+    logging.info(
+        "mean cosine with held-out utterances: %.3f, %.3f before fitting", fit.cosine, fit.before
+    )
+
+    write_tensor_file(folder / WEIGHTS_FILE, {TABLE: table})
+    vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
+    settings = {
+        "model_type": MODEL_TYPE,
+        "architectures": ["StaticModel"],
+        "hidden_dim": fit.dim,
+        "seq_length": 1_000_000,
+        "normalize": True,
+        "embedding_dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return fit
+
+
+def _list_tokens(encoder: EncoderGraph) -> tf.RaggedTensor:
+    """Every token of the vocabulary between [CLS] and [SEP]; int32 `[tokens, 3]`."""
+    vocabulary = encoder.vocabulary
+    rows = np.empty([len(vocabulary.tokens), 3], np.int32)
+    rows[:, 0], rows[:, 2] = vocabulary.cls_id, vocabulary.sep_id
+    rows[:, 1] = np.arange(len(rows))
+    return tf.RaggedTensor.from_tensor(rows)
+
+
+def _embed(backend: GraphBackend, ids: tf.RaggedTensor, what: str) -> np.ndarray:
+    with Progress(f"tokens of {what} embedded") as progress:
+        return embed_inputs(backend, ids, ids.row_lengths().numpy(), progress=progress.update)
+
+
+def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
+    """What makes the mean of a sentence's token vectors of a table.
+
+    Args:
+        ids: int `[sentences, (tokens)]`.
+        unknown: the id that counts for nothing.
+        size: of the vocabulary.
+
+    Returns:
+        float64 `[sentences, size]`; rows sum to 1, or to 0 where there is no token.
+    """
+    rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
+    known = columns != unknown
+    shape = (int(ids.nrows()), size)
+    counts = scipy.sparse.csr_matrix((known[known] * 1.0, (rows[known], columns[known])), shape)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    return scipy.sparse.diags(1 / np.maximum(totals, 1.0)) @ counts
+
+
+def fit_table(
+    counts: scipy.sparse.csr_matrix, utterances: np.ndarray, alone: np.ndarray, dim: int
+) -> tuple[np.ndarray, Fit]:
+    """The token vectors whose means come nearest to embeddings.
+
+    Args:
+        counts: of the utterances, see `count_tokens`.
+        utterances: their embeddings, float64 `[utterances, d]`, of length 1 each.
+        alone: embeddings of every token alone, float64 `[size, d]`, of length 1 each.
+        dim: of the table, at most d.
+
+    Returns:
+        float32 `[size, dim]`, and how near they come.
+    """
+    mean = utterances.mean(axis=0)
+    # Principal components: the eigenvectors of the covariance, the largest first.
+    _, vectors = np.linalg.eigh(np.cov(utterances, rowvar=False))
+    basis = vectors[:, ::-1][:, :dim]
+    goal, start = (utterances - mean) @ basis, (alone - mean) @ basis
+    share = np.asarray(counts.sum(axis=0)).ravel() / max(counts.sum(), 1.0)
+    start *= (_RARE / (_RARE + share))[:, None]
+    made = counts @ start
+    start *= (made * goal).sum() / max((made**2).sum(), 1e-12)
+
+    held = np.arange(len(goal)) % _HELD_OUT == 0
+    if held.all():
+        held[:] = False
+    rest = goal - counts @ start
+    found = {}
+    for ridge in _RIDGES:
+        change = _solve(counts[~held], rest[~held], ridge)
+        found[ridge] = _mean_cosine(counts[held] @ (start + change), goal[held])
+    best = max(found, key=found.__getitem__)
+    before = _mean_cosine(counts[held] @ start, goal[held])
+    table = start + _solve(counts, rest, best)
+    fit = Fit(basis.shape[1], len(goal), best, before, found[best])
+    return np.ascontiguousarray(table, np.float32), fit
+
+
+def _solve(counts: scipy.sparse.csr_matrix, rest: np.ndarray, ridge: float) -> np.ndarray:
+    """The change of a table that minimises |counts @ change - rest|^2 + ridge^2 |change|^2."""
+    used = np.flatnonzero(counts.getnnz(axis=0))
+    change = np.zeros([counts.shape[1], rest.shape[1]])
+    of_used = counts[:, used]
+    with Progress("dimensions fitted", rest.shape[1]) as progress:
+        for place in range(rest.shape[1]):
+            change[used, place] = scipy.sparse.linalg.lsmr(of_used, rest[:, place], damp=ridge)[0]
+            progress.update(place + 1)
+    return change
+
+
+def _mean_cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float((normalize(first) * normalize(second)).sum(axis=1).mean()) if len(first) else 0.0
