@@ -180,12 +180,14 @@ def fit_table(
 def _solve(counts: scipy.sparse.csr_matrix, rest: np.ndarray, ridge: float) -> np.ndarray:
     """The change of a table that minimises |counts @ change - rest|^2 + ridge^2 |change|^2."""
     used = np.flatnonzero(counts.getnnz(axis=0))
-    change = np.zeros([counts.shape[1], rest.shape[1]])
     of_used = counts[:, used]
-    with Progress("dimensions fitted", rest.shape[1]) as progress:
-        for place in range(rest.shape[1]):
-            change[used, place] = scipy.sparse.linalg.lsmr(of_used, rest[:, place], damp=ridge)[0]
-            progress.update(place + 1)
+    gram = (of_used.T @ of_used + ridge**2 * scipy.sparse.identity(len(used))).tocsr()
+    # Frequent tokens have far larger entries than rare ones: without this, ten times the steps.
+    by_diagonal = scipy.sparse.diags(1 / gram.diagonal())
+    goals = of_used.T @ rest
+    change = np.zeros([counts.shape[1], rest.shape[1]])
+    for place, goal in enumerate(goals.T):
+        change[used, place], _ = scipy.sparse.linalg.cg(gram, goal, rtol=1e-6, M=by_diagonal)
     return change
 
 
