@@ -141,6 +141,7 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
         if form.dimensions not in (None, dim):
             raise Refusal(400, f"dimensions: this model's embeddings have {dim}, and no fewer.")
         rows, tokens = await service.embed(form.input)
+        rows = normalize(rows).astype(np.float32) if form.normalized else rows
         # Little-endian float32, as OpenAI's clients read it.
         made: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
