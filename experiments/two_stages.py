@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dcse_tf.data.candidates import read_groups
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap, metrics
 from dcse_tf.evaluation.candidate_groups import make_sample
@@ -81,13 +82,13 @@ def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
 def embed_candidates(samples: Sequence[Sample], encode: Encode) -> dict[str, np.ndarray]:
     """Text -> its direction, each text once."""
     texts = sorted({text for sample in samples for text in sample.candidates})
-    return dict(zip(texts, metrics.normalize(encode(texts)), strict=True))
+    return dict(zip(texts, normalize(encode(texts)), strict=True))
 
 
 def find_by_cosine(sample: Sample, candidates: np.ndarray, encode: Encode) -> np.ndarray:
     """The cosines of candidates, directions `[n, dim]`, with the mean embedding of the context."""
     mean = np.asarray(encode(sample.context)).mean(axis=0)
-    return candidates @ metrics.normalize(mean[np.newaxis])[0]
+    return candidates @ normalize(mean[np.newaxis])[0]
 
 
 def order_by_reranker(sample: Sample, texts: Sequence[str], reranker: Rerank) -> np.ndarray:

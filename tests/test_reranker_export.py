@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -47,6 +48,12 @@ CLS, SEP = map(WITH_END.index, ("[CLS]", "[SEP]"))
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return {known: save_reranker(folder / str(known), known) for known in (False, True)}
+
+
+@pytest.fixture(scope="module")
+def onnx_exports(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports")
+    return {known: write(run, folder / str(known), "onnx") for known, run in runs.items()}
 
 
 def write(run, tmp_path, form, **settings):
@@ -99,8 +106,8 @@ def test_a_saved_model_takes_strings(runs, tmp_path, known):
 
 @needs_onnx
 @pytest.mark.parametrize("known", [False, True])
-def test_onnx_scores_by_the_code_of_its_card(runs, tmp_path, known):
-    folder = write(runs[known], tmp_path, "onnx")
+def test_onnx_scores_by_the_code_of_its_card(onnx_exports, known):
+    folder = onnx_exports[known]
     lines = (folder / "model_card.md").read_text().split("\n")
     code = "\n".join(line[4:] for line in lines[: lines.index("## Intended use and limits")]
                      if line.startswith("    "))  # fmt: skip
@@ -119,8 +126,42 @@ def test_onnx_scores_by_the_code_of_its_card(runs, tmp_path, known):
 
 
 @needs_onnx
-def test_eight_bits_are_smaller_and_their_agreement_is_told(runs, tmp_path):
-    whole = write(runs[False], tmp_path / "float", "onnx")
+@pytest.mark.parametrize("known", [False, True])
+def test_an_onnx_export_is_a_reranker(runs, onnx_exports, known):
+    """In batches of several pairs, with and without padding, as the run scores."""
+    run, exported = Reranker.load(runs[known]), Reranker.load(onnx_exports[known], batch_tokens=40)
+    given = [CONTEXT, SHORT, ["ok"]], [CANDIDATES, SHORT_CANDIDATES, []]
+    roles = [["a", "b", "b"], ["a", "b"], ["b"]], ["a", "b", "a"]
+    for who in ((), roles):
+        for found, expected in zip(exported.score(*given, *who), run.score(*given, *who)):
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+    by_hand = [expect(CONTEXT, text, [0, 1, 1] if known else None) for text in CANDIDATES]
+    np.testing.assert_allclose(exported.score(*given, *roles)[0], by_hand, atol=1e-4)
+    assert exported.fingerprint() == run.fingerprint()
+    assert exported.settings == {**run.settings, "compute_dtype": "float32"}
+
+
+@needs_onnx
+def test_models_of_another_kind_are_refused_in_one_sentence(runs, onnx_exports, tmp_path):
+    with pytest.raises(InputError, match=r"`path`=.*: an export computes as it was exported"):
+        Reranker.load(onnx_exports[False], compute_dtype="bfloat16")
+    with pytest.raises(InputError, match="is a re-ranker, which scores responses"):
+        SentenceEncoder.load(onnx_exports[False])
+    mixed = shutil.copytree(onnx_exports[True], tmp_path / "mixed")
+    shutil.copy(onnx_exports[False] / "reranker.json", mixed)
+    with pytest.raises(InputError, match=r"token_type_ids and gives scores; expected a re-ranker"):
+        Reranker.load(mixed)
+    (mixed / "reranker.json").unlink()
+    with pytest.raises(InputError, match="is a sentence encoder, not a re-ranker"):
+        Reranker.load(mixed)
+    (mixed / "saved_model.pb").touch()
+    with pytest.raises(InputError, match="is a SavedModel, for servers; expected a re-ranker's"):
+        Reranker.load(mixed)
+
+
+@needs_onnx
+def test_eight_bits_are_smaller_and_their_agreement_is_told(runs, onnx_exports, tmp_path):
+    whole = onnx_exports[False]
     small = write(runs[False], tmp_path / "int8", "onnx", quantize="int8")
     sizes = [(folder / "model.onnx").stat().st_size for folder in (whole, small)]
     assert sizes[1] < 0.6 * sizes[0]
@@ -128,6 +169,11 @@ def test_eight_bits_are_smaller_and_their_agreement_is_told(runs, tmp_path):
     assert "int8; on 20 pairs scores within" in card
     assert "stand in the same order in" in card
     assert "scores within" in (whole / "model_card.md").read_text()
+    rough, exact = Reranker.load(small), Reranker.load(whole)
+    assert rough.settings["compute_dtype"] == "int8"
+    assert rough.fingerprint() != exact.fingerprint()
+    scores = [each.score([CONTEXT], [CANDIDATES])[0] for each in (rough, exact)]
+    assert 1e-4 < np.abs(scores[0] - scores[1]).max() < 0.5
 
 
 @needs_onnx

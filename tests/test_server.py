@@ -1,10 +1,12 @@
 """`dcse serve` as its clients see it: a process with a small random encoder and a re-ranker."""
 
 import asyncio
+import base64
 import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +32,7 @@ from dcse_tf.serving.gate import Gate
 from dcse_tf.serving.job import listen, read_keys
 from dcse_tf.serving.model import ServedModel
 from dcse_tf.serving.options import ServeOptions
+from dcse_tf.serving.server import load_model
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +112,23 @@ def test_cohere_s_client_and_jina_s_request_get_the_re_ranker_s_order(server, ht
     assert [each["document"]["text"] for each in found["results"]] == [documents[i] for i in order]
 
 
+def test_jina_s_request_says_the_form_and_the_length_of_embeddings(http, encoder):
+    given = {"input": [{"text": text} for text in TEXTS], "model": "tiny", "task": "text-matching"}
+    given |= {"dimensions": 64, "embedding_type": "base64", "normalized": True}
+    found = http.post("/v1/embeddings", json=given).json()
+    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in found["data"]]
+    expected = encoder.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_curl_needs_no_header_but_the_key(server, encoder):
+    command = ["curl", "--silent", "--header", f"Authorization: Bearer {KEY}", "--data"]
+    command += [json.dumps({"input": TEXTS[2]}), f"{server[1]}/v1/embeddings"]
+    (found,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["data"]
+    np.testing.assert_allclose(found["embedding"], encoder.encode(TEXTS[2]), atol=1e-5)
+
+
 def test_match_is_the_encoder_s_similarity(http, encoder):
     context, responses = ["where is my parcel", "it left"], ["thanks", "ok", "where is my parcel"]
     found = http.post("/match", json={"context": context, "responses": responses}).json()
@@ -145,6 +165,13 @@ def test_many_clients_at_once_get_what_each_gets_alone(http, encoder):
         ("POST", "/v1/embeddings", "[]", 400, "no JSON object"),
         ("POST", "/v1/embeddings", '{"input": []}', 400, "input: expected at least one text"),
         ("POST", "/v1/embeddings", '{"input": [1, 2]}', 400, "input: .*token ids"),
+        (
+            "POST",
+            "/v1/embeddings",
+            '{"input": [[5], [7]]}',
+            400,
+            "check_embedding_ctx_length=False",
+        ),
         ("POST", "/v1/embeddings", '{"input": ["a", null]}', 400, r"input\[1\]: expected a string"),
         ("POST", "/v1/embeddings", '{"input": ["\\ud83d"]}', 400, r"input\[0\]: not a text"),
         ("POST", "/v1/embeddings", '{"input": {"text": "a"}}', 400, "input: expected a list"),
@@ -282,6 +309,33 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder):
         np.testing.assert_allclose(scores, rows[2:] @ context / np.linalg.norm(context), atol=1e-5)
         expected = encoder.encode(documents, normalize_embeddings=unit_norm)
         np.testing.assert_allclose(embeddings, expected, atol=1e-5)
+
+
+def test_truncated_embeddings_are_the_encoder_s(models, encoder):
+    options = ServeOptions(model=str(models[0]), truncate_dim=24, unit_norm=True)
+    service = Service(options, load_model(options))
+
+    async def scene():
+        batcher = asyncio.create_task(service.batcher.run())
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            answers = [
+                await client.post("/v1/embeddings", json={"input": TEXTS, "dimensions": number})
+                for number in (24, 64)
+            ]
+        batcher.cancel()
+        return answers
+
+    found, refused = asyncio.run(scene())
+    rows = np.array([each["embedding"] for each in found.json()["data"]])
+    short = SentenceEncoder(encoder.backend, truncate_dim=24)
+    expected = short.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    whole = encoder.encode(TEXTS)[:, :24]
+    np.testing.assert_allclose(
+        rows, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=1e-5
+    )
+    assert "embeddings have 24" in refused.json()["error"]["message"]
 
 
 def test_settings_that_no_server_can_have(tmp_path, monkeypatch):

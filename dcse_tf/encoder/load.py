@@ -50,6 +50,7 @@ def load_backend(options: ModelOptions) -> Backend:
         _refuse_settings(options, _FIXED)
         return SavedModelBackend(folder, options.batch_tokens)
     if is_onnx(folder):
+        refuse_reranker(folder, options.model, "model")
         _refuse_settings(options, _FIXED)
         return OnnxBackend(folder, options.batch_tokens)
 

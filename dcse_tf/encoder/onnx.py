@@ -1,7 +1,8 @@
-"""How an ONNX export is run over many sentences."""
+"""How ONNX exports are run."""
 
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,59 @@ def is_onnx(folder: pathlib.Path) -> bool:
     return (folder / MODEL_FILE).is_file() and not any(folder.glob("*.safetensors"))
 
 
+class OnnxFile:
+    """The model of an export, and what is written beside it.
+
+    Args:
+        folder: of the export.
+        inputs: names of what the model takes, int64 arrays.
+        output: name of what it gives.
+        kind: what it should be, for messages.
+
+    Raises:
+        InputError: onnxruntime is not installed, or the model is damaged or of something else.
+    """
+
+    def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):
+        self.inputs = inputs
+        self._output = output
+        self._path = folder / MODEL_FILE
+        self._session = _open_session(self._path)
+        takes, gives = (
+            {value.name for value in values}
+            for values in (self._session.get_inputs(), self._session.get_outputs())
+        )
+        if takes != set(inputs) or output not in gives:
+            raise InputError(
+                f"{self._path}: takes {', '.join(sorted(takes))} and gives "
+                f"{', '.join(sorted(gives))}; expected {kind} that `export` wrote, from "
+                f"{', '.join(inputs[:-1])} and {inputs[-1]} to {output}"
+            )
+
+    @functools.cached_property
+    def written(self) -> dict[str, Any]:
+        """What the export says of itself; nothing where its model was changed since."""
+        path = self._path.with_name(SETTINGS_FILE)
+        written = read_json_object(path) if path.is_file() else {}
+        return written if written.get("sha256") == hash_file(self._path) else {}
+
+    def run(self, *arrays: np.ndarray) -> np.ndarray:
+        """What it gives of whole numbers or truth values, an array for each of `inputs`."""
+        given = {
+            name: array.astype(np.int64) for name, array in zip(self.inputs, arrays, strict=True)
+        }
+        return self._session.run([self._output], given)[0]
+
+    def fingerprint(self, *facts: object) -> str:
+        """Of what was exported in float32; in eight bits, or where none is written, of the model
+        and the facts beside it.
+        """
+        written = self.written.get("fingerprint")
+        if isinstance(written, str):
+            return written
+        return hash_bytes(" ".join(map(str, (hash_file(self._path), *facts))).encode())
+
+
 class OnnxBackend:
     """Runs an export by onnxruntime: tokenised here first, then batched by tokens.
 
@@ -35,25 +89,17 @@ class OnnxBackend:
         batch_tokens: most tokens of a batch, padding counted.
 
     Raises:
-        InputError: onnxruntime is not installed, or the model is damaged or of something else.
+        InputError: see `OnnxFile`.
     """
 
     match = None  # there are no token embeddings
 
     def __init__(self, folder: pathlib.Path, batch_tokens: int):
         self.batch_tokens = batch_tokens
-        self._path = folder / MODEL_FILE
-        self._session = _open_session(self._path)
+        self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
         self._max_sequence_length = read_max_sequence_length(folder)
         self._vocabulary = read_vocabulary(folder)
         self._tokenizer = self._vocabulary.make_tokenizer()
-
-    @functools.cached_property
-    def _written(self) -> dict[str, Any]:
-        """What the export says of itself; nothing where its model was changed since."""
-        path = self._path.with_name(SETTINGS_FILE)
-        written = read_json_object(path) if path.is_file() else {}
-        return written if written.get("sha256") == hash_file(self._path) else {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -61,9 +107,9 @@ class OnnxBackend:
         prefix = self._vocabulary.prefix
         return {
             "max_sequence_length": self._max_sequence_length,
-            "pooling": self._written.get("pooling"),
-            "compute_dtype": self._written.get("compute_dtype"),
-            **({"unit_norm": True} if self._written.get("unit_norm") else {}),
+            "pooling": self._file.written.get("pooling"),
+            "compute_dtype": self._file.written.get("compute_dtype"),
+            **({"unit_norm": True} if self._file.written.get("unit_norm") else {}),
             **({"prefix": prefix} if prefix else {}),
         }
 
@@ -74,17 +120,12 @@ class OnnxBackend:
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:
         """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""
-        ids = token_ids.to_tensor(shape=[None, tokens]).numpy().astype(np.int64)
-        given = dict(zip(INPUTS, (ids, (ids != 0).astype(np.int64)), strict=True))
-        return self._session.run([OUTPUT], given)[0]
+        ids = token_ids.to_tensor(shape=[None, tokens]).numpy()
+        return self._file.run(ids, ids != 0)
 
     def fingerprint(self) -> str:
-        """The encoder's in float32; in eight bits, or where none is written, of the files."""
-        written = self._written.get("fingerprint")
-        if isinstance(written, str):
-            return written
-        parts = (hash_file(self._path), self._vocabulary.fingerprint(), self._max_sequence_length)
-        return hash_bytes(" ".join(map(str, parts)).encode())
+        """The encoder's in float32; see `OnnxFile.fingerprint`."""
+        return self._file.fingerprint(self._vocabulary.fingerprint(), self._max_sequence_length)
 
 
 def _open_session(path: pathlib.Path) -> Any:
@@ -96,7 +137,7 @@ def _open_session(path: pathlib.Path) -> Any:
     # Threads that wait for work by spinning take the processors from those that have some.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = onnxruntime.InferenceSession(
+        return onnxruntime.InferenceSession(
             str(path),
             options,
             providers=["CPUExecutionProvider"],
@@ -104,12 +145,3 @@ def _open_session(path: pathlib.Path) -> Any:
         )
     except Exception as error:  # onnxruntime's own have no common class
         raise InputError(f"{path}: onnxruntime cannot read it: {error}") from error
-    inputs, outputs = (
-        {value.name for value in values} for values in (session.get_inputs(), session.get_outputs())
-    )
-    if inputs != set(INPUTS) or OUTPUT not in outputs:
-        raise InputError(
-            f"{path}: takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
-            f"expected an encoder that `export` wrote, from {' and '.join(INPUTS)} to {OUTPUT}"
-        )
-    return session

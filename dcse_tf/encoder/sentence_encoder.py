@@ -12,6 +12,7 @@ from dcse_tf.encoder.batching import Backend, Match, embed_texts
 from dcse_tf.encoder.batching import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.progress import Progress
@@ -172,8 +173,7 @@ class SentenceEncoder:
             embeddings = embeddings[:, : self._kept].copy()
             normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
         if normalize_embeddings:
-            norms = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
-            embeddings = (embeddings / np.where(norms == 0.0, 1.0, norms)).astype(np.float32)
+            embeddings = normalize(embeddings).astype(np.float32)
         return embeddings
 
     @property

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.nearest import find_nearest
@@ -110,7 +111,7 @@ def compare_embeddings(
             f"only {len(sentences)} different sentences to compare; expected {LEAST_SENTENCES} or "
             f"more, so that the {NEIGHBOURS} nearest are not all others"
         )
-    first, second = metrics.normalize(before), metrics.normalize(after)
+    first, second = normalize(before), normalize(after)
     lists = find_neighbours(first), find_neighbours(second)
     kept = np.array([len(np.intersect1d(*rows)) for rows in zip(*lists, strict=True)])
     hubs = [np.bincount(rows.ravel(), minlength=len(sentences)) for rows in lists]

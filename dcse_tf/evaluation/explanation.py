@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.evaluation import metrics
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.model.matching import TurnAttention
 from dcse_tf.model.matching_files import MatchingForm
 
@@ -110,8 +110,8 @@ def decompose_maxima(context: Sequence[np.ndarray], response: np.ndarray) -> Mat
     Args:
         context, response: as in `decompose`.
     """
-    rows = metrics.normalize(response)
-    cosines = [metrics.normalize(turn) @ rows.T for turn in context]
+    rows = normalize(response)
+    cosines = [normalize(turn) @ rows.T for turn in context]
     weights = mean_weights(np.empty(len(cosines)))
     contributions = []
     for weight, matrix in zip(weights, cosines, strict=True):

@@ -147,10 +147,3 @@ def tied_share(scores: np.ndarray) -> float:
         return 0.0
     _, counts = np.unique(quantize(scores), return_counts=True)
     return float(counts[counts > 1].sum() / len(scores))
-
-
-def normalize(embeddings: np.ndarray) -> np.ndarray:
-    """Scales rows to length 1, as float64; a zero row stays zero."""
-    embeddings = np.asarray(embeddings, np.float64)
-    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    return embeddings / np.where(norms == 0.0, 1.0, norms)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dcse_tf.data.dialogue import Context, Utterance, make_session
 from dcse_tf.data.formats import jsonl
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import RECALLS
@@ -214,10 +215,7 @@ def cosine_score(encode: Encode) -> Score:
         rows = _embed_groups([*contexts, *candidates], encode)
         means = _mean_directions(contexts, rows)
         return np.stack(
-            [
-                metrics.normalize(rows(group)) @ mean
-                for group, mean in zip(candidates, means, strict=True)
-            ]
+            [normalize(rows(group)) @ mean for group, mean in zip(candidates, means, strict=True)]
         )
 
     return score
@@ -235,9 +233,9 @@ def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
     rows = _embed_groups(groups, encode)
     found = evaluate_response_selection(samples, cosine_score(rows), "cosine")
     texts = sorted({text for group in groups for text in group})
-    responses = metrics.normalize(rows([sample.candidates[0] for sample in samples]))
+    responses = normalize(rows([sample.candidates[0] for sample in samples]))
     distances = geometry.squared_distances(_mean_directions(contexts, rows), responses)
-    shape = geometry.describe(texts, metrics.normalize(rows(texts)), distances)
+    shape = geometry.describe(texts, normalize(rows(texts)), distances)
     return dataclasses.replace(found, scores={**found.scores, **shape})
 
 
@@ -251,4 +249,4 @@ def _embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
 
 def _mean_directions(contexts: list[list[str]], rows: Encode) -> np.ndarray:
     """The mean of each context's embeddings, scaled to length 1; float64 `[contexts, dim]`."""
-    return metrics.normalize(np.stack([rows(group).mean(axis=0) for group in contexts]))
+    return normalize(np.stack([rows(group).mean(axis=0) for group in contexts]))

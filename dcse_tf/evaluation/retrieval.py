@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
@@ -122,7 +123,7 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
         and those of `geometry.describe`, with each query and each of its positives as a positive
         pair. Items per query.
     """
-    embeddings = metrics.normalize(encode(retrieval_set.sentences))
+    embeddings = normalize(encode(retrieval_set.sentences))
     rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])
     names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
     items = dict(zip(names, 100.0 * rows.T, strict=True))

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
@@ -77,7 +78,7 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
         same cosine as another pair; pairs; and those of `geometry.describe`, with the pairs of
         degree ALIKE or more as positive pairs. Items per pair: degree, cosine.
     """
-    embeddings = metrics.normalize(encode(sts_set.first + sts_set.second))
+    embeddings = normalize(encode(sts_set.first + sts_set.second))
     first, second = np.split(embeddings, 2)
     cosines = metrics.quantize(np.sum(first * second, axis=-1))
     scores = {

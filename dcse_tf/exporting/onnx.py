@@ -304,22 +304,26 @@ def write_onnx(
     checkpoints.write_prefix(folder, encoder.vocabulary.prefix)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-    _write_settings(folder, encoder, unit_norm, quantize)
+    fingerprint = export_fingerprint(encoder.fingerprint(), unit_norm)
+    write_settings(folder, quantize, fingerprint, pooling=encoder.pooling, unit_norm=unit_norm)
     return agreement
 
 
-def _write_settings(
-    folder: pathlib.Path, encoder: EncoderGraph, unit_norm: bool, quantize: str
-) -> None:
-    """What `OnnxBackend` cannot read in the other files."""
-    settings: dict[str, Any] = {
+def write_settings(folder: pathlib.Path, quantize: str, fingerprint: str, **further: Any) -> None:
+    """What an `OnnxFile` says of itself.
+
+    Args:
+        folder: of the export.
+        quantize: as in `write_onnx`.
+        fingerprint: of what was exported; the model has it if it computes in float32.
+        further: settings that are in no other file.
+    """
+    settings = {
+        **further,
         "compute_dtype": "float32" if quantize == "none" else quantize,
-        "pooling": encoder.pooling,
-        "unit_norm": unit_norm,
         "sha256": hash_file(folder / MODEL_FILE),
+        **({"fingerprint": fingerprint} if quantize == "none" else {}),
     }
-    if quantize == "none":
-        settings["fingerprint"] = export_fingerprint(encoder.fingerprint(), unit_norm)
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
 

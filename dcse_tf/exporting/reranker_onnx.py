@@ -22,6 +22,7 @@ from dcse_tf.exporting.onnx import (
     embed,
     pool,
     quantize_weights,
+    write_settings,
 )
 from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.model.reranker_files import (
@@ -32,8 +33,9 @@ from dcse_tf.model.reranker_files import (
 )
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
+from dcse_tf.reranker.load import fingerprint
+from dcse_tf.reranker.onnx import OUTPUT, SEGMENTS, SPEAKERS, OnnxScorer
 
-SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
 TOLERANCE = 1e-4  # of scores beyond 1 in proportion
 _CONTEXTS = [
     ["where is my parcel?"],
@@ -122,7 +124,7 @@ def write_reranker(
     onnx.checker.check_model(content)
     path = folder / MODEL_FILE
     onnx.save(content, path)
-    agreement = _compare(path, model, graph, "none")
+    agreement = _compare(folder, model, graph, "none")
     allowed = TOLERANCE * max(1.0, agreement.spread)
     if not agreement.difference <= allowed:
         raise OutputError(
@@ -131,36 +133,29 @@ def write_reranker(
         )
     if quantize == "int8":
         quantize_weights(path)
-        agreement = _compare(path, model, graph, quantize)
+        agreement = _compare(folder, model, graph, quantize)
     logging.info("%s: largest difference of a score %.1e", path.name, agreement.difference)
     settings = graph.settings
     graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     write_reranker_settings(folder, settings)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+    write_settings(folder, quantize, fingerprint(graph))
     return agreement
 
 
 def _compare(
-    path: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
+    folder: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
 ) -> Agreement:
     """All pairs in one batch, then those of each context: batch and length must be free."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    scorer = OnnxScorer(folder, graph.settings.speakers)
     every, count = list(range(len(_CONTEXTS))), len(_RESPONSES)
-    found, expected = [], []
+    found: list[np.ndarray] = []
+    expected: list[np.ndarray] = []
     for rows in (every, *([row] for row in every)):
         inputs = _make_inputs(model, graph, rows)
-        names = {
-            "input_ids": "token_ids",
-            "attention_mask": "padding_mask",
-            SEGMENTS: "segment_ids",
-            **({SPEAKERS: "speaker_ids"} if graph.settings.speakers else {}),
-        }
-        given = {name: inputs[ours].numpy().astype(np.int64) for name, ours in names.items()}
-        found.append(session.run(None, given)[0].reshape(-1, count))
-        expected.append(model.scorer.score(inputs).numpy().reshape(-1, count))
+        for scores, by in ((found, scorer), (expected, model.scorer)):
+            scores.append(by.score(inputs).numpy().reshape(-1, count))
     a, b = np.concatenate(found), np.concatenate(expected)
     before, after = (np.sign(x[:, :, None] - x[:, None]) for x in (b, a))
     different = before != 0

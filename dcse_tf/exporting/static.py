@@ -21,8 +21,8 @@ from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.batching import embed_inputs
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.static import MODEL_TYPE, TABLE, WEIGHTS_FILE
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.metrics import normalize
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_tensor_file
 from dcse_tf.progress import Progress

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from dcse_tf.encoder.onnx import OnnxFile
 from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
@@ -91,7 +92,8 @@ class RerankerGraph(tf.Module):
         model: scores pairs.
         settings: of the re-ranker.
         vocabulary: with [EOT].
-        source: the checkpoint folder.
+        source: the folder of the checkpoint or export.
+        export: of an ONNX export, what computes.
     """
 
     def __init__(
@@ -100,12 +102,14 @@ class RerankerGraph(tf.Module):
         settings: RerankerSettings,
         vocabulary: Vocabulary,
         source: pathlib.Path,
+        export: OnnxFile | None = None,
     ):
         super().__init__()
         self.model = model
         self.settings = settings
         self.vocabulary = vocabulary
         self.source = source
+        self.export = export
         self.tokenizer = vocabulary.make_tokenizer()
         self._end = vocabulary.index(END_OF_TURN)
 

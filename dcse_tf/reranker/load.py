@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.onnx import is_onnx
+from dcse_tf.encoder.saved_model import is_saved_model
 from dcse_tf.errors import InputError
 from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.fused_bert import Hold
@@ -22,7 +24,8 @@ from dcse_tf.model.reranker_files import (
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker import cross_encoder, lstm
-from dcse_tf.reranker.graph import PairModel, RerankerGraph
+from dcse_tf.reranker.graph import PairModel, RerankerGraph, SequenceModel
+from dcse_tf.reranker.onnx import OnnxScorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +52,23 @@ ARCHITECTURES = {
 
 
 def find_reranker(name: str, option: str) -> pathlib.Path:
-    """The checkpoint folder of a re-ranker.
+    """The folder of a re-ranker.
 
     Args:
-        name: a run directory or whatever else `resolve_checkpoint` takes.
+        name: an ONNX export, a run directory or whatever else `resolve_checkpoint` takes.
         option: the option that names it, for messages.
 
     Raises:
-        InputError: there is none, or it is a sentence encoder.
+        InputError: there is none, or it is a sentence encoder or a SavedModel.
     """
-    folder = resolve_checkpoint(name, option)
+    folder = pathlib.Path(name)
+    if is_saved_model(folder):
+        raise InputError(
+            f"`{option}`={name}: is a SavedModel, for servers; expected a re-ranker's run "
+            "directory, its checkpoint folder or its export to ONNX"
+        )
+    if not is_onnx(folder):
+        folder = resolve_checkpoint(name, option)
     if not is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a sentence encoder, not a re-ranker: it has no {RERANKER_FILE}"
@@ -81,11 +91,20 @@ def load_graph(
     """
     folder = find_reranker(name, option)
     settings = read_reranker_settings(folder)
-    architecture = find_architecture(folder, settings)
     vocabulary = read_vocabulary(folder)
     if END_OF_TURN not in vocabulary.tokens:
         raise InputError(f"{folder}: the vocabulary lacks {END_OF_TURN}, which ends every turn")
     rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
+    if is_onnx(folder):
+        if compute_dtype != "float32":
+            raise InputError(
+                f"`{option}`={name}: an export computes as it was exported; leave out "
+                "`compute_dtype`, or name the run directory"
+            )
+        scorer = OnnxScorer(folder, settings.speakers)
+        sequences = SequenceModel(scorer, rule, settings.speakers)
+        return RerankerGraph(sequences, settings, vocabulary, folder, scorer.file)
+    architecture = find_architecture(folder, settings)
     tensors = architecture.read_tensors(folder, settings)
     hold: Hold = _hold_variable if variables else tf.constant
     model = architecture.build(folder, tensors, settings, rule, compute_dtype, hold)
@@ -103,7 +122,12 @@ def find_architecture(folder: pathlib.Path, settings: RerankerSettings) -> Archi
 
 
 def fingerprint(graph: RerankerGraph) -> str:
-    """SHA-256 over everything that the scores depend on; the values count, not the files."""
+    """SHA-256 over everything that the scores depend on; the values count, not the files. An
+    export in float32 has that of what was exported.
+    """
+    if graph.export:
+        facts = dataclasses.asdict(graph.settings)
+        return graph.export.fingerprint(facts, graph.vocabulary.fingerprint())
     architecture = find_architecture(graph.source, graph.settings)
     settings = {
         **dataclasses.asdict(graph.settings),

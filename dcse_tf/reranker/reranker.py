@@ -87,15 +87,16 @@ class Reranker:
         """Loads a re-ranker.
 
         Args:
-            path: the run directory of a trained one, a checkpoint folder, package:NAME, a hub
-                name, or the URL of one in a store.
+            path: the run directory of a trained one, a checkpoint folder, an export to ONNX,
+                package:NAME, a hub name, or the URL of one in a store.
             batch_tokens: tokens scored at a time, padding counted.
-            compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
+            compute_dtype: "float32" or "bfloat16"; scores are float32 either way. An export
+                computes in what it was written in.
             option: what messages call the path.
 
         Raises:
             OptionError: a setting is none of those allowed.
-            InputError: there is no such model, or it is a sentence encoder.
+            InputError: there is no such model, or it is of another kind.
         """
         if batch_tokens < 1:
             raise OptionError(f"`batch_tokens`={batch_tokens}: expected 1 or more")
@@ -109,7 +110,9 @@ class Reranker:
     @property
     def settings(self) -> dict[str, Any]:
         """What it computes, for the file of an evaluation's results."""
-        return dataclasses.asdict(self.graph.settings)
+        export = self.graph.export
+        computes_in = {"compute_dtype": export.written.get("compute_dtype")} if export else {}
+        return {**dataclasses.asdict(self.graph.settings), **computes_in}
 
     @functools.cached_property
     def _fingerprint(self) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.nearest import Nearest, find_nearest
@@ -166,7 +167,7 @@ def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """
     if not np.isfinite(rows).all():
         raise InputError("an embedding is not finite: the encoder has diverged")
-    return metrics.normalize(rows)
+    return normalize(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +256,7 @@ class SearchIndex:
         Returns:
             Best first; texts of equal cosine in the order of the indexes and of their lines.
         """
-        queries = metrics.normalize(embeddings).astype(np.float32)
+        queries = normalize(embeddings).astype(np.float32)
         hits: list[list[Hit]] = [[] for _ in queries]
         # Of several, one more than the best: only what is below them shows that all was seen.
         asked = top if len(self.folders) == 1 else top + 1

@@ -14,8 +14,8 @@ from absl import logging
 
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.evaluation import metrics
 from dcse_tf.files import (
     MARK,
     MadeFrom,
@@ -262,7 +262,7 @@ def _take_rows(
     compared = np.linspace(0, len(texts) - 1, min(_COMPARED, len(texts))).astype(int).tolist()
     own = encoder.encode([texts[place] for place in compared], show_progress=False)
     given = rows[texts.lines[compared] - 1].astype(np.float32)
-    near = (metrics.normalize(own) * metrics.normalize(given)).sum(axis=1)
+    near = (normalize(own) * normalize(given)).sum(axis=1)
     if near.min() < _NEAR:
         line = int(texts.lines[compared[int(near.argmin())]])
         raise InputError(

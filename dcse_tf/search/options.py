@@ -64,9 +64,9 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
-        "Re-ranker of responses: a run directory or a checkpoint folder. Texts are found by their "
-        "embeddings, and ordered by its scores. A query then is the dialogue so far: [EOT] parts "
-        "its turns, and the mean of their embeddings is searched by.",
+        "Re-ranker of responses: a run directory, a checkpoint folder or an export to ONNX. Texts "
+        "are found by their embeddings, and ordered by its scores. A query then is the dialogue "
+        "so far: [EOT] parts its turns, and the mean of their embeddings is searched by.",
         reads=True,
     )
     rerank_top: int = option(

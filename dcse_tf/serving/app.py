@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import dcse_tf
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.search.job import split_turns
 from dcse_tf.serving import metrics
 from dcse_tf.serving.batcher import Batcher, QueueFull
@@ -93,14 +94,9 @@ class Service:
             logits, tokens = await self.score(RERANK, turns, documents)
             return 1 / (1 + np.exp(-logits)), tokens
         rows, tokens = await self.embed([*turns, *documents])
-        rows = _normalize(rows.astype(np.float64))
-        context = _normalize(rows[: len(turns)].mean(axis=0, keepdims=True))
+        rows = normalize(rows)
+        context = normalize(rows[: len(turns)].mean(axis=0, keepdims=True))
         return rows[len(turns) :] @ context[0], tokens
-
-
-def _normalize(rows: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms == 0.0, 1.0, norms)
 
 
 def create_app(service: Service) -> fastapi.FastAPI:
@@ -145,6 +141,7 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
         if form.dimensions not in (None, dim):
             raise Refusal(400, f"dimensions: this model's embeddings have {dim}, and no fewer.")
         rows, tokens = await service.embed(form.input)
+        rows = normalize(rows).astype(np.float32) if form.normalized else rows
         # Little-endian float32, as OpenAI's clients read it.
         made: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]

@@ -2,9 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from dcse_tf.encoder.sentence_encoder import read_texts
+
+_TOKEN_IDS = (
+    "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
+    "sends texts with check_embedding_ctx_length=False"
+)
 
 
 def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
@@ -13,7 +18,7 @@ def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
     if isinstance(values, list):
         values = [each.get("text") if isinstance(each, dict) else each for each in values]
         if any(isinstance(each, int | list) for each in values[:1]):
-            raise ValueError("expected texts, found numbers: token ids are not taken")
+            raise ValueError(_TOKEN_IDS)
     try:
         return read_texts(values, str(info.field_name))
     except TypeError as error:  # pydantic reports ValueError alone
@@ -35,12 +40,15 @@ Texts = Annotated[list[str], BeforeValidator(_read_texts)]
 
 
 class EmbeddingsForm(BaseModel):
-    """OpenAI's request of embeddings."""
+    """OpenAI's request of embeddings, and Jina's, which may ask for length 1."""
 
     input: Texts
     model: str = ""
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", validation_alias=AliasChoices("encoding_format", "embedding_type")
+    )
     dimensions: int | None = None
+    normalized: bool = False
 
 
 class RerankForm(BaseModel):

@@ -12,8 +12,8 @@ class ServeOptions(ModelOptions):
 
     reranker: str = option(
         "",
-        "A trained re-ranker: a run directory or a checkpoint folder. It orders the documents of "
-        "rerank; without one the cosine of embeddings does.",
+        "A trained re-ranker: a run directory, a checkpoint folder or an export to ONNX. It orders "
+        "the documents of rerank; without one the cosine of embeddings does.",
         reads=True,
     )
     name: str = option(

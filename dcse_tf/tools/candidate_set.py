@@ -18,6 +18,7 @@ from dcse_tf.data.candidates import CandidateGroup, group_to_dict
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.words import make_splitter
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode
@@ -68,14 +69,14 @@ class CosineRanker:
 
     def __init__(self, pool: Sequence[str], encode: Encode):
         self._encode = encode
-        self._pool = metrics.normalize(encode(list(pool))).astype(np.float32)
+        self._pool = normalize(encode(list(pool))).astype(np.float32)
 
     def score(self, contexts: list[list[str]]) -> Iterator[np.ndarray]:
         texts = sorted({text for context in contexts for text in context})
         place = {text: index for index, text in enumerate(texts)}
         rows = np.asarray(self._encode(texts), np.float64)
         means = [rows[[place[text] for text in context]].mean(axis=0) for context in contexts]
-        queries = metrics.normalize(np.stack(means)).astype(np.float32)
+        queries = normalize(np.stack(means)).astype(np.float32)
         step = max(1, _CELLS // len(self._pool))
         for start in range(0, len(queries), step):
             # Rounded, so that which contexts are ranked together does not decide between equals.

@@ -18,6 +18,7 @@ import scipy.sparse
 from absl import logging
 
 from dcse_tf.data.words import make_splitter
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError, require
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.sts import StsSet, write_sts_set
@@ -325,7 +326,7 @@ def choose_pairs(
             candidates[strategy] = neighbour_pairs(unigrams, strategy)
         elif strategy == "word2vec":
             assert vectors is not None
-            candidates[strategy] = neighbour_pairs(metrics.normalize(vectors), strategy)
+            candidates[strategy] = neighbour_pairs(normalize(vectors), strategy)
         else:
             candidates[strategy] = intent_pairs(intents, unigrams, 20 * count, seed)
 

@@ -26,7 +26,7 @@ from typing import Any
 import measure
 import numpy as np
 
-from dcse_tf.evaluation.metrics import normalize
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
 from dcse_tf.search.nearest import ApproximateIndex, Settings
 from dcse_tf.search.options import KINDS

