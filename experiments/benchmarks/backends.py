@@ -56,12 +56,11 @@ OURS = {
     "dcse_tf ONNX int8": Tier("--format=onnx --quantize=int8"),
     "dcse_tf static": Tier("--format=static", static=True),
 }
-# Modes of tier_peer.py, in this order, for fastembed takes what onnx exports; and what pip installs
-# of the versions in MODE_constraints.txt.
+# Modes of tier_peer.py, in this order, for fastembed takes what optimum exports; and what pip
+# installs of the versions in MODE_constraints.txt.
 PEERS = {
     "torch": ("torch", "transformers", "sentence-transformers"),
-    "onnx": ("torch", "sentence-transformers[onnx]"),
-    "openvino": ("torch", "sentence-transformers[openvino]", "datasets"),
+    "optimum": ("torch", "sentence-transformers[onnx,openvino]", "datasets"),
     "fastembed": ("fastembed",),
     "model2vec": ("torch", "model2vec[distill,quantization]"),
 }

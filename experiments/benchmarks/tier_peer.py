@@ -156,11 +156,9 @@ MODES: dict[str, dict[str, Callable[[Settings], Encode]]] = {
         "sentence-transformers": sentence_transformer,
         "sentence-transformers, batches of 128": functools.partial(sentence_transformer, batch=128),
     },
-    "onnx": {
+    "optimum": {
         "sentence-transformers ONNX": onnx,
         "sentence-transformers ONNX int8": onnx_int8,
-    },
-    "openvino": {
         "sentence-transformers OpenVINO": openvino,
         "sentence-transformers OpenVINO int8": openvino_int8,
     },
