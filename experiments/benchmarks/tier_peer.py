@@ -186,6 +186,7 @@ def prepare(mode: str, settings: Settings) -> tuple[dict[str, Any], Variants]:
     for name, load in MODES[mode].items():
         try:
             encode = load(settings)
+            encode(sentences[: len(sentences) // 10])  # warm-up
             if "vectors" in settings:
                 np.save(
                     pathlib.Path(settings["vectors"], f"{name}.npy"),
