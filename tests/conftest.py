@@ -96,6 +96,16 @@ def data_dir(
     return folder
 
 
+@pytest.fixture
+def optimized_graphs() -> Iterator[None]:
+    """TensorFlow optimizes graphs in this process too: the same bits as in processes of jobs."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 @pytest.fixture(scope="module")
 def verified_here() -> Iterator[None]:
     """SavedModels are verified in this process as they are written, for tests of something else.
