@@ -4,8 +4,10 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import gc
 import json
 import pathlib
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -29,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
+    # A graph that takes few small steps costs more to optimize than to run. Jobs that tests start
+    # in processes of their own optimize theirs, as users' do.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # What has been imported stays, and need not be looked through for garbage again and again.
+    gc.freeze()
 
 
 # Written for these tests: topics, each with things a customer says and what fits as an answer.
@@ -87,6 +94,39 @@ def data_dir(
     )
     prepare(config, None)
     return folder
+
+
+@pytest.fixture
+def optimized_graphs() -> Iterator[None]:
+    """TensorFlow optimizes graphs in this process too: the same bits as in processes of jobs."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture(scope="module")
+def verified_here() -> Iterator[None]:
+    """SavedModels are verified in this process as they are written, for tests of something else.
+
+    A fresh process, as they have it in test_saved_model and test_end_to_end, takes seconds.
+    """
+    import tensorflow as tf
+
+    def answer(folder, requests):
+        signatures = tf.saved_model.load(str(folder)).signatures
+        return {
+            f"{number}/{name}": output.numpy()
+            for number, request in enumerate(requests)
+            for name, output in signatures[request.signature](
+                **{name: tf.constant(value) for name, value in request.inputs.items()}
+            ).items()
+        }
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dcse_tf.exporting.saved_model._answer", answer)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def expected(alone):
 
 
 @pytest.fixture(scope="module")
-def exported(folder, tmp_path_factory):
+def exported(folder, verified_here, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported") / "export"
     assert dcse_tf.export(run_dir=folder, output_dir=output) == output
     return output

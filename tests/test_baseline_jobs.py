@@ -181,7 +181,7 @@ def test_words_are_averaged_by_hand(baselines, tmp_path):
     assert found.tolist() == [[2, 2, 1], [0, -1, 0.5], [0, 0, 0], [2, 2, 1]]
 
 
-def test_an_export_of_a_baseline_gives_its_embeddings(baselines, tmp_path):
+def test_an_export_of_a_baseline_gives_its_embeddings(baselines, verified_here, tmp_path):
     export(ExportOptions(run_dir=str(baselines["flow"]), output_dir=str(tmp_path / "export")))
     signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     served = signature(sentences=tf.constant(SENTENCES))["embeddings"].numpy()
@@ -345,7 +345,9 @@ def registered():
     del BASELINES["shifting"], BASELINES["lengths"]
 
 
-def test_a_layer_from_outside_is_fitted_loaded_and_exported(registered, fit, bert, tmp_path):
+def test_a_layer_from_outside_is_fitted_loaded_and_exported(
+    registered, fit, bert, verified_here, tmp_path
+):
     """`share`=0.5 of the mean of all utterances of the train split is gone."""
     folder = fit("shifting", share=0.5)
     found = SentenceEncoder.load(folder).encode(SENTENCES)

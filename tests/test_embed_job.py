@@ -170,7 +170,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(config, tmp_path, monkeypatch, 
     assert names(tmp_path) == ["in.txt", "out.npy", "whole.npy"]
 
 
-def test_several_processes_write_the_same_bytes(config, tmp_path):
+def test_several_processes_write_the_same_bytes(config, tmp_path, optimized_graphs):
     job.embed(config)
     output = tmp_path / "several.npy"
     job.embed(config.replace(output=str(output), workers=2))

@@ -17,7 +17,8 @@ from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
-from dcse_tf.training.job import train
+from dcse_tf.training.build import build_training
+from dcse_tf.training.dev_evaluation import DevEvaluation
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def make_config(model, sessions, **settings):
     return EvaluateOptions(model=str(model), response_selection=(str(sessions),), **values)
 
 
-def test_results_say_what_they_were_computed_with(checkpoint, data_dir, tmp_path):
+def test_results_say_what_they_were_computed_with(checkpoint, data_dir, verified_here, tmp_path):
     """As it was resolved: none says 0 for the encoder's own length."""
     exported = tmp_path / "export"
     export(ExportOptions(run_dir=str(checkpoint), output_dir=str(exported)))
@@ -134,18 +135,18 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
         found = manifest.splits[split]
         assert found.sessions >= 20
         assert (found.utterances == 3 * found.sessions) != join
-    train(
+    training = build_training(
         make_options(
             data_dir=str(tmp_path / "data"),
-            run_dir=str(tmp_path / "run"),
+            run_dir="unused",
             encoder_size="tiny",
             steps=1,
             global_batch_size=4,
             negatives=3,
             dev_samples=20,
-            projector_sentences=0,
         )
     )
+    DevEvaluation(training.setup, training.model)
     evaluate(make_config(checkpoint, tmp_path / "data/test.jsonl"))
     assert seen == [expected, expected]
 

@@ -87,12 +87,11 @@ def test_the_draw_is_anew_at_every_visit_and_of_seed_and_index_alone(corpus):
         batches = make_batches(corpus, 1, **settings)
         return [pair for batch in batches for pair in read_rows(batch)]
 
-    first = draws(steps=30)
-    assert draws(steps=30) == first
-    assert draws(first_step=7, steps=23) == first[4 * 7 :]
-    assert draws(steps=30, seed=1) != first
+    every = draws(steps=300)
+    assert draws(first_step=7, steps=23) == every[4 * 7 : 4 * 30]
+    assert draws(steps=30, seed=1) != every[: 4 * 30]
     counts = dict.fromkeys([(23, 3 + i) for i in range(4)], 0)
-    for session, responses in draws(steps=300):
+    for session, responses in every:
         if session == 3:
             counts[responses[1]] += 1
     # 100 visits, four negatives; four standard deviations: 4 x sqrt(100 x 3 / 16) = 17.

@@ -33,6 +33,11 @@ def draw(sessions, form, seed=5):
     return batch_samples(sessions, lambda *given: post_training.draw_example(*given, form), seed)
 
 
+def make_draw(features, form):
+    """A function of a seed that draws from one session; a graph, for hundreds of draws."""
+    return tf.function(lambda seed: post_training.draw_example(features, seed, form))
+
+
 def make_rows(pairs, sessions=SESSIONS, turns=20):
     """(context, second segment, label, weight) of each row, and the dialogues' turns."""
     samples = draw(sessions, make_form(pairs, turns))
@@ -48,11 +53,8 @@ def make_rows(pairs, sessions=SESSIONS, turns=20):
 
 
 def test_the_classes_of_relevance_are_equally_often_drawn():
-    form = make_form("relevance", 3)
-    drawn = [
-        post_training.draw_example(session(1, 6), tf.constant([seed, 1], tf.int64), form)
-        for seed in range(600)
-    ]
+    draw_one = make_draw(session(1, 6), make_form("relevance", 3))
+    drawn = [draw_one(tf.constant([seed, 1], tf.int64)) for seed in range(600)]
     counts = collections.Counter(int(sample["relevance"]) for sample in drawn)
     assert set(counts) == {0, 1, 2}
     # Four standard deviations of 600 draws with probability 1/3.
@@ -66,9 +68,10 @@ def test_the_classes_of_relevance_are_equally_often_drawn():
 
 
 def test_the_other_turn_is_any_of_the_session_but_the_response():
-    form, found = make_form("relevance", 2), collections.defaultdict(set)
+    draw_one = make_draw(session(1, 5), make_form("relevance", 2))
+    found = collections.defaultdict(set)
     for seed in range(300):
-        sample = post_training.draw_example(session(1, 5), tf.constant([seed, 0], tf.int64), form)
+        sample = draw_one(tf.constant([seed, 0], tf.int64))
         (other,) = sample["other_utterance"].numpy().tolist()
         assert sample["other_tokens"].to_list() == [[other]]
         found[int(sample["utterances"][-1])].add(other)

@@ -119,7 +119,9 @@ def test_each_distinct_text_is_encoded_once(config, monkeypatch):
         assert sorted(text for text in texts if text) == sorted(DISTINCT)
 
 
-def test_an_index_built_by_a_run_serves_its_export_and_the_other_way_round(config, model, tmp_path):
+def test_an_index_built_by_a_run_serves_its_export_and_the_other_way_round(
+    config, model, verified_here, tmp_path
+):
     """Unless the export changes the embeddings."""
     expected = ask(config, QUERIES)
     for unit_norm in (False, True):

@@ -130,9 +130,12 @@ def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_pa
     assert {(128, 128), (128, 1), (256, 1)} <= changed
 
 
-def test_two_devices_have_the_loss_and_gradients_of_one(data_dir):
-    options = make_config(data_dir, dropout=0.0, global_batch_size=8)
-    training = build_training(options)
+@pytest.fixture(scope="module")
+def training(data_dir):
+    return build_training(make_config(data_dir, dropout=0.0))
+
+
+def test_two_devices_have_the_loss_and_gradients_of_one(training):
     variables = training.model.trainable_variables
 
     def differentiate(batches):
@@ -154,8 +157,7 @@ def test_two_devices_have_the_loss_and_gradients_of_one(data_dir):
         np.testing.assert_allclose(a, b, atol=2e-5, err_msg=variable.path)
 
 
-def test_batches_after_a_step_are_those_of_a_run_that_took_it(data_dir):
-    training = build_training(make_config(data_dir))
+def test_batches_after_a_step_are_those_of_a_run_that_took_it(training):
     whole, later = iter(training.dataset(0)), iter(training.dataset(5))
     for _ in range(5):
         next(whole)
@@ -166,9 +168,8 @@ def test_batches_after_a_step_are_those_of_a_run_that_took_it(data_dir):
             np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-def test_the_matching_alone_has_no_other_variables(data_dir):
-    alone = build_training(make_config(data_dir, auxiliary=("none",))).model
-    every = build_training(make_config(data_dir)).model
+def test_the_matching_alone_has_no_other_variables(data_dir, training):
+    alone, every = build_training(make_config(data_dir, auxiliary=("none",))).model, training.model
     assert len(every.trainable_variables) > len(alone.trainable_variables)
     seed_dropout(alone, 0, 0)
     names = {variable.path.split("/")[0] for variable in alone.trainable_variables}

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import reference
@@ -56,15 +58,25 @@ def _first_gradients(training):
     return [trainer.strategy.experimental_local_results(g)[0].numpy() for g in gradients]
 
 
+@pytest.fixture(scope="module")
+def gradients(data_dir):
+    """A function of a task, devices and settings, which computes the gradients of each once."""
+
+    @functools.cache
+    def run(task, devices=1, **changes):
+        return _first_gradients(_build(data_dir, task, devices, **changes))
+
+    return run
+
+
 def _compare_gradients(expected, found):
     for first, second in zip(expected, found, strict=True):
         np.testing.assert_allclose(first, second, atol=2e-5 * max(1.0, np.abs(first).max()))
 
 
 @pytest.mark.parametrize("task", ["dialogue_cse", "mlm", "siamese_multi", "simcse"])
-def test_two_devices_give_the_gradients_of_one(data_dir, task):
-    gradients = [_first_gradients(_build(data_dir, task, devices)) for devices in (1, 2)]
-    _compare_gradients(*gradients)
+def test_two_devices_give_the_gradients_of_one(gradients, task):
+    _compare_gradients(gradients(task), gradients(task, 2))
 
 
 def test_two_devices_take_the_steps_of_one(data_dir):
@@ -168,32 +180,26 @@ def test_telling_of_the_steps_so_far_changes_no_bit(data_dir, monkeypatch):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(0.0, 1), (np.inf, 4)])
-def test_a_loss_that_diverges_ends_the_steps_of_which_is_told(data_dir, limit, steps):
+def test_a_loss_that_diverges_ends_the_steps_of_which_is_told(data_dir):
     trainer = (training := _build(data_dir, "dialogue_cse", 1)).trainer
-    metrics = trainer.train(training.batches(), 4, limit, tell=lambda _: None)
-    assert (metrics["steps"], metrics["diverged"]) == (steps, steps == 1)
+    batches = training.batches()
+    for limit, steps in ((np.inf, 4), (0.0, 1)):
+        metrics = trainer.train(batches, 4, limit, tell=lambda _: None)
+        assert (metrics["steps"], metrics["diverged"]) == (steps, steps == 1)
 
 
-@pytest.fixture(scope="module", params=["dialogue_cse", "mlm"])
-def padded(data_dir, request):
-    """A task, and its gradients where every utterance is padded."""
-    built = _build(data_dir, request.param, 1, layout="padded")
-    return request.param, _first_gradients(built)
-
-
+@pytest.mark.parametrize("task", ["dialogue_cse", "mlm"])
 @pytest.mark.parametrize(
     "changes",
     [
-        {"layout": "packed", "row_length": 64},
+        {},  # packed
         {"layout": "bucketed"},
         {"jit_compile": True, "layout": "packed", "row_length": 64},
     ],
     ids=str,
 )
-def test_layout_and_compiling_change_no_gradient(data_dir, padded, changes):
-    task, expected = padded
-    _compare_gradients(expected, _first_gradients(_build(data_dir, task, 1, **changes)))
+def test_layout_and_compiling_change_no_gradient(gradients, task, changes):
+    _compare_gradients(gradients(task, layout="padded"), gradients(task, **changes))
 
 
 def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_dir):
@@ -205,10 +211,9 @@ def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_di
         assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
 
 
-def test_plain_and_unique_batches_give_the_same_gradients(data_dir):
+def test_plain_and_unique_batches_give_the_same_gradients(gradients):
     """The same samples, every use of an utterance encoded by itself or each utterance once."""
-    forms = [_build(data_dir, "dialogue_cse", 1, batch_form=form) for form in ("plain", "unique")]
-    _compare_gradients(*(_first_gradients(built) for built in forms))
+    _compare_gradients(gradients("dialogue_cse", batch_form="plain"), gradients("dialogue_cse"))
 
 
 def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):

@@ -185,9 +185,10 @@ def _check(job, arguments, opened):
 
 @pytest.mark.parametrize("job", JOBS)
 def test_an_odd_value_of_any_flag_is_taken_or_named(job, opened):
+    """A third of the values each: what a flag takes depends on its type, which many have."""
     assert _read(job, JOBS[job])
-    for field in list_fields(job):
-        for value in (*_ODD_NUMBERS, *_ODD_TEXTS):
+    for number, field in enumerate(list_fields(job)):
+        for value in (*_ODD_NUMBERS, *_ODD_TEXTS)[number % 3 :: 3]:
             _check(job, [f"--{field.name}={value}"], opened)
 
 

@@ -60,10 +60,9 @@ def test_preparing_on_a_full_disk(tmp_path, small_disk):
     assert not (folder / "data").exists()
 
 
-def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(tmp_path, small_disk):
+def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(data_dir, small_disk):
     folder, remount = small_disk
-    data_dir = kill_harness.prepare(tmp_path)
-    flags = kill_harness.train_flags(data_dir, folder / "run", steps=8)
+    flags = kill_harness.train_flags(data_dir, folder / "run", steps=4)
     remount("size=12m")
     done = _run("train", *flags)
     if done.returncode == 0:

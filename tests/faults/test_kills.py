@@ -19,19 +19,20 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(tmp_path):
-    data_dir = kill_harness.prepare(tmp_path)
-    kill_harness.run_alone(data_dir, tmp_path / "alone", steps=24)
+def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(data_dir, tmp_path):
+    kill_harness.run_alone(data_dir, tmp_path / "alone", steps=10)
     report = kill_harness.run_killed(data_dir, tmp_path / "alone", tmp_path / "run", 1, seed=1)
     assert report.kills == 1
     assert report.most_lost == 0
     assert report.equal
 
 
-def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(tmp_path):
+def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
+    tmp_path, optimized_graphs
+):
     rng = random.Random(0)
     words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
-    lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(8_000))
+    lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(3_000))
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     config = EmbedOptions(
         model=str(save_checkpoint(tmp_path / "model", build_backbone())),
@@ -52,7 +53,7 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(t
             time.sleep(0.01)
         process.kill()
         process.communicate(timeout=60)  # until the last process has closed its end
-    assert 3 <= len(list(rows.glob("*.done"))) < 80
+    assert 3 <= len(list(rows.glob("*.done"))) < 30
 
     embed(config)
     embed(config.replace(output=str(tmp_path / "alone.npy")))
