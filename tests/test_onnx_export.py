@@ -185,6 +185,18 @@ def test_an_export_embeds_as_its_checkpoint_and_says_how(bert, exports):
 
 
 @needs_onnx
+def test_an_export_of_the_first_dimensions(bert, tmp_path):
+    checkpoint = SentenceEncoder.load(bert)
+    first = checkpoint.encode(SENTENCES)[:, :3].astype(np.float64)
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+    short = SentenceEncoder.load(write(bert, tmp_path, truncate_dim=3, unit_norm=True))
+    np.testing.assert_allclose(short.encode(SENTENCES), expected, atol=1e-5)
+    assert short.fingerprint() != checkpoint.fingerprint()
+    with pytest.raises(InputError, match="`truncate_dim`=999: .* has only 64 dimensions"):
+        write(bert, tmp_path / "wide", truncate_dim=999)
+
+
+@needs_onnx
 def test_an_export_whose_model_was_changed_is_another(exports, tmp_path):
     folder = shutil.copytree(exports[0], tmp_path / "changed")
     shutil.copy(exports[1] / "model.onnx", folder)

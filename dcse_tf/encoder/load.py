@@ -22,6 +22,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import build_bert_encoder, load_backbone
 from dcse_tf.model.checkpoints import (
+    AffineMap,
     SentenceModules,
     read_config,
     read_max_sequence_length,
@@ -205,6 +206,29 @@ def _apply_modules(
         for name, value in vars(step).items()
     }
     return modules.pooling, AffineMaps(modules.maps, name="dense"), hash_arrays(arrays, {})
+
+
+def truncate(encoder: EncoderGraph, dim: int) -> None:
+    """Leaves of an encoder's embeddings the first so many dimensions, by one more affine map.
+
+    Raises:
+        InputError: it has fewer, or what makes them is no affine map.
+    """
+    assert encoder.source
+    layer = encoder.postprocessing
+    if layer is not None and not isinstance(layer, AffineMaps):
+        raise InputError(f"`truncate_dim`={dim}: {encoder.source} is a {layer.name}, kept whole")
+    maps = layer.maps if layer else ()
+    full = maps[-1].matrix.shape[1] if maps else read_config(encoder.source)["hidden_size"]
+    if dim > full:
+        raise InputError(f"`truncate_dim`={dim}: {encoder.source} has only {full} dimensions")
+    if dim == full:
+        return
+    first = AffineMap(
+        np.zeros(full, np.float32), np.eye(full, dim, dtype=np.float32), np.zeros(dim, np.float32)
+    )
+    encoder.postprocessing = AffineMaps((*maps, first), name=f"first_{dim}_dimensions")
+    encoder.postprocessing_fingerprint += f" truncate_dim={dim}"
 
 
 def _refuse_settings(options: ModelOptions, reason: str) -> None:

@@ -6,7 +6,7 @@ import pathlib
 from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.encoder.load import find_folder, load_graph
+from dcse_tf.encoder.load import find_folder, load_graph, truncate
 from dcse_tf.errors import require
 from dcse_tf.exporting.card import collect_card, write_model_card
 from dcse_tf.exporting.options import ExportOptions
@@ -41,6 +41,8 @@ def export(config: ExportOptions) -> pathlib.Path:
 
 def _export_encoder(config: ExportOptions, folder: pathlib.Path) -> None:
     encoder = load_graph(config.run_dir, "run_dir", config)
+    if config.truncate_dim:
+        truncate(encoder, config.truncate_dim)
     source = encoder.source
     assert source
     card = collect_card(config, source, encoder)

@@ -36,6 +36,13 @@ class ExportOptions(EncoderOptions):
     unit_norm: bool = option(
         False, "Scale embeddings to length 1, so that a product of two is their cosine."
     )
+    truncate_dim: int = option(
+        0,
+        "Only the first so many dimensions of each embedding, see `embed`; of `format`=static give "
+        "`static_dim`. 0: all.",
+        minimum=1,
+        or_zero=True,
+    )
     versioned: bool = option(
         False,
         "Write `output_dir`/1, or what follows the largest number in it, as TensorFlow Serving "
@@ -78,6 +85,8 @@ class ExportOptions(EncoderOptions):
         if self.quantize != "none" and self.format != "onnx":
             raise OptionError(f"`quantize`={self.quantize}: only with `format`=onnx")
         if self.format == "static":
+            if self.truncate_dim:
+                raise OptionError("`truncate_dim`: with `format`=static give `static_dim`")
             if not self.data_dir:
                 raise OptionError("`format`=static is fitted to utterances: give `data_dir`")
             return

@@ -19,7 +19,7 @@ from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
 
-_OF_ENCODERS = ("unit_norm", "pooling", "prefix", "max_sequence_length")
+_OF_ENCODERS = ("unit_norm", "truncate_dim", "pooling", "prefix", "max_sequence_length")
 # What the library applies to the logits; by itself it would take the sigmoid.
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -38,6 +38,8 @@ def export_reranker(config: ExportOptions, folder: pathlib.Path) -> None:
     given = [f"`{name}`" for name in _OF_ENCODERS if config.is_given(name)]
     if given:
         raise InputError(f"`run_dir`={config.run_dir}: is a re-ranker; leave out {given[0]}")
+    if config.format == "static":
+        raise InputError(f"`format`=static: `run_dir`={config.run_dir} is a re-ranker")
     graph = load_graph(config.run_dir, "run_dir", variables=True)
     card = collect_reranker_card(config, graph)
     card_file = "model_card.md"
