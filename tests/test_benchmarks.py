@@ -275,8 +275,9 @@ def test_a_package_is_the_folder_of_its_checkpoint(tmp_path, monkeypatch):
         find_model("package:not_there")
 
 
-def test_the_peers_know_nothing_of_the_package():
-    text = (FOLDER / "torch_peer.py").read_text()
+@pytest.mark.parametrize("program", ["torch_peer.py", "tier_peer.py", "peer_loop.py"])
+def test_the_peers_know_nothing_of_the_package(program):
+    text = (FOLDER / program).read_text()
     assert "import dcse_tf" not in text
     assert "from dcse_tf" not in text
 
@@ -292,3 +293,25 @@ def test_both_ways_of_the_similarity_are_held_against_each_other():
     assert np.isfinite(values.numpy()).all()
     with pytest.raises(SystemExit, match="differ in a gradient"):
         similarity.check_equal(lambda: (values, 1.001 * gradient), direct)
+
+
+def test_every_way_is_scored_by_set_and_by_its_share_of_the_gain():
+    from dcse_tf.evaluation.retrieval import Query, RetrievalSet
+
+    backends = load("backends")
+    query = Query(0, positives=np.array([1]), negatives=np.array([2]))
+    sets = {name: RetrievalSet(list("abc"), [query], [""] * 3) for name in ("one", "two")}
+    # The positive is nearest in the first set, the negative in the second.
+    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0], [0, 1], [1, 0.1]])
+    assert backends.score(vectors, sets) == {"one": 100, "two": 50}
+    with pytest.raises(ValueError, match="5 embeddings of 6 sentences"):
+        backends.score(vectors[:5], sets)
+
+    found = {"run": {"one": 60.0}, "half": {"one": 50.0}, "start": {"one": 40.0}}
+    head, *lines = backends.format_scores(found, "run").splitlines()
+    assert head.split() == ["MAP", "one", "of", "the", "gain"]
+    assert [line.split() for line in lines] == [
+        ["run", "60.00", "100%"],
+        ["half", "50.00", "50%"],
+        ["start", "40.00", "0%"],
+    ]

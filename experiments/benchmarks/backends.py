@@ -1,17 +1,30 @@
-"""Sentences a second of `embed` by what computes it: a checkpoint and its exports to ONNX.
+"""Every way of embedding on a processor, ours and others': sentences a second, and quality.
 
-    pip install -e '.[onnx]' && python experiments/benchmarks/backends.py --retrieval=select.txt
+    pip install -e '.[onnx]'
+    python experiments/benchmarks/backends.py --retrieval=select.txt --retrieval=other/select.txt
 
-Each is the command line in a process of its own, by turns with the others on the same utterances of
-chitchat-dataset, and beside them sentence-transformers' encode; see jobs.py for what is timed. What
-eight bits cost is told by `evaluate` on a retrieval set, where one is given.
+Ours are the command line in a process of its own (see jobs.py for what is timed), of a checkpoint
+and of its exports. Others' are sentence-transformers by each of its backends, fastembed on the file
+that sentence-transformers exported, and model2vec distilled from the same model; each in an
+environment of its own, on the same texts in memory. All have two threads and take turns on the same
+distinct utterances of chitchat-dataset; tables of token vectors get many more, for they take
+seconds for what others take minutes.
+
+Quality is MAP on each --retrieval, of the embeddings that each wrote, by one code. With --start,
+the checkpoint that a trained --encoder began with, it is also the share of what training gained
+that each keeps. What cannot be installed or loaded is left out, with the reason.
 """
 
 import argparse
-import json
+import dataclasses
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 import jobs
 import measure
@@ -19,68 +32,242 @@ import numpy as np
 import peers
 
 from dcse_tf.data.formats import FORMATS
+from dcse_tf.evaluation.report import short_path
+from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.input_files import BadLines, resolve_inputs
 
 UTTERANCES = "package:chitchat_dataset/dataset.json"
-EXPORTS = {"ONNX float32": "none", "ONNX int8": "int8"}
-PEER = "sentence-transformers, batches of 32"
+START = "start"
 
 
-def write_utterances(folder: pathlib.Path, count: int) -> tuple[pathlib.Path, pathlib.Path]:
-    """Draws distinct utterances: a file of a tenth, and one of all."""
+@dataclasses.dataclass(frozen=True)
+class Tier:
+    """A way of ours: the flags of its export, if it is one, and those of embed."""
+
+    export: str = ""
+    embed: str = ""
+    static: bool = False
+
+
+OURS = {
+    "dcse_tf": Tier(),
+    "dcse_tf bfloat16": Tier(embed="--compute_dtype=bfloat16"),
+    "dcse_tf ONNX": Tier("--format=onnx"),
+    "dcse_tf ONNX int8": Tier("--format=onnx --quantize=int8"),
+    "dcse_tf static": Tier("--format=static", static=True),
+}
+# Modes of tier_peer.py, in this order, for fastembed takes what optimum exports; and what pip
+# installs of the versions in MODE_constraints.txt.
+PEERS = {
+    "torch": ("torch", "transformers", "sentence-transformers"),
+    "optimum": ("torch", "sentence-transformers[onnx,openvino]", "datasets"),
+    "fastembed": ("fastembed",),
+    "model2vec": ("torch", "model2vec[distill,quantization]"),
+}
+STATIC_PEERS = ("model2vec",)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__, rounds=3)
+    add = parser.add_argument
+    jobs.add_arguments(parser)
+    count = measure.at_least_one
+    add("--static_sentences", type=count, default=100_000, help="for tables of token vectors")
+    add("--threads", type=count, default=2, help="of each; default: %(default)s")
+    add("--data_dir", help="what static is fitted to; default: chitchat-dataset, prepared here")
+    add("--retrieval", action="append", default=[], type=pathlib.Path, help="select.txt; repeated")
+    add("--start", help="what a trained --encoder began with")
+    add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
+    add(
+        "--peer_env",
+        type=pathlib.Path,
+        default=peers.DEFAULT_ENVIRONMENT,
+        help="virtual environment of torch; the others' are beside it, named after both; "
+        "built where they are not there (5 GB together); default: .venv-peers in the clone",
+    )
+    return parser.parse_args(arguments)
+
+
+def write_utterances(folder: pathlib.Path, count: int) -> jobs.Inputs:
+    """Draws distinct utterances, numbered where there are too few: a file of a tenth, one of all.
+
+    Args:
+        folder: where to; it does not exist.
+        count: of utterances.
+    """
     (path,) = resolve_inputs([UTTERANCES])
     sessions = FORMATS["chitchat"].read(path, BadLines(0))
     texts = sorted({" ".join(turn.text.split()) for _, turns, *_ in sessions for turn in turns})
-    drawn = np.random.default_rng(0).permutation(texts)[:count].tolist()
+    drawn = np.random.default_rng(0).permutation(texts).tolist()
+    repeated = [drawn[i % len(drawn)] + f" {i}" * (i >= len(drawn)) for i in range(count)]
+    folder.mkdir()
     few, many = folder / "few.txt", folder / "many.txt"
-    few.write_text("".join(f"{text}\n" for text in drawn[: count // 10]), encoding="utf-8")
-    many.write_text("".join(f"{text}\n" for text in drawn), encoding="utf-8")
-    return few, many
+    few.write_text("".join(f"{text}\n" for text in repeated[: count // 10]), encoding="utf-8")
+    many.write_text("".join(f"{text}\n" for text in repeated), encoding="utf-8")
+    return jobs.Inputs(folder, (folder, folder), (few, many))
 
 
-def export(checkout: jobs.Checkout, folder: pathlib.Path) -> dict[str, str]:
-    """Models by name, the checkpoint first."""
-    models = {"dcse_tf float32": checkout.encoder}
-    for place, (name, quantize) in enumerate(EXPORTS.items()):
-        models[name] = str(folder / f"export-{place}")
-        run = f"--run_dir={checkout.encoder}"
-        output = f"--output_dir={models[name]}"
-        checkout.run("export", run, output, "--format=onnx", f"--quantize={quantize}")
-    return models
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What every way reads and writes.
+
+    Attributes:
+        folder: for files.
+        inputs: what is timed, of tables of token vectors (true) and of all else (false).
+        texts: the sentences of the retrieval sets, a line each; empty without sets.
+        vectors: folder of their embeddings, NAME.npy.
+    """
+
+    folder: pathlib.Path
+    inputs: Mapping[bool, jobs.Inputs]
+    texts: pathlib.Path
+    vectors: pathlib.Path
 
 
-def score(checkout: jobs.Checkout, folder: pathlib.Path, model: str, retrieval: str) -> str:
-    output = folder / "scores.json"
-    checkout.run("evaluate", f"--model={model}", f"--retrieval={retrieval}", f"--output={output}")
-    (result,) = json.loads(output.read_text(encoding="utf-8"))["results"]
-    return ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
+def make_work(folder: pathlib.Path, args: argparse.Namespace, sets: list[RetrievalSet]) -> Work:
+    counts = {False: args.sentences, True: args.static_sentences}
+    inputs = {
+        static: write_utterances(folder / f"drawn-{count}", count)
+        for static, count in counts.items()
+    }
+    work = Work(folder, inputs, folder / "texts.txt", folder / "vectors")
+    work.vectors.mkdir()
+    lines = [f"{text}\n" for each in sets for text in each.sentences]
+    work.texts.write_text("".join(lines), encoding="utf-8")
+    return work
+
+
+def make_ours(work: Work, args: argparse.Namespace) -> Iterator[measure.Case]:
+    """Exports, embeds the retrieval sets, and gives the cases."""
+    maker = jobs.Checkout(jobs.ROOT, work.folder / "export", args.encoder)
+    for place, (name, tier) in enumerate(OURS.items()):
+        model, flags = args.encoder, tier.export.split()
+        if flags:
+            model = str(work.folder / f"export-{place}")
+            if tier.static:
+                flags.append(f"--data_dir={args.data_dir or prepare(maker, work)}")
+            maker.run("export", f"--run_dir={args.encoder}", f"--output_dir={model}", *flags)
+        checkout = jobs.Checkout(jobs.ROOT, work.folder / f"ours-{place}", model)
+        embed_texts(checkout, work, name, tier.embed.split())
+        yield checkout.case(name, "embed", work.inputs[tier.static], args, tier.embed.split())
+
+
+def prepare(checkout: jobs.Checkout, work: Work) -> pathlib.Path:
+    """The corpus that static is fitted to."""
+    folder = work.folder / "corpus"
+    checkout.run(
+        "prepare_data",
+        "--format=chitchat",
+        f"--input={UTTERANCES}",
+        f"--vocab={checkout.encoder}",
+        f"--output_dir={folder}",
+    )
+    return folder
+
+
+def embed_texts(checkout: jobs.Checkout, work: Work, name: str, flags: list[str]) -> None:
+    if work.texts.stat().st_size:
+        output = work.vectors / f"{name}.npy"
+        model = f"--model={checkout.encoder}"
+        checkout.run("embed", model, f"--input={work.texts}", f"--output={output}", *flags)
+
+
+def make_peers(stack: ExitStack, work: Work, args: argparse.Namespace) -> Iterator[measure.Case]:
+    """Starts the peers, which embed the retrieval sets, and gives their cases."""
+    settings = {
+        "model": find_folder(work, args.encoder),
+        "folder": str(work.folder),
+        "threads": args.threads,
+    }
+    if work.texts.stat().st_size:
+        settings |= {"texts": str(work.texts), "vectors": str(work.vectors)}
+    for mode in (mode for mode in PEERS if mode in args.peers):
+        settings["sentences"] = str(work.inputs[mode in STATIC_PEERS].sentences[1])
+        try:
+            python = build_environment(mode, args.peer_env)
+            peer = stack.enter_context(peers.Peer(python, mode, settings, peers.TIERS))
+        except (subprocess.CalledProcessError, RuntimeError) as error:
+            print(f"left out: {mode}: {error}", flush=True)
+            continue
+        print(f"{mode}: {peer.found['versions']}", flush=True)
+        for name, reason in peer.found["left_out"].items():
+            print(f"left out: {name}: {reason}", flush=True)
+        for name in peer.found["variants"]:
+            yield measure.Case(name, peer.found["unit"], partial(peer.run, name))
+
+
+def build_environment(mode: str, base: pathlib.Path) -> pathlib.Path:
+    """The Python of a peer's environment."""
+    folder = base if mode == "torch" else base.with_name(f"{base.name}-{mode}")
+    constraints = peers.TIERS.with_name(f"{mode}_constraints.txt")
+    return peers.build_environment(folder, PEERS[mode], [constraints])
+
+
+def find_folder(work: Work, encoder: str) -> str:
+    """The encoder as a folder of sentence-transformers' form, exported where it is another."""
+    found = peers.find_model(encoder)
+    if pathlib.Path(found, "modules.json").is_file():
+        return found
+    output = str(work.folder / "sentence-transformers")
+    form = "--format=sentence_transformers"
+    checkout = jobs.Checkout(jobs.ROOT, work.folder / "export-peers", encoder)
+    checkout.run("export", f"--run_dir={encoder}", f"--output_dir={output}", form)
+    return output
+
+
+def score(embeddings: np.ndarray, sets: Mapping[str, RetrievalSet]) -> dict[str, float]:
+    """MAP by set, in percent.
+
+    Args:
+        embeddings: of the sentences of all sets, one after the other, `[sentences, dim]`.
+        sets: by name, in that order.
+    """
+    ends = np.cumsum([len(each.sentences) for each in sets.values()])
+    if len(embeddings) != ends[-1]:
+        raise ValueError(f"{len(embeddings)} embeddings of {ends[-1]} sentences")
+    parts = np.split(embeddings, ends[:-1])
+    return {
+        name: evaluate_retrieval(each, lambda _, part=part: part).scores["map"]
+        for part, (name, each) in zip(parts, sets.items(), strict=True)
+    }
+
+
+def format_scores(scores: Mapping[str, Mapping[str, float]], full: str) -> str:
+    """MAP of every way by set, and the share that it keeps of what `full` gained over the start."""
+    lines = []
+    for name, found in scores.items():
+        cells = [name]
+        for each, value in found.items():
+            cells.append(f"{value:.2f}")
+            if START in scores:
+                before = scores[START][each]
+                cells.append(f"{(value - before) / (scores[full][each] - before):.0%}")
+        lines.append(cells)
+    shares = ["of the gain"] if START in scores else []
+    head = [word for each in scores[full] for word in (f"MAP {each}", *shares)]
+    return measure.format_table([["", *head], *lines])
 
 
 def main() -> None:
-    parser = measure.make_parser(__doc__, rounds=3)
-    jobs.add_arguments(parser)
-    peers.add_arguments(parser)
-    parser.add_argument("--retrieval", help="semantic retrieval set to score all on")
-    args: argparse.Namespace = parser.parse_args()
-    args.subject = "embed"
+    args = parse_arguments(sys.argv[1:])
+    if hasattr(os, "sched_setaffinity"):  # processes that start from here inherit it
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
+    sets = {short_path(str(path)): read_retrieval_set(path) for path in args.retrieval}
+    scores = {}
     with ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sentences = write_utterances(folder, args.sentences)
-        inputs = jobs.Inputs(folder, (folder, folder), sentences)
-        models = export(jobs.Checkout(jobs.ROOT, folder / "export", args.encoder), folder)
-        checkouts = {
-            name: jobs.Checkout(jobs.ROOT, folder / name.replace(" ", "-"), model)
-            for name, model in models.items()
-        }
-        cases = [each.case(name, "embed", inputs, args) for name, each in checkouts.items()]
-        if not args.no_peers:
-            cases += [x for x in peers.make_cases(stack, args, inputs) if x.name == PEER]
+        work = make_work(folder, args, list(sets.values()))
+        cases = [*make_peers(stack, work, args), *make_ours(work, args)]
+        names = [case.name for case in cases]
+        if sets and args.start:
+            embed_texts(jobs.Checkout(jobs.ROOT, folder / START, args.start), work, START, [])
+            names.append(START)
+        for name in names if sets else ():
+            scores[name] = score(np.load(work.vectors / f"{name}.npy"), sets)
+        if scores:
+            print(format_scores(scores, next(iter(OURS))), flush=True)
         rows = measure.run_rounds(cases, args.rounds)
-        print(measure.format_rows(rows), flush=True)
-        scores = {}
-        for name, each in checkouts.items() if args.retrieval else ():
-            scores[name] = score(each, folder, each.encoder, args.retrieval)
-            print(f"{name}: {scores[name]}", flush=True)
+    print(measure.format_rows(rows))
     measure.write_json(args.output, rows, scores=scores)
 
 

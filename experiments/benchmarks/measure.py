@@ -165,6 +165,11 @@ def format_rows(rows: Sequence[Row]) -> str:
                 ", ".join(f"{name} {_figure(value)}" for name, value in row.more.items()),
             ]
         )
+    return format_table(lines)
+
+
+def format_table(lines: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in columns; all but the first and the last are aligned on the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(

@@ -15,8 +15,13 @@ from typing import Any
 from jobs import LONGEST, ROOT, Inputs
 from measure import Case, Round
 
+from dcse_tf.processors import available_processors
+
 PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
 CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
+TIERS = PROGRAM.with_name("tier_peer.py")
+# Nothing is fetched, and little said.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
 DEFAULT_ENVIRONMENT = ROOT / ".venv-peers"
 
 
@@ -62,24 +67,31 @@ def build_environment(
 
 
 class Peer:
-    """A process of torch_peer.py; it works only between request and answer.
+    """A process of a peer's program; it works only between request and answer.
 
     Args:
         python: see `build_environment`.
         mode: see the program.
         settings: of the mode.
+        program: torch_peer.py by default.
 
     Attributes:
         found: what the mode found out before its first round.
     """
 
-    def __init__(self, python: pathlib.Path, mode: str, settings: dict[str, Any]):
+    def __init__(
+        self,
+        python: pathlib.Path,
+        mode: str,
+        settings: dict[str, Any],
+        program: pathlib.Path | None = None,
+    ):
         self._process = subprocess.Popen(
-            [str(python), str(PROGRAM), mode],
+            [str(python), str(program or PROGRAM), mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+            env={**os.environ, **QUIET},
         )
         self._mode = mode
         self.found = self._ask(json.dumps(settings))
@@ -114,16 +126,20 @@ class Peer:
 
 def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: Inputs) -> list[Case]:
     """The peers of a subject as cases on the same dialogues."""
-    mode = {"train": "plain", "select": "select", "embed": "encode"}.get(args.subject)
-    if not mode:
+    modes = {"train": "plain", "select": "select", "embed": "encode"}
+    if args.subject not in modes:
         return []
+    mode = modes[args.subject]
+    program = TIERS if args.subject == "embed" else PROGRAM
     settings = {
         "model": find_model(args.encoder),
         "longest": LONGEST,
         "dialogues": str(inputs.dialogues),
         "sentences": str(inputs.sentences[1]),
+        "threads": available_processors(),
     }
-    peer = stack.enter_context(Peer(build_environment(args.peer_env), mode, settings))
+    python = build_environment(args.peer_env)
+    peer = stack.enter_context(Peer(python, mode, settings, program))
     print(json.dumps(peer.found), flush=True)
     return [
         Case(variant, peer.found["unit"], functools.partial(peer.run, variant))

@@ -2,9 +2,7 @@
 
     python torch_peer.py MODE
 
-Reads a line of JSON, the settings of the mode; answers with a line of what it found out; then
-reads the name of a variant a line, and answers with the seconds and counts of one round of it.
-Imports nothing of dcse_tf.
+See peer_loop.py for what it reads and answers. Imports nothing of dcse_tf.
 """
 
 import functools
@@ -12,28 +10,16 @@ import importlib.metadata
 import itertools
 import json
 import pathlib
-import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-
-# Variant -> one round of it.
-Variants = dict[str, Callable[[], dict[str, float]]]
-Settings = dict[str, Any]
+from peer_loop import Settings, Variants, answer, timed
 
 LEARNING_RATE, CLIP_NORM, TEMPERATURE = 1e-5, 3.0, 0.1
 BATCHES = 4
 SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # of a batch; context turns a side; of a sample
-
-
-def timed(function: Callable[[], Any], **counts: float) -> dict[str, float]:
-    started = time.perf_counter()
-    function()
-    return {"seconds": time.perf_counter() - started, **counts}
 
 
 def read_sessions(path: str) -> list[list[str]]:
@@ -173,25 +159,6 @@ def select(settings: Settings) -> tuple[str, Variants]:
     return "samples", {"PyTorch padded": lambda: timed(steps, samples=SAMPLES * BATCHES)}
 
 
-def encode(settings: Settings) -> tuple[str, Variants]:
-    """sentence-transformers' `encode` of a file of sentences. Settings: model, sentences."""
-    from sentence_transformers import SentenceTransformer
-
-    sentences = pathlib.Path(settings["sentences"]).read_text(encoding="utf-8").splitlines()
-    single = SentenceTransformer(settings["model"], device="cpu")
-    half = SentenceTransformer(settings["model"], device="cpu").bfloat16()
-
-    def run(model: Any, size: int) -> dict[str, float]:
-        options = {"batch_size": size, "show_progress_bar": False, "convert_to_numpy": False}
-        return timed(lambda: model.encode(sentences, **options), sentences=len(sentences))
-
-    return "sentences", {
-        "sentence-transformers, batches of 32": functools.partial(run, single, 32),
-        "sentence-transformers, batches of 128": functools.partial(run, single, 128),
-        "sentence-transformers, bfloat16": functools.partial(run, half, 32),
-    }
-
-
 def embed(settings: Settings) -> tuple[str, Variants]:
     """Writes embeddings by a folder, of sentence-transformers and of transformers alone.
 
@@ -241,26 +208,22 @@ def rerank(settings: Settings) -> tuple[str, Variants]:
     return "lists", {f"{name} CrossEncoder": functools.partial(run, name) for name in lists}
 
 
-MODES = {"plain": plain, "select": select, "encode": encode, "embed": embed, "rerank": rerank}
+MODES = {"plain": plain, "select": select, "embed": embed, "rerank": rerank}
 
 
-def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+def prepare(mode: str, settings: Settings) -> tuple[dict[str, Any], Variants]:
     torch.manual_seed(0)
     np.random.seed(0)
     transformers.utils.logging.disable_progress_bar()
-    unit, variants = MODES[sys.argv[1]](json.loads(sys.stdin.readline()))
+    unit, variants = MODES[mode](settings)
     names = ("torch", "transformers", "sentence-transformers")
     found = {
         "unit": unit,
-        "variants": list(variants),
         "threads": torch.get_num_threads(),
         "versions": {name: importlib.metadata.version(name) for name in names},
     }
-    print(json.dumps(found), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(variants[line.strip()]()), file=answers, flush=True)
+    return found, variants
 
 
 if __name__ == "__main__":
-    main()
+    answer(prepare)
