@@ -192,7 +192,7 @@ def test_an_export_of_the_first_dimensions(bert, tmp_path):
     short = SentenceEncoder.load(write(bert, tmp_path, truncate_dim=3, unit_norm=True))
     np.testing.assert_allclose(short.encode(SENTENCES), expected, atol=1e-5)
     assert short.fingerprint() != checkpoint.fingerprint()
-    with pytest.raises(InputError, match="`truncate_dim`=999: .* has only 64 dimensions"):
+    with pytest.raises(InputError, match=r"`truncate_dim`=999: .* has only 64 dimensions"):
         write(bert, tmp_path / "wide", truncate_dim=999)
 
 

@@ -144,6 +144,7 @@ class GraphBackend:
         self._compute_dtype = compute_dtype
         self._jit_compile = jit_compile
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
+        self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
         self._pool = tf.function(
             graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
         )
@@ -161,7 +162,7 @@ class GraphBackend:
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and their number; with XLA rounded up to a multiple of 8."""
-        token_ids = self.graph.tokenize(tf.constant(sentences))
+        token_ids = self._tokenize(tf.constant(sentences))
         return token_ids, self._count_tokens(token_ids)
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:

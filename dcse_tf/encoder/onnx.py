@@ -99,7 +99,7 @@ class OnnxBackend:
         self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
         self._max_sequence_length = read_max_sequence_length(folder)
         self._vocabulary = read_vocabulary(folder)
-        self._tokenizer = self._vocabulary.make_tokenizer()
+        self._tokenize = self._vocabulary.make_tokenizer().as_graph(self._max_sequence_length)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class OnnxBackend:
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and their number."""
-        token_ids = self._tokenizer.tokenize(tf.constant(sentences), self._max_sequence_length)
+        token_ids = self._tokenize(tf.constant(sentences))
         return token_ids, token_ids.row_lengths().numpy()
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:
