@@ -7,6 +7,7 @@ import numpy as np
 import tokenizers
 
 from dcse_tf.encoder.functions import FunctionBackend
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
@@ -14,7 +15,6 @@ from dcse_tf.model.checkpoints import read_tensor_file
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"
-_TINY = 1e-32
 
 
 def is_static(folder: pathlib.Path) -> bool:
@@ -82,5 +82,5 @@ class _Encode:
             starts = np.cumsum([0, *lengths[filled][:-1]])
             sums[filled] = np.add.reduceat(rows, starts, axis=0) / lengths[filled, None]
         if self._unit_norm:
-            sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), _TINY)
+            return normalize(sums).astype(np.float32)
         return sums
