@@ -154,6 +154,15 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     assert max(map(len, ours.to_list())) == 40
 
 
+def test_a_pooler_is_written_and_no_setting_forbids_it(exported):
+    """sentence-transformers' ONNX backend refuses `model_args`; without a pooler PyTorch warns."""
+    tensors = _tensors(exported)
+    assert tensors["pooler.dense.weight"].shape == (DIM, DIM)
+    assert tensors["pooler.dense.weight"].std() > 0
+    assert tensors["pooler.dense.bias"].shape == (DIM,)
+    assert read(exported, "sentence_bert_config.json").keys() == {"max_seq_length", "do_lower_case"}
+
+
 def test_a_folder_without_vocab_txt_is_read_from_tokenizer_json(bert, expected, tmp_path):
     """As sentence-transformers saves it from version 6 on; the length is in the tokenizer's."""
     folder = write(bert, tmp_path)

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 import keras
+import numpy as np
 
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
@@ -16,6 +17,7 @@ from dcse_tf.model.checkpoints import (
     describe_prefix,
     write_modules,
 )
+from dcse_tf.model.reranker_files import POOLER
 from dcse_tf.model.weights import read_bert_tensors, write_tensors
 
 
@@ -59,9 +61,9 @@ def write_sentence_transformers(
     assert encoder.source
     config = true_config(encoder.source)
     _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
-    write_tensors(folder, read_bert_tensors(encoder.source, config))
+    write_tensors(folder, read_bert_tensors(encoder.source, config) | _make_pooler(config))
     encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
-    checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
+    checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
     modules = SentenceModules(encoder.pooling, maps, unit_norm)
     write_modules(folder, modules, config["hidden_size"])
     settings: dict[str, Any] = {
@@ -69,6 +71,20 @@ def write_sentence_transformers(
         "similarity_fn_name": "cosine",
     }
     _write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Random weights for BERT's pooler, which no sentence embedding goes through.
+
+    Without them PyTorch makes up its own and warns of it, and a setting that prevents that is
+    refused by sentence-transformers' ONNX backend.
+    """
+    dim = config["hidden_size"]
+    kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim])
+    return {
+        f"{POOLER}.weight": kernel.astype(np.float32),
+        f"{POOLER}.bias": np.zeros(dim, np.float32),
+    }
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:

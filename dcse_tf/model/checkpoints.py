@@ -509,12 +509,16 @@ def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
     )
 
 
-def write_max_sequence_length(folder: pathlib.Path, length: int) -> None:
-    # Without the last, sentence-transformers would ask for a pooler, which a sentence encoder does
-    # not have, and warn that it makes up random weights for one.
-    settings = {
-        "max_seq_length": length,
-        "do_lower_case": False,
-        "model_args": {"add_pooling_layer": False},
-    }
+def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = False) -> None:
+    """Writes sentence-transformers' settings.
+
+    Args:
+        folder: of the encoder.
+        length: in tokens, [CLS] and [SEP] among them.
+        pooler: whether the weights have BERT's pooler. Without it the settings say so: the library
+            would warn that it makes up random weights for one.
+    """
+    settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    if not pooler:
+        settings["model_args"] = {"add_pooling_layer": False}
     (folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
