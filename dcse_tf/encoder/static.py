@@ -1,9 +1,11 @@
 """Token vectors, whose mean is a sentence's embedding: folders in model2vec's form."""
 
+import itertools
 import pathlib
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import tokenizers
 
 from dcse_tf.encoder.functions import FunctionBackend
@@ -69,18 +71,19 @@ class _Encode:
         self._unit_norm = unit_norm
         model: Any = tokenizer.model
         unknown = getattr(model, "unk_token", None)
-        self._unknown = tokenizer.token_to_id(unknown) if unknown else None
+        self._unknown = tokenizer.token_to_id(unknown) if unknown else -1
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [[i for i in each.ids if i != self._unknown] for each in found]
-        lengths = np.array([len(each) for each in ids])
-        sums = np.zeros([len(ids), self._table.shape[1]], np.float32)
-        filled = np.flatnonzero(lengths)
-        if len(filled):
-            rows = self._table[np.concatenate([ids[place] for place in filled])]
-            starts = np.cumsum([0, *lengths[filled][:-1]])
-            sums[filled] = np.add.reduceat(rows, starts, axis=0) / lengths[filled, None]
+        lists = [each.ids for each in found]
+        ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
+        known = ids != self._unknown
+        # Where each text's known tokens begin, and the last one's end.
+        starts = np.insert(np.cumsum(known), 0, 0)[np.cumsum([0, *map(len, lists)])]
+        lengths = np.diff(starts)
+        shares = (1 / np.repeat(lengths, lengths)).astype(np.float32)
+        shape = len(texts), len(self._table)
+        means = scipy.sparse.csr_matrix((shares, ids[known], starts), shape) @ self._table
         if self._unit_norm:
-            return normalize(sums).astype(np.float32)
-        return sums
+            return normalize(means).astype(np.float32)
+        return means
