@@ -20,7 +20,8 @@ class ModelOptions(EncoderOptions):
     batch_tokens: int = option(
         2048,
         "Tokens encoded at a time, padding counted. Sentences of a length are batched together. "
-        "Of a SavedModel export, which tokenises inside, four bytes of text count as a token.",
+        "Of a SavedModel export, which tokenises inside, four bytes of text count as a token. A "
+        "static export takes more at once.",
         minimum=1,
     )
     compute_dtype: str = option(
