@@ -192,7 +192,7 @@ def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
     lines: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if lines.setdefault(token, line) != line:
-            raise InputError(f"{path}:{line}: {token!r:.40} stands on line {lines[token]} already")
+            raise InputError(f"{path}:{line}: {token!r:.40} is already on line {lines[token]}")
         if not _is_entry(token):
             raise InputError(
                 f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "

@@ -119,7 +119,7 @@ def mine_neighbours(options: MineNeighboursOptions) -> Mined:
     restore_replaced(output)
     with lock_output(output), name_output(output):
         if output.exists() and not options.overwrite:
-            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+            raise FileExistsError(f"{output} already exists; give another folder, or `overwrite`")
         encoder = _load_encoder(options)
         manifest = read_manifest(data_dir, encoder.graph.vocabulary.fingerprint())
         made_from = _describe_sources(options, manifest, encoder)

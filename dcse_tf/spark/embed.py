@@ -110,7 +110,7 @@ def _lock(output: str, overwrite: bool) -> Iterator[None]:
             pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock_output(pathlib.Path(output)))
         if exists(output) and not overwrite:
-            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+            raise FileExistsError(f"{output} already exists; give another folder, or `overwrite`")
         yield
 
 

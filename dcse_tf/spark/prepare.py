@@ -40,7 +40,7 @@ def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | N
     Args, Raises: see `prepare`; InputError also if the cluster cannot be used.
     """
     with connect(config.spark_master, "dcse prepare_data") as session:
-        logging.info("the cluster shows what it is at: %s", session.sparkContext.uiWebUrl)
+        logging.info("progress on the cluster: %s", session.sparkContext.uiWebUrl)
         write = functools.partial(_write_splits, session)
         return prepare(config, vocabulary_folder, write)
 

@@ -274,7 +274,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
     """
     output = pathlib.Path(config.output)
     if output.exists() and not config.overwrite:
-        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+        raise FileExistsError(f"{output} already exists; give another file, or `overwrite`")
     bad_lines = BadLines(config.max_bad_lines)
     left_out: collections.Counter[str] = collections.Counter(empty_utterances=0)
     read = list(read_sessions(config, bad_lines, left_out))

@@ -235,7 +235,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
     """
     output = pathlib.Path(config.output)
     if output.exists() and not config.overwrite:
-        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+        raise FileExistsError(f"{output} already exists; give another file, or `overwrite`")
     split = make_splitter(config.words)
     sentences, left_out = read_sentences(config, split)
     labelled, unlabelled = one_label_each(sentences)
