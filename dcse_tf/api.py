@@ -22,12 +22,14 @@ from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.tools.options import EmbedOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.changes import Changes
     from dcse_tf.evaluation.report import Result
     from dcse_tf.search.neighbours import Mined
+    from dcse_tf.spark.embed import Embedded
     from dcse_tf.tools.merge import Merged
     from dcse_tf.training.hooks import Outcome
 
@@ -58,16 +60,10 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(PrepareOptions, "prepare_data", preset, options)
-    from dcse_tf.data.prepare import prepare
-    from dcse_tf.model.checkpoints import resolve_checkpoint
+    from dcse_tf.spark import prepare as job
 
     with _work_on(read) as staged:
-        folder = resolve_checkpoint(staged.vocab, "vocab", weights=False) if staged.vocab else None
-        if staged.spark_master:
-            from dcse_tf.spark.prepare import prepare_on_spark
-
-            return prepare_on_spark(staged, folder)
-        return prepare(staged, folder)
+        return job.prepare_data(staged)
 
 
 def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
@@ -154,6 +150,36 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
 
     with _work_on(read) as staged:
         return job.evaluate(staged)
+
+
+def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
+    """Embeds the sentences of a file, which may be larger than memory, or resumes doing so.
+
+        embedded = dcse_tf.embed(model="run", input="sentences.txt", output="embeddings.npy")
+        rows = np.load(embedded.path, mmap_mode="r")  # float32 [lines, dim]
+
+    For texts in memory there is `SentenceEncoder.encode`.
+
+    Args:
+        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        **options: the flags of `dcse embed --help`.
+
+    Returns:
+        The file that was written, how many rows it has, and their dimensions.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: the model or the input cannot be used, or a call that was stopped had other
+            settings.
+        FileExistsError: the output exists, without `overwrite`.
+        LockedError: another process is writing it.
+        OutputError: it cannot be written.
+    """
+    read = make_options(EmbedOptions, "embed", preset, options)
+    from dcse_tf.spark import embed as job
+
+    with _work_on(read) as staged:
+        return job.embed(staged)
 
 
 def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":

@@ -44,19 +44,12 @@ from dcse_tf.tools.options import (
 
 def prepare_data(options: PrepareOptions) -> None:
     """Turns files of dialogues into tokenised, sharded TFRecords."""
-    from dcse_tf.data.prepare import prepare
-    from dcse_tf.model.checkpoints import resolve_checkpoint
+    from dcse_tf.spark import prepare as job
 
     # What the imports made stays: garbage collections that look through it, as the turns come and
     # go by the thousand, take a quarter of the time.
     gc.freeze()
-    folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
-    if options.spark_master:
-        from dcse_tf.spark.prepare import prepare_on_spark
-
-        manifest = prepare_on_spark(options, folder)
-    else:
-        manifest = prepare(options, folder)
+    manifest = job.prepare_data(options)
     for name, split in manifest.splits.items():
         print(
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
@@ -173,17 +166,10 @@ def changes(options: ChangesOptions) -> None:
 
 def embed(options: EmbedOptions) -> None:
     """Embeds the sentences of a file."""
-    from dcse_tf.tools import embed as job
+    from dcse_tf.spark import embed as job
 
-    if options.spark_master:
-        from dcse_tf.spark.embed import embed_on_spark
-
-        rows, dim = embed_on_spark(options)
-        print(f"{rows} rows with embeddings of {dim} dimensions are in {options.output}")
-        return
-    lines, dim = job.embed(options)
-    output = job.Shard.parse(options.shard).path(pathlib.Path(options.output))
-    print(f"{lines} embeddings of {dim} dimensions are in {output}")
+    embedded = job.embed(options)
+    print(f"{embedded.rows} embeddings of {embedded.dim} dimensions are in {embedded.path}")
 
 
 def explain(options: ExplainOptions) -> None:

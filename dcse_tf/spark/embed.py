@@ -6,6 +6,7 @@ done is not embedded again when a job that was stopped is started again.
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -62,6 +63,34 @@ def embed_column(
     texts = frame.select(column).where(frame[column].isNotNull()).distinct()
     embedded = _embed_texts(texts, ModelOptions(model=model, **options), name)
     return frame.join(embedded, column, "left")
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """Embeddings that were written.
+
+    Attributes:
+        path: the NumPy file, with `shard` of its part; with `spark_master` the folder of Parquet.
+        rows: how many embeddings it has.
+        dim: their dimensions.
+    """
+
+    path: pathlib.Path
+    rows: int
+    dim: int
+
+
+def embed(options: EmbedOptions) -> Embedded:
+    """Embeds the sentences of a file: on this machine or, with `spark_master`, on a cluster.
+
+    Raises: see `embed_on_spark` and `dcse_tf.tools.embed.embed`.
+    """
+    output = pathlib.Path(options.output)
+    if options.spark_master:
+        return Embedded(output, *embed_on_spark(options))
+    from dcse_tf.tools import embed as job
+
+    return Embedded(job.Shard.parse(options.shard).path(output), *job.embed(options))
 
 
 def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:

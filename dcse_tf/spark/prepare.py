@@ -28,10 +28,20 @@ from dcse_tf.data.records import SplitRecords, name_index, name_shard
 from dcse_tf.errors import InputError
 from dcse_tf.files import complete_path
 from dcse_tf.input_files import BadLines
+from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.spark.tables import gather
 from dcse_tf.stores import fetch, is_url, put_file, remove_folder, url_of
+
+
+def prepare_data(options: PrepareOptions) -> Manifest:
+    """Prepares a corpus: on this machine or, with `spark_master`, on a cluster.
+
+    Raises: see `prepare`; InputError also if the cluster cannot be used.
+    """
+    folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
+    return (prepare_on_spark if options.spark_master else prepare)(options, folder)
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
