@@ -25,6 +25,7 @@ from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError, name_output
+from dcse_tf.evaluation.nearest import Neighbours
 from dcse_tf.files import (
     MadeFrom,
     atomic_directory,
@@ -38,7 +39,6 @@ from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.progress import Progress
 from dcse_tf.search.mutual import (
-    Neighbours,
     Pairs,
     average_rows,
     find_others,
