@@ -59,7 +59,7 @@ def load_backend(options: ModelOptions) -> Backend:
     refuse_reranker(folder, options.model, "model")
     if is_static(folder):
         _refuse_settings(options, _FIXED)
-        return load_static(folder, options.batch_tokens)
+        return load_static(folder)
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
         _refuse_settings(options, "is a baseline without an encoder; {}")

@@ -21,7 +21,7 @@ class ModelOptions(EncoderOptions):
         2048,
         "Tokens encoded at a time, including padding. Sentences of similar length are batched "
         "together. For a SavedModel export, which tokenises internally, four bytes of text "
-        "count as a token.",
+        "count as a token. A static export takes more at once.",
         minimum=1,
     )
     compute_dtype: str = option(

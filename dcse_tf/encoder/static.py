@@ -17,6 +17,8 @@ from dcse_tf.model.checkpoints import read_tensor_file
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"
+# Large: a call costs more than its tokens do.
+_BATCH_TOKENS = 32_768
 
 
 def is_static(folder: pathlib.Path) -> bool:
@@ -24,7 +26,7 @@ def is_static(folder: pathlib.Path) -> bool:
     return path.is_file() and read_json_object(path).get("model_type") == MODEL_TYPE
 
 
-def load_static(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
+def load_static(folder: pathlib.Path) -> FunctionBackend:
     """A folder that `export --format=static` or model2vec wrote.
 
     Raises:
@@ -55,7 +57,7 @@ def load_static(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
     unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
     encode = _Encode(tokenizer, table, unit_norm)
     facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
-    backend = FunctionBackend(encode, facts, {TABLE: table}, batch_tokens)
+    backend = FunctionBackend(encode, facts, {TABLE: table}, _BATCH_TOKENS)
     backend.settings |= {"unit_norm": True} if unit_norm else {}
     return backend
 
