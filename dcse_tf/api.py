@@ -46,7 +46,7 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         )
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse prepare_data --help`. Files may be text or paths, one or a
             list.
 
@@ -67,7 +67,7 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
 
 
 def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
-    """Finds pairs of utterances that are alike in like contexts, for `train(neighbours_dir=...)`.
+    """Finds similar utterances in similar contexts, for `train(neighbours_dir=...)`.
 
         mined = dcse_tf.mine_neighbours(
             data_dir="data", encoder="bert-base-uncased", output_dir="pairs"
@@ -75,7 +75,7 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
         print(mined.describe())
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse mine_neighbours --help`.
 
     Returns:
@@ -103,7 +103,7 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
         encoder = dcse_tf.SentenceEncoder.load("run")
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse train --help`; `task` is what to train.
 
     Returns:
@@ -115,7 +115,7 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
             from those that the run was begun with.
         InputError: the data or the checkpoint cannot be used.
         TrainingError: the loss diverged.
-        LockedError: another process is at work in the run directory.
+        LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped it; the same call resumes it.
     """
     read = make_options(TrainOptions, "train", preset, options)
@@ -133,7 +133,7 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
             print(result.task, result.source, result.scores)
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse evaluate --help`.
 
     Returns:
@@ -161,7 +161,7 @@ def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
     For texts in memory there is `SentenceEncoder.encode`.
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse embed --help`.
 
     Returns:
@@ -192,7 +192,7 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
         print(merged.share, merged.choice.reason)
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse merge --help`.
 
     Returns:
@@ -218,7 +218,7 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
         print(found.kept, found.mean_cosine, [moved.sentence for moved in found.moved])
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse changes --help`.
 
     Returns:
@@ -242,7 +242,7 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         folder = dcse_tf.export(run_dir="run", output_dir="exported", format="saved_model")
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse export --help`.
 
     Returns:
