@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 from dcse_tf.api import (
     changes,
+    embed,
     evaluate,
     export,
     merge,
@@ -47,6 +48,7 @@ __all__ = [
     "SentenceEncoder",
     "__version__",
     "changes",
+    "embed",
     "evaluate",
     "export",
     "merge",

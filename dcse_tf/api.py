@@ -22,12 +22,14 @@ from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.tools.options import EmbedOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.changes import Changes
     from dcse_tf.evaluation.report import Result
     from dcse_tf.search.neighbours import Mined
+    from dcse_tf.spark.embed import Embedded
     from dcse_tf.tools.merge import Merged
     from dcse_tf.training.hooks import Outcome
 
@@ -44,7 +46,7 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         )
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse prepare_data --help`. Files may be text or paths, one or a
             list.
 
@@ -58,20 +60,14 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(PrepareOptions, "prepare_data", preset, options)
-    from dcse_tf.data.prepare import prepare
-    from dcse_tf.model.checkpoints import resolve_checkpoint
+    from dcse_tf.spark import prepare as job
 
     with _work_on(read) as staged:
-        folder = resolve_checkpoint(staged.vocab, "vocab", weights=False) if staged.vocab else None
-        if staged.spark_master:
-            from dcse_tf.spark.prepare import prepare_on_spark
-
-            return prepare_on_spark(staged, folder)
-        return prepare(staged, folder)
+        return job.prepare_data(staged)
 
 
 def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
-    """Finds pairs of utterances that are alike in like contexts, for `train(neighbours_dir=...)`.
+    """Finds similar utterances in similar contexts, for `train(neighbours_dir=...)`.
 
         mined = dcse_tf.mine_neighbours(
             data_dir="data", encoder="bert-base-uncased", output_dir="pairs"
@@ -79,7 +75,7 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
         print(mined.describe())
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse mine_neighbours --help`.
 
     Returns:
@@ -107,7 +103,7 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
         encoder = dcse_tf.SentenceEncoder.load("run")
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse train --help`; `task` is what to train.
 
     Returns:
@@ -119,7 +115,7 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
             from those that the run was begun with.
         InputError: the data or the checkpoint cannot be used.
         TrainingError: the loss diverged.
-        LockedError: another process is at work in the run directory.
+        LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped it; the same call resumes it.
     """
     read = make_options(TrainOptions, "train", preset, options)
@@ -137,7 +133,7 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
             print(result.task, result.source, result.scores)
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse evaluate --help`.
 
     Returns:
@@ -156,6 +152,36 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
         return job.evaluate(staged)
 
 
+def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
+    """Embeds the sentences of a file, which may be larger than memory, or resumes doing so.
+
+        embedded = dcse_tf.embed(model="run", input="sentences.txt", output="embeddings.npy")
+        rows = np.load(embedded.path, mmap_mode="r")  # float32 [lines, dim]
+
+    For texts in memory there is `SentenceEncoder.encode`.
+
+    Args:
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
+        **options: the flags of `dcse embed --help`.
+
+    Returns:
+        The file that was written, how many rows it has, and their dimensions.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or contradicts another.
+        InputError: the model or the input cannot be used, or a call that was stopped had other
+            settings.
+        FileExistsError: the output exists, without `overwrite`.
+        LockedError: another process is writing it.
+        OutputError: it cannot be written.
+    """
+    read = make_options(EmbedOptions, "embed", preset, options)
+    from dcse_tf.spark import embed as job
+
+    with _work_on(read) as staged:
+        return job.embed(staged)
+
+
 def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
     """Averages an encoder's weights before and after training, or centres an encoder.
 
@@ -166,7 +192,7 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
         print(merged.share, merged.choice.reason)
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse merge --help`.
 
     Returns:
@@ -192,7 +218,7 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
         print(found.kept, found.mean_cosine, [moved.sentence for moved in found.moved])
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse changes --help`.
 
     Returns:
@@ -216,7 +242,7 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         folder = dcse_tf.export(run_dir="run", output_dir="exported", format="saved_model")
 
     Args:
-        preset: settings by name, or several, the last of which counts; `dcse presets` lists them.
+        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse export --help`.
 
     Returns:

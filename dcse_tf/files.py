@@ -145,7 +145,7 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise LockedError(f"{what}: {_name_holder(path)} is at work in it; {remedy}") from None
+        raise LockedError(f"{what}: {_name_holder(path)} is working in it; {remedy}") from None
     except OSError as error:
         raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
     try:
@@ -171,7 +171,7 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
         FileExistsError: it does.
     """
     if path.is_dir() or (os.path.lexists(path) and not overwrite):
-        raise FileExistsError(f"{path} exists already; give another file, or `overwrite`")
+        raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
 
 
 # Whole or not at all
@@ -194,7 +194,7 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(path), name_output(path):
         if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another file, or `overwrite`")
+            raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
         partial = partial_path(path)
         partial.unlink(missing_ok=True)  # left by a run that was killed
         try:
@@ -225,7 +225,7 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
     with lock_output(path), name_output(path):
         _restore(path)
         if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another folder, or `overwrite`")
+            raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
         partial = partial_path(path)
         _remove(partial)  # left by a run that was killed
         try:

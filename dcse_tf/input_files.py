@@ -174,7 +174,7 @@ def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, byt
     for number, raw in enumerate(iter(functools.partial(file.readline, limit + 1), b""), start=1):
         if len(raw) > limit and not raw.endswith(b"\n"):
             raise InputError(
-                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected a text a line"
+                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text a line"
             )
         yield number, raw
 

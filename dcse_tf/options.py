@@ -207,9 +207,9 @@ class Family(typing.Generic[E]):
             for other, theirs in declared.get(field.name, {}).items():
                 if (field.type, field.metadata) != (theirs.type, theirs.metadata):
                     raise ValueError(
-                        f"{who}: declares option {field.name!r} otherwise than {other!r}, and one "
-                        "flag stands for both; give it another name, or only another default by "
-                        "`redefault`"
+                        f"{who}: declares option {field.name!r} differently from {other!r}, and "
+                        "one flag stands for both; give it another name, or only another default "
+                        "by `redefault`"
                     )
         self.entries[entry.name] = entry
 
@@ -259,7 +259,7 @@ class Family(typing.Generic[E]):
         text = merged.metadata["help"]
         if without := [name for name in self.entries if name not in fields]:
             few = len(without) < len(fields)
-            text += f" Not of {', '.join(without)}." if few else f" Only of {', '.join(fields)}."
+            text += f" Not for {', '.join(without)}." if few else f" Only for {', '.join(fields)}."
 
         by_default: dict[Any, list[str]] = {}
         for name, field in fields.items():
@@ -373,19 +373,21 @@ def _refuse_loss(options: Options) -> None:
         if not written:
             continue
         if os.path.basename(os.path.normpath(written)) in ("", ".", ".."):
-            raise OptionError(f"`{output}`={show(written)}: expected a name, not a folder's place")
+            raise OptionError(
+                f"`{output}`={show(written)}: expected the name of a file or a folder"
+            )
         target = os.path.abspath(written)
         for name, source in _sources(options):
             path = os.path.abspath(source)
             if _lies_in(path, target):
                 raise OptionError(
-                    f"`{output}`={show(written)}: would take the place of `{name}`={show(source)}"
+                    f"`{output}`={show(written)}: would overwrite `{name}`={show(source)}"
                 )
             parts = [path] if os.path.basename(path) in _PARTS else []
             parts += [os.path.join(path, part) for part in _PARTS]
             if any(_lies_in(target, part) for part in parts):
                 raise OptionError(
-                    f"`{output}`={show(written)}: lies in what `{name}`={show(source)} reads"
+                    f"`{output}`={show(written)}: lies inside what `{name}`={show(source)} reads"
                 )
 
 

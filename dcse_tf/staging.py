@@ -94,12 +94,12 @@ def _begin_output(url: str, options: Options) -> Callable[[], None]:
     spark_master: str = getattr(options, "spark_master", "")
     if replaced and spark_master:
         if "manifest.json" in replaced:
-            raise FileExistsError(f"{url} exists already; remove it, or give another")
+            raise FileExistsError(f"{url} already exists; remove it, or give another")
         remove_folder(url)  # what the tasks of a job wrote that failed
         replaced = {}
     if not getattr(options, "overwrite", True):
         if replaced:
-            raise FileExistsError(f"{url} exists already; give another, or `overwrite`")
+            raise FileExistsError(f"{url} already exists; give another, or `overwrite`")
         if copy.path.exists() and not copy.was_sent():
             raise FileExistsError(
                 f"{copy.path} is whole, but could not be sent to {url}: copy it there by other "

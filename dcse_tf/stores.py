@@ -190,8 +190,9 @@ class Copy:
             for name in sorted(changed, key=lambda name: (name.endswith(_LAST), name)):
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     _put(self._fs, self._place(name), self._name(name))
-            for name in gone & self.versions().keys():
-                self._fs.rm_file(self._name(name))
+            if gone:
+                for name in gone & self.versions().keys():
+                    self._fs.rm_file(self._name(name))
         self._write_record(self.versions(), signs)
         return len(changed)
 

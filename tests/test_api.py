@@ -17,6 +17,7 @@ from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.bert import build_bert_encoder
 from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.spark.embed import Embedded
 from dcse_tf.tools.fit_baseline import fit_baseline
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
@@ -104,6 +105,20 @@ def test_a_pandas_series_is_taken_and_what_is_missing_named(encoder, expected):
         encoder.encode(pandas.Series(["a", float("nan")], dtype=object))
     with pytest.raises(TypeError, match=r"found DataFrame of shape \(6, 1\)"):
         encoder.encode(series.to_frame())
+
+
+def test_a_file_is_embedded_and_a_part_of_it(folder, expected, tmp_path):
+    (tmp_path / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    common = {"model": folder, "input": tmp_path / "lines.txt", "output": tmp_path / "rows.npy"}
+    embedded = dcse_tf.embed(**common)
+    assert embedded == Embedded(tmp_path / "rows.npy", len(TEXTS), DIM)
+    np.testing.assert_allclose(np.load(embedded.path), expected, atol=1e-5)
+
+    part = dcse_tf.embed(**common, block_size=2, shard="1/3")
+    assert part == Embedded(tmp_path / "rows-00001-of-00003.npy", 2, DIM)
+    np.testing.assert_allclose(np.load(part.path), expected[2:4], atol=1e-5)
+    with pytest.raises(FileExistsError, match="`overwrite`"):
+        dcse_tf.embed(**common)
 
 
 def test_a_single_text_has_no_axis_of_texts(encoder, expected):

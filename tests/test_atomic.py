@@ -81,7 +81,7 @@ def test_a_file_that_may_not_be_replaced_is_refused_before_the_block(tmp_path):
     path.write_text("old")
     entered = False
     with (
-        pytest.raises(FileExistsError, match=f"{path} exists already"),
+        pytest.raises(FileExistsError, match=f"{path} already exists"),
         atomic_file(path, overwrite=False),
     ):
         entered = True
@@ -133,7 +133,7 @@ def test_what_is_being_written_is_written_by_one_alone(tmp_path, make):
         with make(path, overwrite=True) as partial:
             (partial / "b" if partial.is_dir() else partial).write_text(content)
             if content == "first":
-                with pytest.raises(LockedError, match=f"{path}: process .* is at work in it"):
+                with pytest.raises(LockedError, match=f"{path}: process .* is working in it"):
                     write("second")
 
     write("first")
@@ -337,7 +337,7 @@ def test_a_version_that_breaks_leaves_the_older_ones(tmp_path):
 
 def test_two_do_not_write_a_version_at_a_time(tmp_path):
     with atomic_version(tmp_path) as partial:
-        with pytest.raises(LockedError, match="is at work in it"), atomic_version(tmp_path):
+        with pytest.raises(LockedError, match="is working in it"), atomic_version(tmp_path):
             pass
         (partial / "a").write_text("first")
     assert (tmp_path / "1" / "a").read_text() == "first"

@@ -374,7 +374,7 @@ def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues
 
 def test_the_command_line_has_the_settings_of_what_was_registered(registered):
     fields = {field.name: field for field in FitBaselineOptions.all_fields()}
-    text = "How much of the mean is subtracted. Only of shifting."
+    text = "How much of the mean is subtracted. Only for shifting."
     assert fields["share"].metadata["help"] == text
     assert list(fields["kind"].metadata["choices"]) == [*KINDS, "shifting", "lengths"]
     given = {"encoder": "e", "data_dir": "d", "output_dir": "o", "share": 0.5}
@@ -391,7 +391,7 @@ class OtherDepthOptions(FittedToTexts):
     ("name", "options", "message"),
     [
         ("flow", LengthsOptions, "'flow': expected a name that no other has"),
-        ("other", OtherDepthOptions, "'other': declares option 'depth' otherwise than 'flow'"),
+        ("other", OtherDepthOptions, "'other': declares option 'depth' differently from 'flow'"),
     ],
 )
 def test_a_baseline_that_would_hide_another_is_refused(name, options, message):

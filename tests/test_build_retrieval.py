@@ -156,7 +156,7 @@ def test_dialogues_with_intents_are_read(tmp_path):
 def test_an_existing_output_is_refused_before_any_work(tmp_path):
     (tmp_path / "select.txt").write_text("old")
     nowhere = tmp_path / "nowhere.csv"
-    with pytest.raises(FileExistsError, match=r"select\.txt exists already"):
+    with pytest.raises(FileExistsError, match=r"select\.txt already exists"):
         build(nowhere)
     # Only now is the input looked at.
     with pytest.raises(InputError, match=r"nowhere\.csv: no such file"):
@@ -204,7 +204,7 @@ def test_the_command_line(table):
     # 10 sentences of each intent: 9 others of it, and 5 of the 20 of other intents.
     first, left_out, last = done.stdout.splitlines()
     assert first == (
-        "30 sentences of 3 labels, 30 queries with 9.0 positives and 5.0 negatives in the mean"
+        "30 sentences of 3 labels, 30 queries with 9.0 positives and 5.0 negatives on average"
     )
     assert left_out.startswith("left out: 0 ")
     assert "6 not_drawn" in left_out
@@ -213,5 +213,5 @@ def test_the_command_line(table):
     again = run()
     assert again.returncode == 1
     assert again.stdout == ""
-    expected = f"error: {output} exists already; give another file, or --overwrite"
+    expected = f"error: {output} already exists; give another file, or --overwrite"
     assert again.stderr.splitlines() == [expected]

@@ -108,7 +108,7 @@ def test_what_cannot_be_scored_is_refused(tmp_path, run, reranker):
     with pytest.raises(InputError, match=r"groups.jsonl:8: expected \"id\" and \"responder\""):
         job.score_candidates(config, reranker)
     assert job.score_candidates(config.replace(max_bad_lines=1), reranker).bad_lines == 1
-    with pytest.raises(FileExistsError, match=r"scored\.jsonl exists already"):
+    with pytest.raises(FileExistsError, match=r"scored\.jsonl already exists"):
         job.score_candidates(config, reranker)
     (tmp_path / "none.jsonl").touch()
     none = config.replace(input=str(tmp_path / "none.jsonl"), overwrite=True)

@@ -297,7 +297,7 @@ def test_the_command_builds_once_and_starts_no_tensorflow(tmp_path, no_tensorflo
     assert last.endswith(f"--candidates_file={tmp_path}/groups.jsonl")
     again = run()
     assert again.returncode == 1
-    assert "groups.jsonl exists already; give another file, or --overwrite" in again.stderr
+    assert "groups.jsonl already exists; give another file, or --overwrite" in again.stderr
     assert run("--overwrite").returncode == 0
 
 

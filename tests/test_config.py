@@ -124,7 +124,7 @@ def test_a_broken_file_is_named(tmp_path, content):
         (TrainOptions, {"temperature": math.nan}, "`temperature`=nan: expected at least"),
         (TrainOptions, {"dropout": 0.95}, "`dropout`=0.95: expected at most 0.9"),
         (TrainOptions, {"freeze_layers": -2}, "`freeze_layers`=-2: expected at least -1"),
-        (TrainOptions, {"data_dir": ""}, "`data_dir` is required: Folder that prepare_data wrote"),
+        (TrainOptions, {"data_dir": ""}, "`data_dir` is required: Folder written by prepare_data"),
         (TrainOptions, {"run_dir": ""}, "`run_dir` is required"),
         (
             TrainOptions,
@@ -423,33 +423,45 @@ def test_what_cannot_be_together_is_refused_by_name(config, changes, message):
         (
             PrepareOptions,
             {"output_dir": "./b.tsv"},
-            "`output_dir`=./b.tsv: would take the place of",
+            "`output_dir`=./b.tsv: would overwrite",
         ),
         (PrepareOptions, {"output_dir": "d", "input": ("d/../d/x/a*.tsv",)}, "`input`=d/../d/x/a*"),
         (
             EvaluateOptions,
             {"output": "对话.txt"},
-            "`output`=对话.txt: would take the place of `sts`",
+            "`output`=对话.txt: would overwrite `sts`",
         ),
-        (PrepareOptions, {"output_dir": ".."}, "`output_dir`=..: expected a name, not a folder's"),
-        (ExportOptions, {"output_dir": "./"}, "`output_dir`=./: expected a name, not a folder's"),
-        (EmbedOptions, {"output": "in.txt"}, "`output`=in.txt: would take the place of `input`"),
-        (ExportOptions, {"output_dir": "run/"}, "would take the place of `run_dir`=run"),
-        (ExportOptions, {"output_dir": "run/encoder"}, "lies in what `run_dir`=run reads"),
-        (ExportOptions, {"output_dir": "run/x/../checkpoints/step"}, "in what `run_dir`=run reads"),
+        (
+            PrepareOptions,
+            {"output_dir": ".."},
+            "`output_dir`=..: expected the name of a file or a folder",
+        ),
+        (
+            ExportOptions,
+            {"output_dir": "./"},
+            "`output_dir`=./: expected the name of a file or a folder",
+        ),
+        (EmbedOptions, {"output": "in.txt"}, "`output`=in.txt: would overwrite `input`"),
+        (ExportOptions, {"output_dir": "run/"}, "would overwrite `run_dir`=run"),
+        (ExportOptions, {"output_dir": "run/encoder"}, "lies inside what `run_dir`=run reads"),
+        (
+            ExportOptions,
+            {"output_dir": "run/x/../checkpoints/step"},
+            "lies inside what `run_dir`=run reads",
+        ),
         (
             ExportOptions,
             {"run_dir": "run/encoder", "output_dir": "run/encoder/onnx"},
-            "lies in what `run_dir`=run/encoder reads",
+            "lies inside what `run_dir`=run/encoder reads",
         ),
         (
             EvaluateOptions,
             {"model": "m", "output": "m/encoder/config.json"},
             "what `model`=m reads",
         ),
-        (FlowOptions, {"output_dir": "d/vocabulary"}, "lies in what `data_dir`=d reads"),
-        (MergeStsOptions, {"output": "a.csv"}, "would take the place of `sheets`=a.csv"),
-        (FlowOptions, {"output_dir": "d"}, "would take the place of `data_dir`=d"),
+        (FlowOptions, {"output_dir": "d/vocabulary"}, "lies inside what `data_dir`=d reads"),
+        (MergeStsOptions, {"output": "a.csv"}, "would overwrite `sheets`=a.csv"),
+        (FlowOptions, {"output_dir": "d"}, "would overwrite `data_dir`=d"),
     ],
 )
 def test_what_is_read_is_not_written_over(config, changes, message):
@@ -472,7 +484,7 @@ def test_what_is_read_is_not_written_over(config, changes, message):
     ],
 )
 def test_an_explanation_answers_and_an_export_take_no_place_of_what_is_read(config, settings):
-    with pytest.raises(OptionError, match="would take the place of `"):
+    with pytest.raises(OptionError, match="would overwrite `"):
         config(**settings)
 
 

@@ -220,13 +220,13 @@ def test_another_input_or_model_is_refused(config, tmp_path, monkeypatch):
 def test_an_output_that_exists_is_not_replaced_unasked(config, tmp_path):
     output = tmp_path / "out.npy"
     output.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"out\.npy exists already.*`overwrite`"):
+    with pytest.raises(FileExistsError, match=r"out\.npy already exists.*`overwrite`"):
         job.embed(config)
     assert output.read_text() == "precious"
     assert run(config.replace(overwrite=True)).shape == (len(LINES), DIM)
     output.unlink()
     output.mkdir()
-    with pytest.raises(FileExistsError, match=r"out\.npy exists already"):
+    with pytest.raises(FileExistsError, match=r"out\.npy already exists"):
         job.embed(config.replace(overwrite=True))
 
 

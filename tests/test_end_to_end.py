@@ -162,7 +162,7 @@ def test_session_lines_need_no_other_format(trained, dialogues_file):
         ("train", ["--data_dir={data}", "--encoder=./nowhere"], "--encoder=./nowhere"),
         ("evaluate", ["--model=./nowhere", "--sts=nowhere.txt"], "nowhere.txt: no such file"),
         ("embed", ["--model=./nowhere", "--input=nowhere.txt", "--output=x.npy"], "nowhere.txt"),
-        ("export", ["--output_dir={data}"], "exists already"),
+        ("export", ["--output_dir={data}"], "already exists"),
     ],
 )
 def test_a_fault_is_one_clear_line(trained, tmp_path, job, flags, message):

@@ -194,7 +194,7 @@ def test_the_console_script_lists_its_jobs_and_runs_them(no_tensorflow):
     for wrong in ("trian", "--tempo=1"):
         done = dcse(wrong)
         assert done.returncode == 1
-        assert done.stderr.splitlines() == [f"error: {wrong} is no job; dcse --help lists them"]
+        assert done.stderr.splitlines() == [f"error: {wrong} is not a job; dcse --help lists them"]
     assert re.search("^  recommended +train ", dcse("presets").stdout, re.MULTILINE)
 
 

@@ -223,7 +223,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_the_same(mine, monkeypatch, ste
 
 def test_a_folder_that_exists_is_kept_or_replaced(mine):
     mine()
-    with pytest.raises(FileExistsError, match=r"pairs exists already; .* `overwrite`"):
+    with pytest.raises(FileExistsError, match=r"pairs already exists; .* `overwrite`"):
         mine(keep_share=0.1)
     mined, folder = mine(keep_share=0.1, overwrite=True)
     assert len(read_pairs(folder)) == mined.pairs < mined.mutual
@@ -269,7 +269,7 @@ def test_where_nothing_is_found_one_error_says_what_to_change(mine, tmp_path):
         ({"keep_share": 1.5}, "`keep_share`=1.5: expected at most 1"),
         ({"context_weight": -1.0}, "`context_weight`=-1.0: expected at least 0"),
         ({"neighbours": 0}, "`neighbours`=0: expected at least 1"),
-        ({"output_dir": "data"}, "would take the place of `data_dir`=data"),
+        ({"output_dir": "data"}, "would overwrite `data_dir`=data"),
     ],
 )
 def test_settings_are_checked_first(changes, message):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.nearest import Neighbours
 from dcse_tf.search.mutual import (
-    Neighbours,
     Pairs,
     average_rows,
     find_others,

@@ -58,10 +58,10 @@ def test_each_option_is_one_field_that_says_where_entries_differ():
     told = {name: (f.type, f.default, f.metadata["help"]) for name, f in fields.items()}
     assert told == {
         "animal": (str, "dog", "Which animal."),
-        "legs": (int, None, "How many legs. Not of fish. Default: 2 (bird); otherwise 4."),
+        "legs": (int, None, "How many legs. Not for fish. Default: 2 (bird); otherwise 4."),
         "name": (str, None, "What it is called. Default: Wanda (fish); otherwise none."),
-        "tricks": (int, 2, "Tricks that it knows. Only of dog."),
-        "wings": (float, 0.5, "Span of the wings, in metres. Only of bird."),
+        "tricks": (int, 2, "Tricks that it knows. Only for dog."),
+        "wings": (float, 0.5, "Span of the wings, in metres. Only for bird."),
     }
     assert CatOptions.all_fields() == dataclasses.fields(CatOptions)
     assert dataclasses.fields(CatOptions)[0].metadata["help"] == "How many legs."
@@ -110,9 +110,9 @@ class OtherMeaning(Options):
     [
         ("cat", CatOptions, "animal 'cat': expected a name that no other has"),
         ("", CatOptions, "animal '': expected a name"),
-        ("horse", OtherType, "declares option 'wings' otherwise than 'bird'"),
-        ("horse", OtherBounds, "declares option 'legs' otherwise than 'cat'"),
-        ("horse", OtherMeaning, "declares option 'tricks' otherwise than 'dog'"),
+        ("horse", OtherType, "declares option 'wings' differently from 'bird'"),
+        ("horse", OtherBounds, "declares option 'legs' differently from 'cat'"),
+        ("horse", OtherMeaning, "declares option 'tricks' differently from 'dog'"),
     ],
 )
 def test_what_one_flag_could_not_stand_for_is_not_registered(name, options, message):

@@ -182,7 +182,7 @@ register_task(TaskSpec(ToyOptions, "a toy that jumps", None, None, None, ()))
 @pytest.mark.parametrize(
     ("text", "flag", "status", "said"),
     [
-        (REGISTERS, "--help", 0, "How high a toy jumps. Only of toy."),
+        (REGISTERS, "--help", 0, "How high a toy jumps. Only for toy."),
         (REGISTERS, "--jump=3", 1, "--jump=3.0: has no meaning with --task=dialogue_cse"),
         ("import nothing_of_this_name", "--help", 1, "plug-in toys (toys) cannot be loaded"),
     ],

@@ -170,7 +170,7 @@ def test_bad_lines_within_the_limit_are_counted(tmp_path):
 def test_an_existing_folder_is_replaced_only_if_asked(tmp_path):
     run(tmp_path, tsv(DIALOGUES))
     (tmp_path / "data/old").touch()
-    with pytest.raises(FileExistsError, match=f"{tmp_path}/data exists already.*`overwrite`"):
+    with pytest.raises(FileExistsError, match=f"{tmp_path}/data already exists.*`overwrite`"):
         run(tmp_path, tsv({"a": DIALOGUES["a"]}))
     assert (tmp_path / "data/old").exists()
     run(tmp_path, tsv({"a": DIALOGUES["a"]}), overwrite=True)

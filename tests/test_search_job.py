@@ -183,7 +183,7 @@ def test_an_index_of_given_embeddings_is_the_one_that_is_built_without(
     [
         (lambda rows: rows[:-2], r"an array of \[8, \d+\], .* of which line 9 has a text"),
         (lambda rows: rows[:, :-1], "expected .* columns"),
-        (lambda rows: np.roll(rows, 1, axis=0), "row .* is not what `model` says of line"),
+        (lambda rows: np.roll(rows, 1, axis=0), "row .* is not the embedding of line"),
     ],
 )
 def test_embeddings_of_something_else_are_refused(config, tmp_path, change, message):
@@ -281,7 +281,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "thesis.txt").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="exists and is no index"):
+        with pytest.raises(InputError, match="exists and is not an index"):
             ask(config.replace(overwrite=overwrite), [])
     assert names(tmp_path / "index") == ["thesis.txt"]
 

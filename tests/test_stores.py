@@ -131,7 +131,7 @@ def test_an_output_is_sent_when_the_job_has_succeeded(store):
         write(["manifest.json", "a", "z"], overwrite=True)
     assert order == ["a", "z", "manifest.json"]  # what says that the others are whole comes last
 
-    with pytest.raises(FileExistsError, match="memory://out/data exists already"):
+    with pytest.raises(FileExistsError, match="memory://out/data already exists"):
         write(["a"])
     write(["a", "b"], overwrite=True)
     assert _names(store, "out/data") == {"a", "b"}

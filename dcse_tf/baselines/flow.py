@@ -14,14 +14,14 @@ class FlowOptions(FittedToEmbeddings):
     """How a flow is built and fitted."""
 
     depth: int = option(
-        16, "Steps of normalisation, permutation and coupling, one behind another.", minimum=1
+        16, "Steps of the flow, each of normalisation, permutation and coupling.", minimum=1
     )
     hidden_dim: int = option(
         256, "Width of the two hidden layers of a coupling's network.", minimum=1
     )
     steps: int = option(1000, "Optimizer steps (Adam).", minimum=1)
     batch_size: int = option(256, "Embeddings per step.", minimum=1)
-    learning_rate: float = option(1e-3, "Learning rate, constant.", minimum=0.0)
+    learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)
 
 
 def _fit(options: FlowOptions, corpus: Corpus) -> Fitted:

@@ -29,18 +29,18 @@ class FittedToTexts(BaselineOptions):
 
     data_dir: str = option(
         "",
-        "Folder that prepare_data wrote (with the encoder's vocabulary, if any); fitted to "
-        "the distinct utterances of its train split.",
+        "Folder written by prepare_data (with the encoder's vocabulary, if there is an "
+        "encoder). The baseline is fitted to the distinct utterances of its train split.",
         required=True,
         reads=True,
     )
     max_sentences: int = option(
         100_000,
-        "Most distinct utterances, drawn by `seed`. 0: all. Memory: their embeddings (100,000 x "
-        "768 dimensions: 307 MB).",
+        "Distinct utterances used at most, drawn by `seed`. 0: all. Memory: their embeddings "
+        "(100,000 x 768 dimensions: 307 MB).",
         minimum=0,
     )
-    seed: int = option(0, "Seed of the utterances drawn, and of the fit.", minimum=0)
+    seed: int = option(0, "Seed for drawing the utterances and for the fit.", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +49,12 @@ class FittedToEmbeddings(FittedToTexts, EncoderOptions):
 
     encoder: str = option(
         "",
-        "The checkpoint whose embeddings are taken: a folder, a hub name, package:NAME or a run "
-        "directory. It is not trained.",
+        "The checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a "
+        "run directory. It is not trained.",
         required=True,
         reads=True,
     )
-    batch_tokens: int = option(2048, "Tokens encoded at a time, padding counted.", minimum=1)
+    batch_tokens: int = option(2048, "Tokens encoded at a time, including padding.", minimum=1)
 
 
 class Corpus(Protocol):

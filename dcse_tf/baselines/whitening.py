@@ -17,7 +17,7 @@ class WhiteningOptions(FittedToEmbeddings):
 
     dimensions: int = option(
         0,
-        "Dimensions kept, those of largest variance. 0: all in which the embeddings vary.",
+        "Dimensions to keep, those of largest variance. 0: all in which the embeddings vary.",
         minimum=0,
     )
 

@@ -23,13 +23,13 @@ class WordVectorsOptions(BaselineOptions):
 
     word_vectors: str = option(
         "",
-        "The file: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), or .npz (one "
-        "array [words, dim], with `word_index`).",
+        "File of word vectors: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), "
+        "or .npz (one array [words, dim], with `word_index`).",
         required=True,
         files=True,
     )
     word_index: str = option(
-        "", "For .npz: JSON file that gives each word its row ({word: row}).", files=True
+        "", "For .npz: JSON file that gives the row of each word ({word: row}).", files=True
     )
     word_unit: str = option(
         "words",

@@ -44,19 +44,12 @@ from dcse_tf.tools.options import (
 
 def prepare_data(options: PrepareOptions) -> None:
     """Turns files of dialogues into tokenised, sharded TFRecords."""
-    from dcse_tf.data.prepare import prepare
-    from dcse_tf.model.checkpoints import resolve_checkpoint
+    from dcse_tf.spark import prepare as job
 
     # What the imports made stays: garbage collections that look through it, as the turns come and
     # go by the thousand, take a quarter of the time.
     gc.freeze()
-    folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
-    if options.spark_master:
-        from dcse_tf.spark.prepare import prepare_on_spark
-
-        manifest = prepare_on_spark(options, folder)
-    else:
-        manifest = prepare(options, folder)
+    manifest = job.prepare_data(options)
     for name, split in manifest.splits.items():
         print(
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
@@ -78,7 +71,7 @@ def inspect_data(options: InspectOptions) -> None:
 
 
 def mine_neighbours(options: MineNeighboursOptions) -> None:
-    """Finds pairs of utterances that are alike in like contexts, to train on."""
+    """Finds pairs of similar utterances in similar contexts, to train on."""
     from dcse_tf.search import neighbours as job
 
     print(job.mine_neighbours(options).describe())
@@ -106,7 +99,7 @@ def train(options: TrainOptions) -> None:
         print(stop)
         sys.exit(EXIT_STATUS)
     if outcome is None:
-        print(f"this worker is done; the first one has written {options.run_dir}")
+        print(f"this worker has finished; the first one wrote {options.run_dir}")
         return
     for name, value in outcome.scores.items():
         print(f"{name}: {value:.4g}")
@@ -173,17 +166,10 @@ def changes(options: ChangesOptions) -> None:
 
 def embed(options: EmbedOptions) -> None:
     """Embeds the sentences of a file."""
-    from dcse_tf.tools import embed as job
+    from dcse_tf.spark import embed as job
 
-    if options.spark_master:
-        from dcse_tf.spark.embed import embed_on_spark
-
-        rows, dim = embed_on_spark(options)
-        print(f"{rows} rows with embeddings of {dim} dimensions are in {options.output}")
-        return
-    lines, dim = job.embed(options)
-    output = job.Shard.parse(options.shard).path(pathlib.Path(options.output))
-    print(f"{lines} embeddings of {dim} dimensions are in {output}")
+    embedded = job.embed(options)
+    print(f"{embedded.rows} embeddings of {embedded.dim} dimensions are in {embedded.path}")
 
 
 def explain(options: ExplainOptions) -> None:
@@ -227,7 +213,7 @@ def build_retrieval(options: BuildRetrievalOptions) -> None:
     built = job.build_retrieval(options)
     print(
         f"{built.sentences} sentences of {built.labels} labels, {built.queries} queries with "
-        f"{built.positives:.1f} positives and {built.negatives:.1f} negatives in the mean"
+        f"{built.positives:.1f} positives and {built.negatives:.1f} negatives on average"
     )
     print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
     print(f"the set is in {options.output}")
@@ -338,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif job in COMMANDS:
         run(job, arguments)
     else:
-        sys.exit(f"error: {show(job)} is no job; dcse --help lists them")
+        sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
 
 
 def run(job: str, arguments: Sequence[str] | None = None) -> None:
@@ -377,7 +363,7 @@ def _tell_errors() -> Iterator[None]:
 
 def _list_jobs() -> str:
     lines = [f"  {job:18}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
-    lines.append(f"  {'launch':18}Trains with several processes of this machine.")
+    lines.append(f"  {'launch':18}Trains with several processes on this machine.")
     lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
     return "\n".join(
         ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
@@ -389,12 +375,12 @@ def _describe(job: str) -> str:
     parts = [f"usage: dcse {job} --flag=value ...", str(function.__doc__)]
     parts.append(define_flags(options, job).get_help(include_special_flags=False).strip())
     parts.append(
-        "  --flagfile: File with a flag a line, and comments after #; its names of other flag "
-        "files are\n    relative to it. Of several values of a flag, the last counts."
+        "  --flagfile: File with one flag a line and comments after #; names of flag files in it "
+        "are relative\n    to it. If a flag is given several times, the last value counts."
     )
     if list_presets(job):
         parts.append(
-            "  --preset: Name of settings that count where nothing else is given; several with "
-            "commas\n    between them:\n" + describe_presets(job)
+            "  --preset: Name of a preset, whose settings apply where nothing else is given; "
+            "separate several\n    by commas:\n" + describe_presets(job)
         )
     return "\n\n".join(parts)

@@ -93,7 +93,7 @@ def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
         arguments: the flags.
 
     Raises:
-        OptionError: a flag is not known or of another type, something is no flag, a flag file
+        OptionError: a flag is not known or of another type, something is not a flag, a flag file
             cannot be read, or an option is missing, out of range or contradicts another.
     """
     return options.from_dict(read_flags(options, job, arguments))
@@ -111,7 +111,7 @@ def read_flags(options: type[Options], job: str, arguments: Sequence[str]) -> di
         raise OptionError(f"{error}; see --help") from error
     if others:
         raise OptionError(
-            f"{others[0]!r} is no flag: expected --flag=VALUE, files with commas between them"
+            f"{others[0]!r} is not a flag: expected --flag=VALUE, files with commas between them"
         )
     names = [field.name for field in list_fields(options)]
     return {name: holder[name].value for name in names if holder[name].present}

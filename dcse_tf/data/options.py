@@ -23,8 +23,8 @@ class CorpusOptions(Options):
     )
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; plain, .gz or .zip with one file inside, globs "
-        "allowed, or package:NAME/FILE for a file inside an installed Python package.",
+        "Files of dialogues, comma-separated; plain, .gz, or .zip with one file inside; globs "
+        "are allowed. package:NAME/FILE names a file inside an installed Python package.",
         required=True,
         files=True,
         on_cluster=True,
@@ -37,17 +37,17 @@ class CorpusOptions(Options):
     )
     min_turns: int = option(
         2,
-        "Sessions with fewer turns (after joining) are dropped. The paper: 4 for JDDC and ECD.",
+        "Sessions with fewer turns (after joining) are left out. The paper: 4 for JDDC and ECD.",
         minimum=2,
     )
     join_consecutive: bool = option(
         True, "Join consecutive utterances of one speaker into one turn, as in the paper."
     )
     max_bad_lines: int = option(
-        0, "Bad lines that are skipped, named and counted before the job stops.", minimum=0
+        0, "Bad lines to skip before the job stops; they are named and counted.", minimum=0
     )
     max_sessions: int = option(
-        0, "Stop reading after this many sessions (of a table: rows). 0: all.", minimum=0
+        0, "Stop reading after this many sessions (in a table: rows). 0: all.", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -105,13 +105,14 @@ class PrepareOptions(CorpusOptions):
     )
     prefix: str = option(
         "",
-        'Text put before every utterance, such as "query: " for E5: an encoder that is trained on '
-        "this corpus puts it before every text. Without it the default prompt of `vocab`.",
+        'Text put before every utterance, such as "query: " for E5. An encoder that is '
+        "trained on this corpus puts it before every text. Default: the default prompt of "
+        "`vocab`.",
     )
     vocab_size: int = option(
         0,
-        "Train a WordPiece vocabulary of at most this many entries on the train split instead of "
-        "taking one from `vocab`. 0: do not.",
+        "Train a WordPiece vocabulary of at most this many entries on the train split, "
+        "instead of using `vocab`. 0: do not.",
         minimum=0,
     )
     lowercase: bool = option(
@@ -119,8 +120,8 @@ class PrepareOptions(CorpusOptions):
     )
     max_sequence_length: int = option(
         50,
-        "Longest utterance, in tokens with [CLS] and [SEP]; the rest is cut. The paper: 100 for "
-        "JDDC, 50 for MDC and ECD.",
+        "Longest utterance, in tokens including [CLS] and [SEP]; longer ones are cut at the "
+        "end. The paper: 100 for JDDC, 50 for MDC and ECD.",
         minimum=3,
     )
     dev_fraction: float = option(
@@ -136,16 +137,17 @@ class PrepareOptions(CorpusOptions):
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     workers: int = option(
         0,
-        "Processes that work at it. 0: as many as there are processors, at most 6; 1: one, as for "
-        "a small corpus anyway. What is written does not depend on it.",
+        "Processes to use. 0: as many as there are processors, at most 6; 1: one, which a "
+        "small corpus gets in any case. The output does not depend on it.",
         minimum=0,
         maximum=1024,
     )
     spark_master: str = option(
         "",
-        "Work on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with a "
-        "task for each file of `input`. These and `output_dir` lie where all of its workers see "
-        "them. The records are those that this machine would write.",
+        "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with "
+        "one task for each file of `input`. All of its workers must be able to reach the "
+        "input files and `output_dir`. The records are the same as those this machine would "
+        "write.",
     )
 
     def __post_init__(self) -> None:

@@ -142,8 +142,8 @@ def _start_workers(
             yield pool.submit
         except BrokenProcessPool as error:
             raise ChildProcessError(
-                "a worker process ended before its work was done: it was killed, perhaps for want "
-                "of memory; fewer `workers` need less"
+                "a worker process ended before its work was done, perhaps killed for lack of "
+                "memory; fewer `workers` need less"
             ) from error
         finally:
             lifeline.close()

@@ -14,7 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.dialogue import Session, session_to_dict
-from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split, write_blocks
+from dcse_tf.data.manifest import (
+    BlockCounter,
+    Given,
+    Index,
+    Manifest,
+    Shard,
+    Split,
+    write_blocks,
+)
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import hash_number
@@ -233,6 +241,41 @@ class SplitRecords:
         self.truncated += truncated
 
 
+@dataclasses.dataclass
+class SplitCounts:
+    """What the manifest says of a split, see `Split` and `Given`, while it is counted."""
+
+    sessions: int = 0
+    utterances: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    negatives: int = 0
+    most: int = 0
+    scored: int = 0
+
+    def add_records(self, records: SplitRecords) -> None:
+        """Counts further sessions."""
+        of_sessions = len(records.records), sum(records.turns), records.tokens, records.truncated
+        of_given = sum(records.negatives), max(records.negatives, default=0), records.scored
+        self.add(SplitCounts(*of_sessions, *of_given))
+
+    def add(self, other: "SplitCounts") -> None:
+        """Adds what was counted elsewhere."""
+        self.sessions += other.sessions
+        self.utterances += other.utterances
+        self.tokens += other.tokens
+        self.truncated += other.truncated
+        self.negatives += other.negatives
+        self.most = max(self.most, other.most)
+        self.scored += other.scored
+
+    def make_split(self, shards: tuple[Shard, ...], index: Index) -> Split:
+        """The split's entry of the manifest."""
+        given = Given(self.negatives, self.most, self.scored) if self.negatives else None
+        counts = self.sessions, self.utterances, self.tokens, self.truncated
+        return Split(*counts, shards, index, given)
+
+
 def name_shard(split: str, number: int, shards: int) -> str:
     """The file of a split's shard."""
     return f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
@@ -258,26 +301,18 @@ class SplitWriter:
         self._texts = (
             (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") if texts else None
         )
-        self.sessions = self.utterances = self.tokens = self.truncated = 0
-        self._given = Given(0, 0, 0)
+        self._counts = SplitCounts()
 
     def write(self, sessions: SplitRecords) -> None:
         with self._named_faults():
-            for record, turns in zip(sessions.records, sessions.turns, strict=True):
-                shard = self.sessions % len(self._writers)
+            pairs = zip(sessions.records, sessions.turns, strict=True)
+            for number, (record, turns) in enumerate(pairs, start=self._counts.sessions):
+                shard = number % len(self._writers)
                 self._writers[shard].write(record)
                 self._blocks.add(shard, len(record), turns)
-                self.sessions += 1
         if self._texts and sessions.texts:
             self._texts.writelines(sessions.texts)
-        self.utterances += sum(sessions.turns)
-        self.tokens += sessions.tokens
-        self.truncated += sessions.truncated
-        self._given = Given(
-            self._given.negatives + sum(sessions.negatives),
-            max(self._given.most, *sessions.negatives, 0),
-            self._given.scored + sessions.scored,
-        )
+        self._counts.add_records(sessions)
 
     def __enter__(self) -> Self:
         return self
@@ -309,8 +344,7 @@ class SplitWriter:
         """Writes the index, once all is closed; returns the split's entry of the manifest."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
         index = write_blocks(self._folder / self._index_name, self._blocks.rows())
-        counts = self.sessions, self.utterances, self.tokens, self.truncated
-        return Split(*counts, shards, index, self._given if self._given.negatives else None)
+        return self._counts.make_split(shards, index)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:

@@ -180,9 +180,10 @@ class GraphBackend:
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> tf.Tensor:
         """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""
-        count = int(token_ids.nrows())
-        rows = max(1, self.batch_tokens // tokens) if self._jit_compile else count
-        return self._pool(token_ids.to_tensor(shape=[rows, tokens]))[:count]
+        if not self._jit_compile:
+            return self._pool(token_ids.to_tensor(shape=[None, tokens]))
+        rows = max(1, self.batch_tokens // tokens)
+        return self._pool(token_ids.to_tensor(shape=[rows, tokens]))[: token_ids.nrows()]
 
     def fingerprint(self) -> str:
         """See `EncoderGraph.fingerprint`."""

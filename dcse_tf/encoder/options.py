@@ -19,28 +19,29 @@ class ModelOptions(EncoderOptions):
     )
     batch_tokens: int = option(
         2048,
-        "Tokens encoded at a time, padding counted. Sentences of a length are batched together. "
-        "Of a SavedModel export, which tokenises inside, four bytes of text count as a token. A "
-        "static export takes more at once.",
+        "Tokens encoded at a time, including padding. Sentences of similar length are batched "
+        "together. For a SavedModel export, which tokenises internally, four bytes of text "
+        "count as a token. A static export takes more at once.",
         minimum=1,
     )
     compute_dtype: str = option(
         "float32",
-        "What the encoder computes in; embeddings are float32 either way. bfloat16 is faster on "
-        "processors that have it (avx512_bf16 or amx_bf16 in /proc/cpuinfo), the mean cosine "
-        "with float32's embeddings being above 0.999. An export computes in what it was written "
-        "in, int8 if it was quantised.",
+        "Type that the encoder computes in; embeddings are float32 in either case. bfloat16 "
+        "is faster on processors that support it (avx512_bf16 or amx_bf16 in /proc/cpuinfo); "
+        "the mean cosine with float32's embeddings is above 0.999. An export computes in the "
+        "type it was written in, int8 if it was quantised.",
         choices=("float32", "bfloat16"),
     )
     truncate_dim: int = option(
         0,
-        "Only the first so many dimensions of each embedding, which training with Matryoshka's "
-        "losses makes the best; matching, which compares token embeddings, has them all. 0: all.",
+        "Keep only this many dimensions of each embedding, the first ones, which training "
+        "with Matryoshka losses makes the best. Matching, which compares token embeddings, "
+        "always uses all. 0: all.",
         minimum=1,
         or_zero=True,
     )
     jit_compile: bool = option(
         False,
-        "Compile the encoder by XLA: lengths are padded to a multiple of 8, and each of them is "
-        "compiled once. On the CPU it was measured on this is slower than without.",
+        "Compile the encoder with XLA: lengths are padded to a multiple of 8, and each of "
+        "them is compiled once. On the CPU it was measured on this is slower.",
     )

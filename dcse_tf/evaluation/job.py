@@ -272,7 +272,7 @@ def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScor
         ways["matching"] = score_texts(model.match)
     else:
         logging.warning(
-            "%s gives sentence embeddings alone, no token embeddings: response selection by "
+            "%s has only sentence embeddings, no token embeddings: response selection by "
             "cosine only",
             model.name,
         )

@@ -1,12 +1,18 @@
-"""The nearest rows of a matrix, exactly."""
+"""The nearest rows of a matrix, exactly.
+
+Candidates are found with float32 products of blocks and then compared in float64, so that the
+result depends neither on the size of the blocks nor on the other queries.
+"""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from dcse_tf.evaluation.metrics import quantize
 
-_BLOCK_ROWS = 16_384
+BLOCK_ROWS = 16_384
+_COMPARED = 32_768  # pairs of rows in float64 at a time
 # Larger than float32's error in a cosine: rows this close below the last of the best are compared
 # again in float64, so that none of the nearest is lost.
 SLACK = 1e-5
@@ -26,60 +32,126 @@ class Nearest:
     cosines: np.ndarray
 
 
-_NOTHING = Nearest(np.zeros(0, np.int64), np.zeros(0))
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """The rows nearest to each of several queries, as in `Nearest`.
+
+    Attributes:
+        rows: int64 `[queries, count]`; -1 where there are not so many.
+        cosines: float64 `[queries, count]`; minus infinity there.
+    """
+
+    rows: np.ndarray
+    cosines: np.ndarray
+
+    @staticmethod
+    def none(queries: int, count: int) -> "Neighbours":
+        """Of so many queries, none found yet."""
+        return Neighbours(
+            np.full([queries, count], -1, np.int64), np.full([queries, count], -np.inf)
+        )
+
+    def split(self) -> list[Nearest]:
+        """Those of each query."""
+        found = (self.rows >= 0).sum(axis=1)
+        parts = zip(self.rows, self.cosines, found, strict=True)
+        return [Nearest(rows[:count], cosines[:count]) for rows, cosines, count in parts]
 
 
 def find_nearest(
-    matrix: np.ndarray, queries: np.ndarray, top: int, block_rows: int = _BLOCK_ROWS
+    matrix: np.ndarray, queries: np.ndarray, top: int, block_rows: int = BLOCK_ROWS
 ) -> list[Nearest]:
     """The `top` nearest rows of each query, or all if there are fewer.
 
-    Candidates are found with float32 products of blocks and then compared in float64, so that the
-    result depends neither on the size of the blocks nor on the other queries.
+    Args, Raises: see `find_neighbours`.
+    """
+    return find_neighbours(matrix, queries, min(top, len(matrix)), block_rows=block_rows).split()
+
+
+def find_neighbours(
+    matrix: np.ndarray,
+    queries: np.ndarray,
+    count: int,
+    refuse: Callable[[slice], np.ndarray] | None = None,
+    block_rows: int = BLOCK_ROWS,
+) -> Neighbours:
+    """The nearest rows of each query.
 
     Args:
         matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
         queries: float32 `[queries, dim]`, of length 1 each.
-        top: at least 1.
+        count: how many for each query.
+        refuse: from some rows, those that are no neighbours: bool `[queries, rows]`.
         block_rows: rows read and compared at a time.
 
     Raises:
         InputError: a cosine is not finite.
     """
-    found = [_NOTHING] * len(queries)
+    near = Neighbours.none(len(queries), count)
     for start in range(0, len(matrix), block_rows):
-        block = np.asarray(matrix[start : start + block_rows])
-        products = queries @ block.T
-        for place, query in enumerate(queries):
-            near = _pick(products[place], found[place], top)
-            found[place] = _merge(found[place], near + start, block[near], query, top)
-    return found
+        rows = slice(start, start + block_rows)
+        block = np.asarray(matrix[rows])
+        products = np.asarray(queries @ block.T)
+        if not np.isfinite(products).all():
+            quantize(products)  # refuses them
+        if refuse:
+            products[refuse(rows)] = -np.inf
+        places, found = _pick(products, near)
+        near = _merge(near, places, found + start, _compare(queries, block, places, found))
+    return near
 
 
 def rank_rows(matrix: np.ndarray, rows: np.ndarray, query: np.ndarray, top: int) -> Nearest:
     """The `top` nearest among some rows of the matrix, int64 `[candidates]`, to a query `[dim]`."""
-    return _merge(_NOTHING, rows, matrix[rows], query, top)
+    places, order = np.zeros(len(rows), np.int64), np.arange(len(rows))
+    cosines = _compare(query[None], matrix[rows], places, order)
+    (nearest,) = _merge(Neighbours.none(1, top), places, rows, cosines).split()
+    return nearest
 
 
-def _pick(products: np.ndarray, found: Nearest, top: int) -> np.ndarray:
-    """Rows of a block that may be among the best so far, int `[candidates]`."""
-    if not np.isfinite(products).all():
-        return np.arange(len(products))  # `quantize` will refuse them
-    floor = found.cosines[-1] - SLACK if len(found.rows) == top else -np.inf
-    near = np.flatnonzero(products >= floor)
-    if len(near) > top:
-        last = np.partition(products[near], -top)[-top]
-        near = near[products[near] >= last - SLACK]
-    return near
+def _pick(products: np.ndarray, near: Neighbours) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and rows of a block that may be among the nearest so far, int `[candidates]` each."""
+    count = near.rows.shape[1]
+    if not count:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    floor = near.cosines[:, -1]
+    if np.isneginf(floor).any() and products.shape[1] > count:
+        floor = np.maximum(floor, np.partition(products, -count, axis=1)[:, -count])
+    # What is refused is below every floor but this one.
+    floor = np.maximum(floor - SLACK, -2.0)
+    places, rows = np.nonzero(products >= floor[:, None])
+    return places, rows
+
+
+def _compare(
+    queries: np.ndarray, block: np.ndarray, places: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """The cosines of pairs of rows in float64.
+
+    Not by a matrix product, whose order of summation depends on where a row stands: equal rows must
+    have equal cosines.
+    """
+    cosines = np.empty(len(places), np.float64)
+    for start in range(0, len(places), _COMPARED):
+        part = slice(start, start + _COMPARED)
+        products = queries[places[part]].astype(np.float64) * block[rows[part]]
+        cosines[part] = products.sum(axis=1)
+    return quantize(cosines)
 
 
 def _merge(
-    found: Nearest, rows: np.ndarray, embeddings: np.ndarray, query: np.ndarray, top: int
-) -> Nearest:
-    # Not a matrix product, whose order of summation depends on where a row stands: equal rows
-    # must have equal cosines.
-    cosines = np.sum(embeddings.astype(np.float64) * query.astype(np.float64), axis=1)
-    cosines = np.concatenate([found.cosines, quantize(cosines)])
-    rows = np.concatenate([found.rows, rows.astype(np.int64)])
-    order = np.lexsort((rows, -cosines))[:top]
-    return Nearest(rows[order], cosines[order])
+    near: Neighbours, places: np.ndarray, rows: np.ndarray, cosines: np.ndarray
+) -> Neighbours:
+    """The nearest of those found before and of further ones, rows `[candidates]` of queries."""
+    before = np.nonzero(near.rows >= 0)
+    places = np.concatenate([before[0], places])
+    rows = np.concatenate([near.rows[before], rows])
+    cosines = np.concatenate([near.cosines[before], cosines])
+    order = np.lexsort((rows, -cosines, places))
+    places, rows, cosines = places[order], rows[order], cosines[order]
+    rank = np.arange(len(places)) - np.searchsorted(places, places)
+    kept = rank < near.rows.shape[1]
+    best = Neighbours.none(*near.rows.shape)
+    best.rows[places[kept], rank[kept]] = rows[kept]
+    best.cosines[places[kept], rank[kept]] = cosines[kept]
+    return best

@@ -25,15 +25,18 @@ class SelectionOptions(Options):
     )
     context_side: str = option(
         "both",
-        "Response selection: context before and after the response (both) or before only.",
+        "Response selection: context before and after the response (both), or before only.",
         choices=("both", "before"),
     )
     max_samples: int = option(
         500,
-        "Response selection: sessions per file, at most, with one response each. 0: all.",
+        "Response selection: sessions used from each file, at most, with one response each. "
+        "0: all.",
         minimum=0,
     )
-    seed: int = option(0, "Response selection: seed of the responses and candidates.", minimum=0)
+    seed: int = option(
+        0, "Response selection: seed for drawing the responses and candidates.", minimum=0
+    )
 
     @property
     def context(self) -> Context:
@@ -47,25 +50,25 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
 
     retrieval: tuple[str, ...] = option(
         (),
-        "Semantic retrieval sets (select.txt), comma-separated: MAP and MRR.",
+        "Semantic retrieval sets (select.txt), comma-separated; scored by MAP and MRR.",
         files=True,
     )
     sts: tuple[str, ...] = option(
         (),
-        "Dialogue STS sets (sts.txt), comma-separated: Spearman's correlation.",
+        "Dialogue STS sets (sts.txt), comma-separated; scored by Spearman's correlation.",
         files=True,
     )
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated: R@k and MRR of the true response among `candidates`.",
+        "comma-separated; scored by R@k and MRR of the true response among `candidates`.",
         files=True,
     )
     candidates_file: tuple[str, ...] = option(
         (),
-        "Files of grouped candidates, such as the test files of E-commerce and Ubuntu or what "
-        "build_candidates writes, comma-separated: R@k, MAP and MRR of the true response in its "
-        "group.",
+        "Files of grouped candidates, such as the test files of E-commerce and Ubuntu or "
+        "those of build_candidates, comma-separated; scored by R@k, MAP and MRR of the true "
+        "response in its group.",
         files=True,
     )
     candidates_format: str = option(
@@ -73,46 +76,47 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     )
     candidates_lines: int = option(
         0,
-        "ecd and ubuntu: lines of a group, where neighbouring groups may share a context. 0: "
-        "neighbouring lines of one context are a group.",
+        "ecd and ubuntu: number of lines in a group, for files in which neighbouring groups "
+        "may share a context. 0: neighbouring lines with the same context are a group.",
         minimum=2,
         or_zero=True,
     )
     candidates_turns: int = option(
-        0, "Turns of a group's context that are used, the last ones. 0: all.", minimum=0
+        0, "Turns used of a group's context, the last ones. 0: all.", minimum=0
     )
     several_positives: bool = option(
         False,
-        "Groups of `candidates_file` may have several true responses, as those of Douban; else "
-        "that is a fault.",
+        "Allow several true responses in a group of `candidates_file`, as in Douban; "
+        "otherwise they are an error.",
     )
     max_bad_lines: int = option(
         0,
-        "Lines and groups of `candidates_file` without use, such as a group without a true "
-        "response, that are left out, named and counted before the job stops.",
+        "Unusable lines and groups of `candidates_file`, such as a group without a true "
+        "response, to leave out before the job stops; they are named and counted.",
         minimum=0,
     )
     half: str = option(
         "all",
-        "Retrieval and STS: score all queries and pairs, or one half of them, decided by a hash of "
-        "their texts. Choose settings on one half (choose), report scores on the other (report).",
+        "Retrieval and STS: score all queries and pairs, or one half, decided by a hash of "
+        "their texts. Choose settings on one half (choose), and report scores on the other "
+        "(report).",
         choices=("all", "choose", "report"),
     )
     matching: str = option(
         "",
-        "Response selection: the form of the matching, of a checkpoint that was not trained with "
-        "one. Default: the model's own, or else the paper's.",
+        "Response selection: the form of the matching, for a checkpoint that was not trained "
+        "with one. Default: the model's own, or else the paper's.",
         choices=("", *MATCHINGS),
     )
     output: str = option(
         "",
-        "JSON file for the results. Default: print the table only.",
+        "JSON file for the results. Default: only print the table.",
         writes=True,
     )
     join_consecutive: bool = option(
         False,
-        "Response selection: join consecutive turns of one speaker, for files that prepare_data "
-        "did not write: its files have the turns as training sees them.",
+        "Response selection: join consecutive turns of one speaker. For files that "
+        "prepare_data did not write; in its own files the turns are as training sees them.",
     )
 
     def __post_init__(self) -> None:
@@ -158,8 +162,8 @@ class CompareOptions(Options):
 
     results: tuple[str, ...] = option(
         (),
-        "Two or more files that evaluate `output` wrote, comma-separated; each is compared with "
-        "the first.",
+        "Two or more files written by evaluate's `output`, comma-separated; each is compared "
+        "with the first.",
         required=True,
         files=True,
     )
@@ -180,22 +184,22 @@ class ChangesOptions(SelectionOptions):
         required=True,
         reads=True,
     )
-    after: str = option("", "The encoder after, likewise.", required=True, reads=True)
+    after: str = option("", "The encoder after: likewise.", required=True, reads=True)
     data_dir: str = option(
         "",
-        "Folder that prepare_data wrote: the sentences and sessions of its dev split are compared, "
-        "or if that is too small sentences of the train split.",
+        "Folder written by prepare_data. The sentences and sessions of its dev split are "
+        "compared or, if there are too few, sentences of the train split.",
         required=True,
         reads=True,
     )
     sentences: int = option(
         1000,
-        "Different sentences compared, at most, drawn by a hash.",
+        "Distinct sentences to compare, at most, drawn by a hash.",
         minimum=LEAST_SENTENCES,
     )
     output_dir: str = option(
         "",
-        "Folder for changes.md and changes.json. Default: print only.",
+        "Folder for changes.md and changes.json. Default: only print.",
         writes=True,
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")

@@ -12,7 +12,7 @@ class ExportOptions(EncoderOptions):
 
     run_dir: str = option(
         "",
-        "What to export: a run directory, of an encoder or a re-ranker, or any checkpoint (a "
+        "What to export: the run directory of an encoder or a re-ranker, or any checkpoint (a "
         "folder, a hub name, package:NAME).",
         required=True,
         reads=True,
@@ -26,26 +26,26 @@ class ExportOptions(EncoderOptions):
     format: str = option(
         "saved_model",
         "saved_model: a TensorFlow SavedModel whose serving signature takes strings. "
-        "sentence_transformers: a folder for that library and for transformers. onnx: a model from "
-        "token ids to embeddings or scores, with the tokenizer's files (needs pip install "
-        "dcse_tf[onnx]). static: a table of token vectors whose mean stands for a sentence, "
-        "fitted to the utterances of `data_dir`: tens of thousands of sentences a second, for "
-        "model2vec and for every job that takes a model.",
+        "sentence_transformers: a folder for that library and for transformers. onnx: a model "
+        "from token ids to embeddings or scores, with the tokenizer's files (needs pip "
+        "install dcse_tf[onnx]). static: a table of token vectors, fitted to the utterances "
+        "of `data_dir`; a sentence is the mean of its tokens' vectors. It embeds tens of "
+        "thousands of sentences a second, with model2vec and in every job that takes a model.",
         choices=("saved_model", "sentence_transformers", "onnx", "static"),
     )
     unit_norm: bool = option(
-        False, "Scale embeddings to length 1, so that a product of two is their cosine."
+        False, "Scale embeddings to length 1, so that their dot product is the cosine."
     )
     truncate_dim: int = option(
         0,
-        "Only the first so many dimensions of each embedding, see `embed`; of `format`=static give "
-        "`static_dim`. 0: all.",
+        "Keep only this many dimensions of each embedding, see `embed`; with `format`=static "
+        "use `static_dim`. 0: all.",
         minimum=1,
         or_zero=True,
     )
     versioned: bool = option(
         False,
-        "Write `output_dir`/1, or what follows the largest number in it, as TensorFlow Serving "
+        "Write `output_dir`/1, or the number after the largest in it, as TensorFlow Serving "
         "reads them; an older version is never replaced.",
     )
     warmup: bool = option(
@@ -55,25 +55,27 @@ class ExportOptions(EncoderOptions):
     )
     quantize: str = option(
         "none",
-        "Of `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
+        "With `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
         "embeddings with those of float32 before you use it.",
         choices=("none", "int8"),
     )
     data_dir: str = option(
         "",
-        "Of `format`=static: corpus that prepare_data wrote with the encoder's vocabulary.",
+        "With `format`=static: a corpus that prepare_data wrote with the encoder's vocabulary.",
         reads=True,
     )
-    static_dim: int = option(256, "Of `format`=static: dimensions of the vectors.", minimum=1)
+    static_dim: int = option(256, "With `format`=static: dimensions of the vectors.", minimum=1)
     static_sentences: int = option(
-        50_000, "Of `format`=static: utterances that it is fitted to, at most. 0: all.", minimum=0
+        50_000, "With `format`=static: utterances to fit it to, at most. 0: all.", minimum=0
     )
     results: tuple[str, ...] = option(
         (),
-        "Files that evaluate wrote of this model, for its card.",
+        "Files of results that evaluate wrote for this model, for the model card.",
         files=True,
     )
-    data_report: str = option("", "Folder that inspect_data wrote of the corpus, for the card.")
+    data_report: str = option(
+        "", "Folder that inspect_data wrote for the corpus, for the model card."
+    )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:

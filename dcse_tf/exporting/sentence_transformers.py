@@ -36,8 +36,8 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
     if isinstance(layer, AffineMaps):
         return layer.maps
     raise InputError(
-        f"`format`={form}: a {layer.name} is no affine map of embeddings and cannot be written in "
-        "this format; `format`=saved_model can hold it"
+        f"`format`={form}: a {layer.name} is not an affine map of embeddings and cannot be written "
+        "in this format; `format`=saved_model can hold it"
     )
 
 

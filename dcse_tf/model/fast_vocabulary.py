@@ -78,7 +78,7 @@ def complete_tokens(
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)}")
     if len(set(names)) < len(names):
-        raise InputError(f"{path}: has an entry twice")
+        raise InputError(f"{path}: contains an entry twice")
     place = names.index(SPECIAL_TOKENS.pad)
     names[0], names[place] = names[place], names[0]
     return tuple(names)

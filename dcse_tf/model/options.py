@@ -14,20 +14,21 @@ class EncoderOptions(Options):
 
     pooling: str = option(
         "",
-        "Sentence embedding: mean of the last layer over real tokens, or its [CLS] token. Without "
-        "it the model's own: what a sentence-transformers model or a baseline was made with, or "
-        "else the mean.",
+        "Sentence embedding: the mean of the last layer over real tokens, or its [CLS] token. "
+        "Default: the model's own, as a sentence-transformers model or a baseline was made, "
+        "or else the mean.",
         choices=("", "mean", "cls"),
     )
     prefix: str = option(
         "",
-        'Text put before every sentence, such as "query: " for E5. Without it the model\'s own: '
-        "its default prompt (config_sentence_transformers.json), or its corpus' prefix.",
+        'Text put before every sentence, such as "query: " for E5. Default: the model\'s own, '
+        "that is its default prompt (config_sentence_transformers.json) or the prefix of its "
+        "corpus.",
     )
     max_sequence_length: int = option(
         0,
-        "Longest sentence, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, "
-        "or else 128.",
+        "Longest sentence, in tokens including [CLS] and [SEP]. 0: as the encoder was "
+        "trained, or else 128.",
         minimum=3,
         or_zero=True,
     )

@@ -150,7 +150,7 @@ def parse_unigram(path: pathlib.Path, content: Any) -> SentencePiece:
         raise InputError(f"{path}: expected a tokenizer of unigrams: {error!r}") from error
     scores = dict(entries)
     if len(scores) < len(entries):
-        raise InputError(f"{path}: has an entry twice")
+        raise InputError(f"{path}: contains an entry twice")
     tokens = complete_tokens(path, list(scores), added)
     return _make_vocabulary(tokens, scores, charsmap)
 

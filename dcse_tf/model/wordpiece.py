@@ -60,10 +60,15 @@ class WordPiece(Vocabulary):
         return " ".join(tokens).replace(f" {PIECE}", "")
 
     def _write_files(self, folder: pathlib.Path) -> None:
-        _write_vocabulary(folder, self)
+        end_of_turn = {"additional_special_tokens": [END_OF_TURN]} if self.has_end_of_turn else {}
+        _write_files(folder, self, end_of_turn)
 
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
-        _write_tokenizer(folder, self, max_sequence_length)
+        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
+        _write_files(folder, self, limits)
+        text = json.dumps(_name_tokens(), indent=2) + "\n"
+        (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
+        save_tokenizer(folder / "tokenizer.json", self, _make_fast(self))
 
     def make_tokenizer(self) -> "WordPieceTokenizer":
         return WordPieceTokenizer(self)
@@ -192,7 +197,7 @@ def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
     lines: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if lines.setdefault(token, line) != line:
-            raise InputError(f"{path}:{line}: {token!r:.40} stands on line {lines[token]} already")
+            raise InputError(f"{path}:{line}: {token!r:.40} is already on line {lines[token]}")
         if not _is_entry(token):
             raise InputError(
                 f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "
@@ -204,33 +209,24 @@ def _is_entry(token: str) -> bool:
     return len(token.removeprefix(PIECE).encode()) <= _LONGEST_ENTRY and "\0" not in token
 
 
-def _write_vocabulary(folder: pathlib.Path, vocabulary: WordPiece) -> None:
-    """In a form that HuggingFace's tokenizer reads too."""
+def _name_tokens() -> dict[str, str]:
+    return {f"{role}_token": token for role, token in SPECIAL_TOKENS._asdict().items()}
+
+
+def _write_files(folder: pathlib.Path, vocabulary: WordPiece, further: dict[str, Any]) -> None:
+    """Writes `vocab.txt` and `tokenizer_config.json`, which HuggingFace's tokenizer reads too."""
     text = "\n".join(vocabulary.tokens) + "\n"
     (folder / "vocab.txt").write_text(text, encoding="utf-8")
-    settings: dict[str, Any] = {
+    settings = {
         "do_lower_case": vocabulary.lowercase,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         "tokenizer_class": "BertTokenizer",
-        **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+        **_name_tokens(),
+        **further,
     }
-    if vocabulary.has_end_of_turn:
-        settings["additional_special_tokens"] = [END_OF_TURN]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def _write_tokenizer(folder: pathlib.Path, vocabulary: WordPiece, max_sequence_length: int) -> None:
-    _write_vocabulary(folder, vocabulary)
-    path = folder / "tokenizer_config.json"
-    settings = read_json_object(path)
-    settings |= {"model_max_length": max_sequence_length, "split_special_tokens": True}
-    settings.pop("additional_special_tokens", None)
-    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    names = {key: value for key, value in settings.items() if key.endswith("_token")}
-    text = json.dumps(names, indent=2) + "\n"
-    (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
-    save_tokenizer(folder / "tokenizer.json", vocabulary, _make_fast(vocabulary))
+    text = json.dumps(settings, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
 class WordPieceTokenizer(Tokenizer):

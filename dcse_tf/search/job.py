@@ -162,7 +162,7 @@ def _require_index(folder: pathlib.Path, buildable: bool) -> None:
     restore_replaced(folder)
     # A folder that holds something else must never be replaced.
     if folder.exists() and not layout.is_index(folder):
-        raise InputError(f"`index`={folder}: exists and is no index; give another folder")
+        raise InputError(f"`index`={folder}: exists and is not an index; give another folder")
     if not folder.exists() and not buildable:
         raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
@@ -266,8 +266,8 @@ def _take_rows(
     if near.min() < _NEAR:
         line = int(texts.lines[compared[int(near.argmin())]])
         raise InputError(
-            f"`embeddings`={path}: row {line} is not what `model` says of line {line} of `corpus` "
-            f"(cosine {near.min():.3f})"
+            f"`embeddings`={path}: row {line} is not the embedding of line {line} of `corpus` by "
+            f"`model` (cosine {near.min():.3f})"
         )
 
     with atomic_file(output) as partial:

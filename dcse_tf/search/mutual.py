@@ -11,8 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-from dcse_tf.evaluation.metrics import quantize
-from dcse_tf.evaluation.nearest import SLACK
+from dcse_tf.evaluation.nearest import BLOCK_ROWS, Neighbours, find_neighbours
 from dcse_tf.search.index import scale_to_unit_length
 from dcse_tf.search.nearest import ApproximateIndex, Settings
 
@@ -57,26 +56,7 @@ def make_keys(
     return scale_to_unit_length(embed(text) + weight * context).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Neighbours:
-    """The nearest of each row, best first; equal ones in the order of their rows.
-
-    Attributes:
-        rows: int64 `[rows, count]`; -1 where there are not so many.
-        cosines: float64 `[rows, count]`, rounded to `metrics.TIE_RESOLUTION`.
-    """
-
-    rows: np.ndarray
-    cosines: np.ndarray
-
-    @staticmethod
-    def none(rows: int, count: int) -> "Neighbours":
-        """Of so many rows, none found yet."""
-        return Neighbours(np.full([rows, count], -1, np.int64), np.full([rows, count], -np.inf))
-
-
-_QUERIES, _BLOCK_ROWS = 1024, 16_384
-_COMPARED = 32_768  # pairs of rows in float64 at a time
+_QUERIES = 1024
 Tell = Callable[[int], object]
 
 
@@ -86,11 +66,9 @@ def find_others(
     text: np.ndarray,
     count: int,
     tell: Tell = lambda done: None,
-    sizes: tuple[int, int] = (_QUERIES, _BLOCK_ROWS),
+    sizes: tuple[int, int] = (_QUERIES, BLOCK_ROWS),
 ) -> Neighbours:
     """The nearest rows of every row among those of other dialogues and other texts.
-
-    Found with float32 products of blocks and compared in float64, as `nearest.find_nearest` does.
 
     Args:
         keys: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
@@ -102,61 +80,15 @@ def find_others(
     found = Neighbours.none(len(keys), count)
     for start in range(0, len(keys), sizes[0]):
         own = slice(start, start + sizes[0])
-        queries = np.asarray(keys[own])
-        near = Neighbours.none(len(queries), count)
-        for begin in range(0, len(keys), sizes[1]):
-            others = slice(begin, begin + sizes[1])
-            block = np.asarray(keys[others])
-            products = queries @ block.T
-            for column in (dialogue, text):
-                products[column[own, None] == column[None, others]] = -np.inf
-            places, rows = _pick(products, near, count)
-            near = _merge(near, places, rows + begin, _compare(queries, block, places, rows))
+
+        def refuse(others: slice, own: slice = own) -> np.ndarray:
+            same = (column[own, None] == column[None, others] for column in (dialogue, text))
+            return np.logical_or(*same)
+
+        near = find_neighbours(keys, np.asarray(keys[own]), count, refuse, sizes[1])
         found.rows[own], found.cosines[own] = near.rows, near.cosines
         tell(min(start + sizes[0], len(keys)))
     return found
-
-
-def _pick(products: np.ndarray, near: Neighbours, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places and rows of a block that may be among the nearest so far, int `[candidates]` each."""
-    floor = near.cosines[:, -1]
-    if np.isneginf(floor).any() and products.shape[1] > count:
-        floor = np.maximum(floor, np.partition(products, -count, axis=1)[:, -count])
-    # What is refused is below every floor but this one.
-    floor = np.maximum(floor - SLACK, -2.0)
-    places, rows = np.nonzero(products >= floor[:, None])
-    return places, rows
-
-
-def _compare(
-    queries: np.ndarray, block: np.ndarray, places: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """The cosines of pairs of rows in float64."""
-    cosines = np.empty(len(places), np.float64)
-    for start in range(0, len(places), _COMPARED):
-        part = slice(start, start + _COMPARED)
-        products = queries[places[part]].astype(np.float64) * block[rows[part]]
-        cosines[part] = products.sum(axis=1)
-    return quantize(cosines)
-
-
-def _merge(
-    near: Neighbours, places: np.ndarray, rows: np.ndarray, cosines: np.ndarray
-) -> Neighbours:
-    """The nearest of those found before and of further ones, rows `[candidates]` of places."""
-    count = near.rows.shape[1]
-    before = np.nonzero(near.rows >= 0)
-    places = np.concatenate([before[0], places])
-    rows = np.concatenate([near.rows[before], rows])
-    cosines = np.concatenate([near.cosines[before], cosines])
-    order = np.lexsort((rows, -cosines, places))
-    places, rows, cosines = places[order], rows[order], cosines[order]
-    rank = np.arange(len(places)) - np.searchsorted(places, places)
-    kept = rank < count
-    best = Neighbours.none(len(near.rows), count)
-    best.rows[places[kept], rank[kept]] = rows[kept]
-    best.cosines[places[kept], rank[kept]] = cosines[kept]
-    return best
 
 
 # An index does not know which rows are refused: so many are asked for of each that is wanted.

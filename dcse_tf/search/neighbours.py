@@ -25,6 +25,7 @@ from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError, name_output
+from dcse_tf.evaluation.nearest import Neighbours
 from dcse_tf.files import (
     MadeFrom,
     atomic_directory,
@@ -38,7 +39,6 @@ from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.progress import Progress
 from dcse_tf.search.mutual import (
-    Neighbours,
     Pairs,
     average_rows,
     find_others,
@@ -119,7 +119,7 @@ def mine_neighbours(options: MineNeighboursOptions) -> Mined:
     restore_replaced(output)
     with lock_output(output), name_output(output):
         if output.exists() and not options.overwrite:
-            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+            raise FileExistsError(f"{output} already exists; give another folder, or `overwrite`")
         encoder = _load_encoder(options)
         manifest = read_manifest(data_dir, encoder.graph.vocabulary.fingerprint())
         made_from = _describe_sources(options, manifest, encoder)

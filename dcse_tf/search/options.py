@@ -13,24 +13,25 @@ KINDS = ("exact", "hnsw", "ivf", "hnsw_int8", "ivf_int8", "binary")
 class ApproximateOptions(Options):
     """How an approximate index is built and searched."""
 
-    hnsw_m: int = option(32, "Building hnsw: links of each text.", minimum=2)
+    hnsw_m: int = option(32, "Building hnsw: links for each text.", minimum=2)
     ef_construction: int = option(
         200, "Building hnsw: candidates from which the links are chosen.", minimum=1
     )
     ef_search: int = option(
-        128, "Searching hnsw: candidates. More is slower and finds more.", minimum=1
+        128, "Searching hnsw: candidates. More are slower and find more.", minimum=1
     )
     nlist: int = option(
         0,
-        "Building ivf: lists. 0: four times the square root of the number of texts, 4096 at most.",
+        "Building ivf: number of lists. 0: four times the square root of the number of texts, "
+        "at most 4096.",
         minimum=0,
     )
     nprobe: int = option(
-        32, "Searching ivf: lists that are read. More is slower and finds more.", minimum=1
+        32, "Searching ivf: lists to read. More are slower and find more.", minimum=1
     )
     binary_candidates: int = option(
         50,
-        "Searching binary: candidates for each text asked for. More is slower and finds more.",
+        "Searching binary: candidates for each text requested. More are slower and find more.",
         minimum=1,
     )
 
@@ -41,52 +42,54 @@ class SearchOptions(ModelOptions, ApproximateOptions):
 
     corpus: str = option(
         "",
-        "Text file to search, a text a line, UTF-8; plain, .gz or .zip. Not needed if `index` "
-        "exists.",
+        "Text file to search, one text a line, UTF-8; plain, .gz or .zip. Not needed if "
+        "`index` exists.",
         files=True,
     )
     index: tuple[str, ...] = option(
         (),
-        "Folder of the index: built from `corpus` if it does not exist, and used again later. If "
-        "the build is stopped, the same command resumes it. Several, comma-separated or a glob, "
-        "each built before by the same model, are searched as one. Default: a temporary folder.",
+        "Folder of the index: built from `corpus` if it does not exist, and reused later. If "
+        "the build is stopped, the same command resumes it. Several existing indexes of the "
+        "same model, comma-separated or as a glob, are searched as one. Default: a temporary "
+        "folder.",
         resumes=True,
     )
     embeddings: str = option(
         "",
-        "NumPy file of the embeddings of `corpus` by `model`, a row a line, as embed writes it: "
-        "the index is built from them, of which some are compared with the model's. Default: the "
-        "texts are embedded.",
+        "NumPy file with the embeddings of `corpus` by `model`, one row for each line, as "
+        "embed writes it. The index is built from them, and some are compared with the "
+        "model's. Default: embed the texts.",
         files=True,
     )
-    query: str = option("", "One query. Default: `queries`, or else lines of standard input.")
+    query: str = option("", "A single query. Default: `queries`, or else lines of standard input.")
     queries: str = option("", "Text file of queries, one a line.", files=True)
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
-        "Re-ranker of responses: a run directory, a checkpoint folder or an export to ONNX. Texts "
-        "are found by their embeddings, and ordered by its scores. A query then is the dialogue "
-        "so far: [EOT] parts its turns, and the mean of their embeddings is searched by.",
+        "Re-ranker of responses: a run directory, a checkpoint folder or an export to ONNX. "
+        "Texts are found by their embeddings and ordered by its scores. A query is then the "
+        "dialogue so far, with turns separated by [EOT]; the search uses the mean of their "
+        "embeddings.",
         reads=True,
     )
     rerank_top: int = option(
-        100, "With `reranker`: texts that are found by embeddings and then ordered.", minimum=1
+        100, "With `reranker`: texts to find by embeddings and then re-order.", minimum=1
     )
     output: str = option(
         "",
-        "File for the answers, a line with a JSON object for each query; - for standard output. "
-        "Default: they are printed for people.",
+        "File for the answers, one JSON object a line for each query; - for standard output. "
+        "Default: print them in readable form.",
         writes=True,
     )
     index_type: str | None = option(
         None,
-        "exact compares a query with every text; the others are approximate indexes of FAISS "
-        "(pip install 'dcse_tf[search]'), whose recall is measured after the build: hnsw and ivf "
-        "hold all embeddings in memory, hnsw_int8 and ivf_int8 a quarter, binary their signs "
-        "alone, a 32nd. Default: that of an existing `index`, or else exact.",
+        "exact compares a query with every text. The others are approximate indexes of FAISS "
+        "(pip install 'dcse_tf[search]'), whose recall is measured after the build: hnsw and "
+        "ivf hold all embeddings in memory, hnsw_int8 and ivf_int8 a quarter of that, binary "
+        "only their signs, a 32nd. Default: that of an existing `index`, or else exact.",
         choices=KINDS,
     )
-    overwrite: bool = option(False, "Build `index` anew even if it exists.")
+    overwrite: bool = option(False, "Rebuild `index` even if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,8 +105,8 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("`rerank_top`: only with `reranker`")
         if self.reranker and self.rerank_top < self.top:
             raise OptionError(
-                f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, for these "
-                "are the best of them"
+                f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, "
+                "because these are the best of them"
             )
 
 
@@ -113,15 +116,16 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
 
     data_dir: str = option(
         "",
-        "Folder that prepare_data wrote with the encoder's vocabulary; neighbours are looked for "
-        "in its train split.",
+        "Folder that prepare_data wrote with the encoder's vocabulary. Neighbours are "
+        "searched in its train split.",
         required=True,
         reads=True,
     )
     encoder: str = option(
         "",
-        "The checkpoint whose embeddings are compared, usually the one that a training starts "
-        "from: a folder, a hub name, package:NAME or a run directory. It is not trained.",
+        "The checkpoint whose embeddings are compared, usually the one that training will "
+        "start from: a folder, a hub name, package:NAME or a run directory. It is not "
+        "trained.",
         required=True,
         reads=True,
     )
@@ -134,8 +138,8 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
     )
     context_weight: float = option(
         1.0,
-        "What the turns before and after count in the comparison, the utterance itself counting 1. "
-        "0: utterances alone.",
+        "Weight of the turns before and after in the comparison; the utterance itself has "
+        "weight 1. 0: only the utterances.",
         minimum=0.0,
     )
     center: bool = option(
@@ -143,30 +147,30 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
     )
     neighbours: int = option(
         5,
-        "Nearest turns of other dialogues that are looked for; two turns are a pair if each is "
-        "among the other's.",
+        "How many nearest turns of other dialogues to find for each turn. Two turns are a "
+        "pair if each is among the other's nearest.",
         minimum=1,
         maximum=1000,
     )
     keep_share: float = option(
-        0.25, "Share of the pairs, the most similar, that is kept.", minimum=0.0, maximum=1.0
+        0.25, "Share of the pairs to keep, the most similar ones.", minimum=0.0, maximum=1.0
     )
     min_cosine: float = option(
         -1.0,
-        "Pairs below this similarity are left out as well. -1: none.",
+        "Also leave out pairs with a similarity below this. -1: none.",
         minimum=-1.0,
         maximum=1.0,
     )
     same_role: bool = option(
         True,
-        "Only turns of the same speaker are pairs, that is of the one who spoke first in each "
-        "session, second, and so on. Of no effect where a corpus does not say who speaks.",
+        "Pair only turns of the same speaker, that is of whoever spoke first in each session, "
+        "second, and so on. Has no effect if the corpus does not name speakers.",
     )
     index_type: str = option(
         "exact",
-        "exact compares every turn with all others: minutes for 200,000 turns, and four times as "
-        "long for twice as many; the others are approximate indexes of FAISS for larger corpora "
-        "(pip install 'dcse_tf[search]'), see `search`.",
+        "exact compares every turn with all others: minutes for 200,000 turns, and four times "
+        "as long for twice as many. The others are approximate indexes of FAISS for larger "
+        "corpora (pip install 'dcse_tf[search]'), see `search`.",
         choices=KINDS,
     )
     batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)

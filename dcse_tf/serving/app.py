@@ -139,7 +139,7 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
         service.check(form.model, input=form.input)
         dim = model.encoder.dim
         if form.dimensions not in (None, dim):
-            raise Refusal(400, f"dimensions: this model's embeddings have {dim}, and no fewer.")
+            raise Refusal(400, f"dimensions: this model's embeddings have {dim}.")
         rows, tokens = await service.embed(form.input)
         rows = normalize(rows).astype(np.float32) if form.normalized else rows
         # Little-endian float32, as OpenAI's clients read it.
@@ -185,7 +185,7 @@ def _add_match(app: fastapi.FastAPI, service: Service) -> None:
     async def match(form: MatchForm) -> JSONResponse:
         service.check(form.model, context=form.context, responses=form.responses)
         if service.model.encoder.match is None:
-            raise Refusal(400, f"{service.model.name} has sentence embeddings alone, no matching.")
+            raise Refusal(400, f"{service.model.name} has only sentence embeddings, no matching.")
         scores, _ = await service.score(MATCH, form.context, form.responses)
         return JSONResponse({"similarities": scores.tolist()})
 

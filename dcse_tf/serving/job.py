@@ -73,7 +73,7 @@ def read_keys(options: ServeOptions) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: cannot be read: {error}") from error
     if not (keys := [line.strip() for line in lines if line.strip()]):
-        raise InputError(f"{name}: expected a key a line, found none")
+        raise InputError(f"{name}: expected one key a line, found none")
     return keys
 
 

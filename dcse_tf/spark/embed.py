@@ -6,6 +6,7 @@ done is not embedded again when a job that was stopped is started again.
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -64,6 +65,34 @@ def embed_column(
     return frame.join(embedded, column, "left")
 
 
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """Embeddings that were written.
+
+    Attributes:
+        path: the NumPy file, with `shard` of its part; with `spark_master` the folder of Parquet.
+        rows: how many embeddings it has.
+        dim: their dimensions.
+    """
+
+    path: pathlib.Path
+    rows: int
+    dim: int
+
+
+def embed(options: EmbedOptions) -> Embedded:
+    """Embeds the sentences of a file: on this machine or, with `spark_master`, on a cluster.
+
+    Raises: see `embed_on_spark` and `dcse_tf.tools.embed.embed`.
+    """
+    output = pathlib.Path(options.output)
+    if options.spark_master:
+        return Embedded(output, *embed_on_spark(options))
+    from dcse_tf.tools import embed as job
+
+    return Embedded(job.Shard.parse(options.shard).path(output), *job.embed(options))
+
+
 def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     """Does what `embed` does, on the cluster of `spark_master`: Parquet to Parquet.
 
@@ -110,7 +139,7 @@ def _lock(output: str, overwrite: bool) -> Iterator[None]:
             pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock_output(pathlib.Path(output)))
         if exists(output) and not overwrite:
-            raise FileExistsError(f"{output} exists already; give another folder, or `overwrite`")
+            raise FileExistsError(f"{output} already exists; give another folder, or `overwrite`")
         yield
 
 

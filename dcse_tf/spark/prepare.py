@@ -21,17 +21,27 @@ from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import find_reader, split_into_chunks
-from dcse_tf.data.manifest import SPLITS, BlockCounter, Given, Manifest, Shard, Split, write_blocks
+from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import make_manifest, prepare
-from dcse_tf.data.records import SplitRecords, name_index, name_shard
+from dcse_tf.data.records import SplitCounts, name_index, name_shard
 from dcse_tf.errors import InputError
 from dcse_tf.files import complete_path
 from dcse_tf.input_files import BadLines
+from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.spark.tables import gather
 from dcse_tf.stores import fetch, is_url, put_file, remove_folder, url_of
+
+
+def prepare_data(options: PrepareOptions) -> Manifest:
+    """Prepares a corpus: on this machine or, with `spark_master`, on a cluster.
+
+    Raises: see `prepare`; InputError also if the cluster cannot be used.
+    """
+    folder = resolve_checkpoint(options.vocab, "vocab", weights=False) if options.vocab else None
+    return (prepare_on_spark if options.spark_master else prepare)(options, folder)
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
@@ -40,7 +50,7 @@ def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | N
     Args, Raises: see `prepare`; InputError also if the cluster cannot be used.
     """
     with connect(config.spark_master, "dcse prepare_data") as session:
-        logging.info("the cluster shows what it is at: %s", session.sparkContext.uiWebUrl)
+        logging.info("progress on the cluster: %s", session.sparkContext.uiWebUrl)
         write = functools.partial(_write_splits, session)
         return prepare(config, vocabulary_folder, write)
 
@@ -59,33 +69,11 @@ class _Record(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Counts:
-    """What a file has in one split."""
-
-    sessions: int = 0
-    utterances: int = 0
-    tokens: int = 0
-    truncated: int = 0
-    negatives: int = 0
-    most: int = 0
-    scored: int = 0
-
-    def add(self, records: SplitRecords) -> None:
-        self.sessions += len(records.records)
-        self.utterances += sum(records.turns)
-        self.tokens += records.tokens
-        self.truncated += records.truncated
-        self.negatives += sum(records.negatives)
-        self.most = max(self.most, *records.negatives, 0)
-        self.scored += records.scored
-
-
-@dataclasses.dataclass
 class _Summary:
     """What the driver learns of a file; `error` is why it cannot be used."""
 
     file: int
-    counts: dict[str, _Counts]
+    counts: dict[str, SplitCounts]
     content: bytes
     dropped: collections.Counter[str]
     bad_lines: int
@@ -175,7 +163,9 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
     """Yields the records of a file, and last what there was of them."""
     serialize, config = _make_serializer(work)
     bad_lines = BadLines(config.max_bad_lines)
-    summary = _Summary(file, {name: _Counts() for name in SPLITS}, b"", collections.Counter(), 0)
+    summary = _Summary(
+        file, {name: SplitCounts() for name in SPLITS}, b"", collections.Counter(), 0
+    )
     content = []
     try:
         sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
@@ -189,7 +179,7 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
                 rows = zip(records.records, records.turns, texts, strict=True)
                 for number, row in enumerate(rows, start=counts.sessions):
                     yield _Record(split, file, number, *row)
-                counts.add(records)
+                counts.add_records(records)
     except InputError as error:  # as a value: what Spark makes of an exception has a page of Java
         summary.error = str(error)
     summary.content, summary.bad_lines = b"".join(content), bad_lines.count
@@ -275,18 +265,8 @@ def _make_split(
     """The split's entry of the manifest; writes its index."""
     own = sorted((shard for shard in written if shard.split == name), key=lambda s: s.number)
     index = write_blocks(folder / name_index(name), [row for shard in own for row in shard.blocks])
-    counts = [summary.counts[name] for summary in summaries]
-
-    def total(field: str) -> int:
-        return sum(getattr(each, field) for each in counts)
-
-    given = Given(total("negatives"), max(each.most for each in counts), total("scored"))
-    return Split(
-        total("sessions"),
-        total("utterances"),
-        total("tokens"),
-        total("truncated"),
-        tuple(Shard(name_shard(name, shard.number, len(own)), shard.bytes) for shard in own),
-        index,
-        given if given.negatives else None,
-    )
+    counts = SplitCounts()
+    for summary in summaries:
+        counts.add(summary.counts[name])
+    shards = (Shard(name_shard(name, shard.number, len(own)), shard.bytes) for shard in own)
+    return counts.make_split(tuple(shards), index)

@@ -38,39 +38,41 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 
     matching: str = option(
         "paper",
-        "What is compared with what. paper: the response with what the context sees of it, M R "
-        "(equations 3 and 4); residual: with lambda U + M R, lambda learnt; context: M R with the "
-        "context; maxsim: each token with the one most like it in the other text, both ways. "
-        "docs/matching.md says what each keeps of the context.",
+        "What is compared. paper: the response with what the context sees of it, M R "
+        "(equations 3 and 4); residual: the response with lambda U + M R, where lambda is "
+        "learnt; context: M R with the context; maxsim: each token with the most similar one "
+        "in the other text, in both directions. docs/matching.md explains how much of the "
+        "context each keeps.",
         choices=MATCHINGS,
     )
     aggregation: str = option(
         "mean",
-        "How turns are put together. mean: every turn counts the same (the paper's I2); "
+        "How turns are combined. mean: every turn counts the same (the paper's I2); "
         "attention: by a two-layer network and a softmax (I1, equations 5 and 6); "
-        "additive_attention: I1 as the authors' released code has it.",
+        "additive_attention: I1 as in the authors' released code.",
         choices=("mean", "attention", "additive_attention"),
     )
     cosine_weight: float = option(
         0.0,
-        "Share of the loss that contrasts the plain cosine of a response and the mean of its "
-        "context's embeddings. 0: the paper's objective; 1: without any matching.",
+        "Share of the loss that contrasts the plain cosine of a response with the mean of its "
+        "context's embeddings. 0: the paper's objective; 1: no matching at all.",
         minimum=0.0,
         maximum=1.0,
     )
     distillation_weight: float = option(
         0.0,
-        "Share of the loss that learns a teacher's scores of given candidates: the cross entropy "
-        "of its softmax over a response's candidates and the similarities'. It needs a corpus "
-        "prepared from candidates with scores, as score_candidates writes them; the response of a "
-        "session is then its last turn, not a drawn one. 0: none.",
+        "Share of the loss that learns a teacher's scores for given candidates: the cross "
+        "entropy between its softmax over a response's candidates and that of the "
+        "similarities. It needs a corpus prepared from candidates with scores, as "
+        "score_candidates writes them; the response of a session is then its last turn, not "
+        "one that is drawn. 0: none.",
         minimum=0.0,
         maximum=1.0,
     )
     teacher_temperature: float = option(
         1.0,
-        "With `distillation_weight`: what the teacher's scores are divided by; the higher, the "
-        "softer its choice.",
+        "With `distillation_weight`: the teacher's scores are divided by this; higher values "
+        "make its distribution softer.",
         minimum=1e-4,
     )
 

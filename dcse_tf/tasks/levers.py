@@ -20,86 +20,89 @@ class LeverOptions(BatchOptions):
 
     neighbours_dir: str = option(
         "",
-        "Folder of pairs that mine_neighbours wrote: utterances that are alike in like contexts "
-        "are to be alike by themselves, told from those of the other pairs. Default: none.",
+        "Folder of pairs that mine_neighbours wrote: similar utterances in similar contexts. "
+        "Their own embeddings are made similar, in contrast to those of other pairs. Default: "
+        "none.",
         reads=True,
     )
     neighbour_weight: float = option(
         0.5,
-        "With `neighbours_dir`: share of the loss that it has, the rest being that of the task.",
+        "With `neighbours_dir`: share of the pairs in the loss; the rest is that of the task.",
         minimum=0.0,
         maximum=1.0,
     )
     neighbour_pairs: int = option(
-        64, "With `neighbours_dir`: pairs a step over all devices.", minimum=2
+        64, "With `neighbours_dir`: pairs in each step, over all devices.", minimum=2
     )
     both_directions: bool = option(
         False,
         "Also contrast the context of a response with the contexts that its negatives are "
-        "responses to; the two losses count alike.",
+        "responses to. The two losses have equal weight.",
     )
     false_negative_cosine: float = option(
         1.0,
-        "Leave out the negatives whose cosine with the true response is above this by the encoder "
-        "as it was at the start: they mean the same. 1: none. A copy of the encoder then reads "
-        "every batch too.",
+        "Leave out negatives whose cosine with the true response, computed by the starting "
+        "encoder, is above this, because they probably mean the same. 1: none. A copy of the "
+        "encoder then also reads every batch.",
         minimum=-1.0,
         maximum=1.0,
     )
     anchor_weight: float = option(
         0.0,
-        "Weight of a loss that holds the similarities of responses where they were at the start: "
-        "the cross entropy of those of a response with its negatives. 0: none. A copy of the "
-        "encoder then reads every batch too.",
+        "Weight of a loss that keeps the similarities of responses close to those of the "
+        "starting encoder: the cross entropy over the similarities of a response with its "
+        "negatives. 0: none. A copy of the encoder then also reads every batch.",
         minimum=0.0,
     )
     prediction_weight: float = option(
         0.0,
-        "Share of the loss of predicting, from each response alone, the embeddings that the turns "
-        "around it have by the encoder as it was at the start; the rest is the contrast. Heads, "
-        "one for each place, do it and are thrown away after training. 0: none; 1: nothing else. A "
-        "copy of the encoder then reads every batch too.",
+        "Share of the loss for predicting, from each response alone, the starting encoder's "
+        "embeddings of the turns around it; the rest is the contrast. The prediction uses "
+        "heads, one for each position, which are discarded after training. 0: none; 1: "
+        "nothing else. A copy of the encoder then also reads every batch.",
         minimum=0.0,
         maximum=1.0,
     )
     prediction_turns: int = option(
         1,
-        "With `prediction_weight`: most turns on each side that are predicted, of those that "
-        "`context_turns` and `context_side` give.",
+        "With `prediction_weight`: turns to predict on each side, at most, among those given "
+        "by `context_turns` and `context_side`.",
         minimum=1,
     )
     prediction_rate: float = option(
         25.0,
-        "With `prediction_weight`: how many times the learning rate its heads learn at.",
+        "With `prediction_weight`: learning rate of its heads, as a multiple of `learning_rate`.",
         minimum=1e-3,
     )
     rehearsal_weight: float = option(
         0.0,
-        "Weight of a loss that holds the embeddings of garbled texts where they were at the start, "
-        "so that what is learnt of the domain costs less in others: 1 - cosine, of utterances half "
-        "of whose tokens are replaced by random ones of the vocabulary. 0: none. A copy of the "
-        "encoder then reads every batch too.",
+        "Weight of a loss that keeps the embeddings of garbled texts close to those of the "
+        "starting encoder, so that learning the domain costs less in others: 1 - cosine, for "
+        "utterances in which half of the tokens are replaced by random ones of the "
+        "vocabulary. 0: none. A copy of the encoder then also reads every batch.",
         minimum=0.0,
     )
     rehearsal_texts: int = option(
-        64, "With `rehearsal_weight`: garbled texts a step over all devices.", minimum=1
+        64, "With `rehearsal_weight`: garbled texts in each step, over all devices.", minimum=1
     )
     projection_dim: int = option(
         0,
-        "Contrast the plain cosine behind two projection heads of this width, one for contexts and "
-        "one for responses, which are thrown away after training. 0: none.",
+        "Contrast the plain cosine behind two projection heads of this width, one for "
+        "contexts and one for responses, which are discarded after training. 0: none.",
         minimum=2,
         or_zero=True,
     )
     projection_rate: float = option(
-        10.0, "How many times the learning rate the projection heads learn at.", minimum=1e-3
+        10.0,
+        "Learning rate of the projection heads, as a multiple of `learning_rate`.",
+        minimum=1e-3,
     )
 
     matryoshka_dims: tuple[str, ...] = option(
         (),
-        "Contrast the plain cosine also of the first so many dimensions, for each of these numbers "
-        "(Kusupati et al. 2022); the losses of all dimensions and of each of these count alike. "
-        "Embeddings can then be cut by `truncate_dim`. Default: none.",
+        "Also contrast the plain cosine of the first dimensions, for each of these numbers "
+        "(Kusupati et al. 2022); these losses and that of all dimensions have equal weight. "
+        "Embeddings can then be truncated by `truncate_dim`. Default: none.",
     )
 
     @property

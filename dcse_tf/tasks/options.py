@@ -32,52 +32,55 @@ MOST_EPOCHS = 1e6
 class RunOptions(Options):
     """Seed, devices, and how often the outer loop does what."""
 
-    seed: int = option(0, "Seed of everything random in the run.", minimum=0)
+    seed: int = option(0, "Seed of all randomness in the run.", minimum=0)
     deterministic: bool = option(
-        False, "Make every operation deterministic: slower, the same result bit for bit."
+        False, "Make every operation deterministic: slower, but the same result bit for bit."
     )
     logical_cpus: int = option(
         1,
-        "Without a GPU: train data-parallel on this many logical CPU devices. With GPUs every "
-        "visible one is used.",
+        "Without a GPU: train data-parallel on this many logical CPU devices. GPUs are all "
+        "used, if there are any.",
         minimum=1,
         maximum=1024,
     )
     log_every: int = option(10, "Steps between two summaries.", minimum=1)
     save_every: int = option(200, "Steps between two checkpoints.", minimum=1)
     eval_every: int = option(200, "Steps between two evaluations on dev data.", minimum=1)
-    keep_checkpoints: int = option(2, "Checkpoints kept, the latest ones.", minimum=1)
+    keep_checkpoints: int = option(2, "Checkpoints to keep, the latest ones.", minimum=1)
     on_divergence: str = option(
         "stop",
-        "When the loss of a step is no number, or above `loss_limit`: stop; or skip, that is go "
-        "back to the last checkpoint and leave the batch out. Its sessions are written either way.",
+        "What to do if the loss of a step is not a number or exceeds `loss_limit`. stop: "
+        "stop; skip: go back to the last checkpoint and leave out the batch. In either case "
+        "its sessions are written to a file.",
         choices=("stop", "skip"),
     )
-    loss_limit: float = option(1000.0, "A step's loss above this counts as diverged.", minimum=0.0)
+    loss_limit: float = option(1000.0, "A loss above this counts as divergence.", minimum=0.0)
     max_skipped: int = option(
-        3, "With `on_divergence`=skip: batches left out at most in the whole run.", minimum=1
+        3, "With `on_divergence`=skip: batches left out in the whole run, at most.", minimum=1
     )
     profile_steps: int = option(
         0,
-        "Steps to trace for TensorBoard's Profile page (which needs tensorboard-plugin-profile), "
-        "after the first ten of this start. 0: none.",
+        "Steps to trace for TensorBoard's Profile page (which needs "
+        "tensorboard-plugin-profile), after the first ten steps since the start of the job. "
+        "0: none.",
         minimum=0,
     )
     projector_sentences: int = option(
         1000,
-        "Dev sentences that TensorBoard's Projector page shows as the kept encoder embeds them: of "
-        "`dev_retrieval` with their intents, or else of the dev split. 0: none.",
+        "Dev sentences shown on TensorBoard's Projector page as the kept encoder embeds them: "
+        "those of `dev_retrieval` with their intents, or else those of the dev split. 0: "
+        "none.",
         minimum=0,
     )
     changes_samples: int = option(
         1000,
-        "Held-out sentences on which the encoder that the run leaves is compared with its start "
-        "when the training is over, see `changes`. 0, or without `dev_samples`: it is not.",
+        "Held-out sentences on which the trained encoder is compared with its start at the "
+        "end of the training, see `changes`. 0, or without `dev_samples`: no comparison.",
         minimum=LEAST_SENTENCES,
         or_zero=True,
     )
     dev_samples: int = option(
-        200, "Samples of the dev split that an evaluation uses. 0: none.", minimum=0
+        200, "Samples of the dev split to use in an evaluation. 0: none.", minimum=0
     )
     dev_retrieval: str = option(
         "",
@@ -92,7 +95,7 @@ class RunOptions(Options):
     best_metric: str = option(
         "dev/cosine_r1",
         "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, "
-        "dev/spearman; of a loss the lowest is the best, of all others the highest.",
+        "dev/spearman. For a loss the lowest value is the best, otherwise the highest.",
     )
 
 
@@ -104,10 +107,10 @@ class TrainOptions(RunOptions):
 
     task: str = option(
         "dialogue_cse",
-        "What the encoder is to learn, and from what.",
+        "What the encoder learns, and from what.",
         choices=registry.TASKS,
     )
-    data_dir: str = option("", "Folder that prepare_data wrote.", required=True, reads=True)
+    data_dir: str = option("", "Folder written by prepare_data.", required=True, reads=True)
     encoder: str = option(
         "",
         "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
@@ -123,13 +126,14 @@ class TrainOptions(RunOptions):
     )
     token_vectors: str = option(
         "",
-        "With `encoder_size`: file of word or character vectors (see fit_baseline --help) from "
-        "which the token embeddings start, projected to their width; other tokens start random.",
+        "With `encoder_size`: file of word or character vectors (see fit_baseline --help) "
+        "that initialise the token embeddings, projected to their width; other tokens start "
+        "random.",
         files=True,
     )
     token_index: str = option(
         "",
-        "Of `token_vectors`=FILE.npz: JSON file of the words' rows.",
+        "With `token_vectors`=FILE.npz: JSON file that gives the row of each word.",
         files=True,
     )
     run_dir: str = option(
@@ -139,20 +143,20 @@ class TrainOptions(RunOptions):
         required=True,
         resumes=True,
     )
-    steps: int = option(0, "Optimizer steps in all. 0: worked out from `epochs`.", minimum=0)
+    steps: int = option(0, "Optimizer steps in total. 0: computed from `epochs`.", minimum=0)
     epochs: float = option(
         1.0,
-        "Passes over the samples of the train split, used where `steps` is not given.",
+        "Passes over the samples of the train split; used if `steps` is not given.",
         minimum=0.0,
         maximum=MOST_EPOCHS,
     )
     global_batch_size: int = option(
         64,
-        "Samples a step over all devices: sessions, or for a task that learns from single "
-        "utterances these.",
+        "Samples in each step, over all devices: sessions or, for a task that learns from "
+        "single utterances, utterances.",
         minimum=1,
     )
-    learning_rate: float = option(3e-5, "Highest learning rate.", minimum=0.0)
+    learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0)
     warmup_steps: int = option(-1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1)
     decay: str = option(
         "exponential",
@@ -161,15 +165,15 @@ class TrainOptions(RunOptions):
         choices=("exponential", "linear", "constant"),
     )
     weight_decay: float = option(
-        0.01, "AdamW's decoupled weight decay; not on biases and layer norms.", minimum=0.0
+        0.01, "AdamW's decoupled weight decay; not applied to biases and layer norms.", minimum=0.0
     )
     clip_norm: float = option(
-        3.0, "Largest global norm of the gradient; larger ones are scaled down.", minimum=1e-30
+        3.0, "Largest global norm of the gradient; larger gradients are scaled down.", minimum=1e-30
     )
     reduce_dtype: str = option(
         "float32",
-        "In what gradients are summed over devices. bfloat16 halves what several workers send each "
-        "other at every step.",
+        "Type in which gradients are summed over devices. bfloat16 halves what several "
+        "workers send each other in every step.",
         choices=("float32", "bfloat16"),
     )
     dropout: float = option(
@@ -177,38 +181,41 @@ class TrainOptions(RunOptions):
     )
     layout: str = option(
         "",
-        "How the utterances of a batch lie before the encoder; the result is the same. packed: "
-        "several to a row; bucketed: in groups of similar length; padded: each to the longest. "
-        "Default: packed, or padded where the batch allows no other.",
+        "How the utterances of a batch are arranged for the encoder; the result is the same. "
+        "packed: several in a row; bucketed: in groups of similar length; padded: all to the "
+        "longest. Default: packed, or padded if the batch allows nothing else.",
         choices=("", "packed", "bucketed", "padded"),
     )
     row_length: int = option(
         0,
-        "packed: tokens of a row, at least those of the longest sequence. 0: 64, or those of the "
-        "longest if they are more.",
+        "packed: tokens in a row, at least as many as in the longest sequence. 0: 64, or "
+        "those of the longest sequence if it has more.",
         minimum=8,
         or_zero=True,
         maximum=65_536,
     )
     compute_dtype: str = option(
         "float32",
-        "What the encoder computes in; weights, similarity and loss stay float32. bfloat16 needs a "
-        "CPU or GPU that has it to be faster.",
+        "Type that the encoder computes in; weights, similarity and loss stay float32. "
+        "bfloat16 is faster only on CPUs and GPUs that support it.",
         choices=("float32", "bfloat16"),
     )
     jit_compile: bool = option(
-        False, "Compile the training step with XLA: the first steps take longer, the others less."
+        False,
+        "Compile the training step with XLA: the first steps take longer, later ones less time.",
     )
     freeze_layers: int = option(
-        0, "Bottom transformer layers that are not trained; -1: half of them.", minimum=-1
+        0,
+        "Number of transformer layers, from the bottom, that are not trained; -1: half of them.",
+        minimum=-1,
     )
-    freeze_embeddings: bool = option(False, "Whether the embedding layers are not trained.")
+    freeze_embeddings: bool = option(False, "Do not train the embedding layers.")
     lora_rank: int = option(
         0,
-        "Train, in place of the layers that are not frozen, adapters of this rank of their queries "
-        "and values (LoRA, Hu et al. 2022), for encoders that are large: checkpoints hold them "
-        "alone, and what is written has them merged in. They want several times the learning rate. "
-        "0: none.",
+        "Instead of the layers that are not frozen, train adapters of this rank on their "
+        "queries and values (LoRA, Hu et al. 2022). For large encoders: checkpoints contain "
+        "only the adapters, and the encoder that is written has them merged in. Adapters need "
+        "several times the learning rate. 0: none.",
         minimum=0,
         maximum=1024,
     )
@@ -332,7 +339,7 @@ class ContextOptions(Options):
 
     context_turns: int = option(
         3,
-        "Most context turns on each side of the response, also in dev response selection.",
+        "Context turns on each side of the response, at most; also in dev response selection.",
         minimum=1,
         maximum=1000,
     )
@@ -357,9 +364,9 @@ class ContrastOptions(Options):
     )
     center_tokens: bool = option(
         False,
-        "Subtract the mean token embedding, a running average, before matching and pooling. Not "
-        "in the paper; keeps similarities from saturating. The trained encoder has it in its "
-        "weights.",
+        "Subtract the mean token embedding, a running average, before matching and pooling. "
+        "Not in the paper; keeps similarities from saturating. The trained encoder includes "
+        "it in its weights.",
     )
 
 
@@ -369,22 +376,22 @@ class BatchOptions(TrainOptions):
 
     batch_form: str = option(
         "unique",
-        "What a batch is made of. plain: one random response a session, every use of an utterance "
-        "encoded by itself, padded to the longest of the corpus, as in the paper; unique: the "
-        "same, each distinct utterance encoded once; dense: every turn of a session is a "
-        "response, each distinct utterance encoded once.",
+        "What a batch consists of. plain: one random response from each session; every use of "
+        "an utterance is encoded separately and padded to the longest of the corpus, as in "
+        "the paper; unique: the same, but each distinct utterance is encoded once; dense: "
+        "every turn of a session is a response, and each distinct utterance is encoded once.",
         choices=("plain", "unique", "dense"),
     )
     session_turns: int = option(
         16,
-        "dense: most consecutive turns of a session a visit, drawn at random.",
+        "dense: consecutive turns used in a visit to a session, at most; drawn at random.",
         minimum=2,
         maximum=10_000,
     )
     negatives: int = option(
         9,
-        "Negatives a positive, drawn from other sessions of the batch; all (0): every one that "
-        "the batch has.",
+        "Negatives for each positive, drawn from other sessions of the batch; all (0): all "
+        "that the batch has.",
         minimum=0,
         words={"all": 0},
         ignored_elsewhere=True,  # flags/debug.flags is for every task
@@ -416,7 +423,10 @@ class MaskingOptions(TrainOptions):
 
     mask_rate: float = option(0.15, "Share of the tokens to predict.", minimum=0.0, maximum=1.0)
     max_predictions: int = option(
-        10, "Most predictions a sequence: of mlm, an utterance.", minimum=1, maximum=10_000
+        10,
+        "Predictions in a sequence (with mlm: an utterance), at most.",
+        minimum=1,
+        maximum=10_000,
     )
 
 
@@ -433,16 +443,16 @@ class SequenceOptions(TrainOptions):
     context_turns: int = redefault(ContextOptions, "context_turns", 20)
     max_context_tokens: int = option(
         0,
-        "Most tokens of a context with [CLS] and [SEP]; it is cut in front. 0: 448, or what the "
-        "response leaves of the encoder's positions.",
+        "Tokens of a context, at most, including [CLS] and [SEP]; it is cut at the beginning. "
+        "0: 448, or what the response leaves of the encoder's positions.",
         minimum=8,
         or_zero=True,
     )
     max_response_tokens: int = option(
-        64, "Most tokens of a response with [SEP]; it is cut at its end.", minimum=4
+        64, "Tokens of a response, at most, including [SEP]; it is cut at the end.", minimum=4
     )
     speaker_embeddings: bool = option(
-        False, "Mark every token by whether it is the responder's (SA-BERT)."
+        False, "Mark every token as the responder's or not (SA-BERT)."
     )
 
     @property

@@ -50,12 +50,13 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
     pairs: str = option(
         "utterance",
-        "What the two segments are, and what is decided of them. utterance: a context, and its "
-        "next turn or one of another session (BERT-VFT); pieces: the two sides of a dialogue "
-        "split at random, the right one another session's half of the time (next-sentence "
-        "prediction), each up to half of `max_context_tokens` + `max_response_tokens`; relevance: "
-        "a short context, of `context_turns`=3 unless given, and its next turn, another turn of "
-        "the session, or one of another session, in three classes of equal probability (BERT-FP).",
+        "What the two segments are, and how they are classified. utterance: a context, and "
+        "its next turn or one from another session (BERT-VFT); pieces: the two sides of a "
+        "dialogue that is split at random, where half of the time the right one is from "
+        "another session (next-sentence prediction), each up to half of `max_context_tokens` "
+        "+ `max_response_tokens`; relevance: a short context, of `context_turns`=3 unless "
+        "given, and its next turn, another turn of the session, or one from another session, "
+        "in three classes of equal probability (BERT-FP).",
         choices=("utterance", "pieces", "relevance"),
     )
 

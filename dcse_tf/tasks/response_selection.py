@@ -51,8 +51,9 @@ class ResponseSelectionOptions(SequenceOptions):
 
     architecture: str = option(
         "bert",
-        "What reads context and response. bert: a cross-encoder; dual_lstm and esim: the models "
-        "without a pre-trained encoder, from random weights with the vocabulary of `data_dir`.",
+        "The model that reads context and response. bert: a cross-encoder; dual_lstm and "
+        "esim: models without a pre-trained encoder, from random weights with the vocabulary "
+        "of `data_dir`.",
         choices=("bert", "dual_lstm", "esim"),
     )
     lstm_units: int = option(300, "dual_lstm and esim: width of each LSTM.", minimum=1)
@@ -61,24 +62,24 @@ class ResponseSelectionOptions(SequenceOptions):
     )
     negatives_from: str = option(
         "batch",
-        "Where negatives are from. batch: responses of the other sessions of the batch; given: up "
-        "to `negatives` of those that the corpus gives for a response, drawn anew at every visit. "
-        "It must be prepared from a format with candidates, and the response of a session is then "
-        "its last turn, not a drawn one.",
+        "Where negatives come from. batch: responses of the other sessions of the batch; "
+        "given: up to `negatives` of those that the corpus gives for a response, drawn anew "
+        "at every visit. For given, the corpus must be prepared from a format with "
+        "candidates, and the response of a session is its last turn, not one that is drawn.",
         choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
         AUXILIARY_TASKS,
-        "Tasks that are trained together with the matching, comma-separated: next_session (are two "
-        "pieces of dialogue consecutive), restoration (of a turn whose tokens are all hidden), "
-        "incoherence (which turn is another session's), consistency (of two turns of one speaker). "
-        "none: the matching alone.",
+        "Tasks that are trained together with the matching, comma-separated: next_session "
+        "(are two pieces of dialogue consecutive?), restoration (of a turn whose tokens are "
+        "all masked), incoherence (which turn is from another session?), consistency (are two "
+        "turns by one speaker?). none: only the matching.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
     consistency_margin: float = option(
         0.6,
-        "By how much the consistency of two turns of one speaker, from 0 to 1, must exceed that of "
-        "two sessions.",
+        "By how much the consistency of two turns by one speaker, from 0 to 1, must exceed "
+        "that of two turns from different sessions.",
         minimum=0.0,
         maximum=1.0,
     )

@@ -48,8 +48,8 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     task: str = redefault(TrainOptions, "task", "siamese_multi")
     context_tokens: int = option(
         256,
-        "Most tokens of a context in one sequence, [CLS] a [SEP] b [SEP] and so on; those furthest "
-        "from the response are cut first. The encoder must have the positions.",
+        "Tokens of a context in one sequence, [CLS] a [SEP] b [SEP] and so on, at most; those "
+        "furthest from the response are cut first. The encoder must have that many positions.",
         minimum=8,
     )
 

@@ -22,7 +22,7 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode
-from dcse_tf.files import atomic_file, hash_number
+from dcse_tf.files import atomic_file, hash_number, refuse_existing
 from dcse_tf.input_files import BadLines
 from dcse_tf.progress import Progress
 from dcse_tf.tools.options import BuildCandidatesOptions
@@ -273,8 +273,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
         FileExistsError: the output exists and may not be replaced.
     """
     output = pathlib.Path(config.output)
-    if output.exists() and not config.overwrite:
-        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+    refuse_existing(output, config.overwrite)
     bad_lines = BadLines(config.max_bad_lines)
     left_out: collections.Counter[str] = collections.Counter(empty_utterances=0)
     read = list(read_sessions(config, bad_lines, left_out))

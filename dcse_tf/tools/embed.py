@@ -336,7 +336,7 @@ def _take_over(block_size: int, rows: Rows, parts: Iterable[Part]) -> None:
             block, start = first // block_size, first - part.lines.start
             if not rows.is_done(block):
                 rows.write(block, first, [part.rows[start : start + block_size]])
-        logging.info("taken over: %d rows of %s", len(part.lines), part.path)
+        logging.info("reusing %d rows of %s", len(part.lines), part.path)
 
 
 def _write_blocks(

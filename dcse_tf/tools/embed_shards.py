@@ -43,7 +43,7 @@ class Shard:
         found = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
         if not found or int(found[1]) >= int(found[2]):
             raise OptionError(
-                f"`shard`={text}: expected NUMBER/COUNT, with numbers from 0 below the count"
+                f"`shard`={text}: expected NUMBER/COUNT, with NUMBER from 0 to COUNT - 1"
             )
         return cls(int(found[1]), int(found[2]))
 
@@ -107,11 +107,11 @@ def find_parts(output: pathlib.Path, made_from: MadeFrom, dim: int) -> Iterator[
             first, count = int(record.pop(_FIRST)), int(record.pop(_LINES))
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
         except (InputError, KeyError, *UNREADABLE_ARRAY) as error:
-            logging.warning("%s is left aside: %s", path, error)
+            logging.warning("%s is ignored: %s", path, error)
             continue
         changes = MadeFrom(record).compare(made_from)
         if changes or rows.shape != (count, dim) or rows.dtype != np.float32:
             why = "; ".join(changes.values()) or f"{rows.dtype} {list(rows.shape)}"
-            logging.warning("%s is left aside: %s", path, why)
+            logging.warning("%s is ignored: %s", path, why)
             continue
         yield Part(path, range(first, first + count), rows)

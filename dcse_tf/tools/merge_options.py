@@ -21,20 +21,20 @@ class MergeOptions(SelectionOptions):
     )
     trained: str = option(
         "",
-        "What was trained from it, likewise. Without it the start itself is centred (`center`).",
+        "The encoder trained from it: likewise. Without it the start itself is centred (`center`).",
         reads=True,
     )
     output_dir: str = option(
         "",
-        "Folder of the encoder to write, for `model` and `encoder`; pooling, length and matching "
-        "are those of the trained one.",
+        "Folder to write the encoder to, for `model` and `encoder`; pooling, length and "
+        "matching are those of the trained one.",
         required=True,
         writes=True,
     )
     share: float = option(
         0.5,
-        "Share of the trained encoder's weights, from 0 (the start's) to 1 (the trained one's). "
-        "auto: chosen on the dev dialogues of `data_dir`, without labels.",
+        "Weight of the trained encoder in the average, from 0 (the start) to 1 (the trained "
+        "one). auto: chosen on the dev dialogues of `data_dir`, without labels.",
         minimum=AUTO,
         maximum=1.0,
         words={"auto": AUTO},
@@ -51,8 +51,8 @@ class MergeOptions(SelectionOptions):
     )
     keep: float = option(
         0.8,
-        "auto: the smallest share is chosen whose gain over the start in response selection (MRR "
-        "by cosine) is at least this part of the largest one.",
+        "auto: choose the smallest share whose gain over the start in response selection (MRR "
+        "by cosine) is at least this fraction of the largest gain.",
         minimum=0.0,
         maximum=1.0,
     )
@@ -63,18 +63,17 @@ class MergeOptions(SelectionOptions):
     )
     guard_tolerance: float = option(
         0.3,
-        "auto: by how many points the MAP of a `guard` may fall below the start's.",
+        "auto: points by which the MAP of a `guard` may fall below the start's.",
         minimum=0.0,
     )
     center: bool = option(
         False,
         "Subtract the mean sentence embedding of the corpus' training utterances, by the last "
-        "layer norm's bias; with auto of every share and of the start, too.",
+        "layer norm's bias; with auto also from every share and from the start.",
     )
     max_utterances: int = option(
         10_000,
-        "center: distinct training utterances of which the mean is taken, at most, drawn by a "
-        "hash. 0: all.",
+        "center: distinct training utterances used for the mean, at most, drawn by a hash. 0: all.",
         minimum=0,
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")

@@ -44,22 +44,22 @@ class LabelledOptions(CorpusOptions):
         "Format of the input: a table of sentences, or dialogues.",
         choices=_FORMATS,
     )
-    text_column: str = option("text", "csv and tsv: the column of the sentences.")
-    intent_column: str = option("intent", "csv and tsv: the column of the intents.")
+    text_column: str = option("text", "csv and tsv: name of the column with the sentences.")
+    intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
     labels: str = option(
         "intent",
-        "Dialogues: what a turn is labelled with: its intent, or its speaker with the sorted acts "
-        "and slots of the turn (act). A turn with several intents has no label.",
+        "Dialogues: the label of a turn. intent: its intent, a turn with several has no "
+        "label; act: its speaker with the turn's sorted acts and slots.",
         choices=("intent", "act"),
     )
     roles: tuple[str, ...] = option(
-        (), "Dialogues: only what these speakers say, comma-separated. Default: all."
+        (), "Dialogues: use only turns of these speakers, comma-separated. Default: all."
     )
     min_turns: int = option(
         1, "Dialogues: sessions with fewer turns (after joining) are left out.", minimum=1
     )
     min_words: int = option(
-        1, "Sentences with fewer words are left out: 'yes' has no intent of its own.", minimum=1
+        1, "Leave out sentences with fewer words: 'yes' has no intent of its own.", minimum=1
     )
     words: str = option(
         "auto",
@@ -67,7 +67,7 @@ class LabelledOptions(CorpusOptions):
         "or auto (jieba for sentences with Chinese characters, words for others).",
         choices=WORD_KINDS,
     )
-    seed: int = option(0, "Seed of everything that is drawn.", minimum=0)
+    seed: int = option(0, "Seed of all random draws.", minimum=0)
     overwrite: bool = option(False, "Replace the output if it exists.")
 
     def __post_init__(self) -> None:
@@ -94,27 +94,27 @@ class BuildRetrievalOptions(LabelledOptions):
     )
     sentences: int = option(
         10000,
-        "Sentences drawn, as evenly over the labels as possible. The paper: about 7,000 for MDC "
-        "and JDDC, 4,000 for ECD. 0: all.",
+        "Sentences to draw, spread as evenly over the labels as possible. The paper: about "
+        "7,000 for MDC and JDDC, 4,000 for ECD. 0: all.",
         minimum=0,
     )
     min_label_sentences: int = option(
         1,
-        "Labels with fewer different sentences are left out, before sentences are drawn.",
+        "Leave out labels with fewer distinct sentences, before sentences are drawn.",
         minimum=1,
     )
     selection: str = option(
         "top",
-        "Candidates of a query: top, as in the paper (of BM25's first `candidates`, those of the "
-        "query's intent are positives), or hard, as in the authors' published files (the "
-        "`max_positives` of the intent that BM25 ranks lowest, the `max_negatives` of other "
-        "intents that it ranks highest).",
+        "Candidates of a query. top: of the first `candidates` of BM25, those with the "
+        "query's intent are the positives, as in the paper; hard: the `max_positives` with "
+        "the intent that BM25 ranks lowest, and the `max_negatives` with other intents that "
+        "it ranks highest, as in the authors' published files.",
         choices=("top", "hard"),
     )
     candidates: int = option(100, "Sentences that BM25 retrieves for a query (top).", minimum=2)
-    max_positives: int = option(30, "Positives per query, at most.", minimum=1)
+    max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
     max_negatives: int = option(
-        0, "Negatives per query, at most. 0: all for top, 40 for hard.", minimum=0
+        0, "Negatives for a query, at most. 0: all for top, 40 for hard.", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -131,40 +131,43 @@ class BuildCandidatesOptions(CorpusOptions):
 
     output: str = option(
         "",
-        "The JSON Lines file to write, a context with its candidates a line.",
+        "The JSON Lines file to write, one context with its candidates a line.",
         required=True,
         writes=True,
     )
     responses: str = option(
         "one",
-        "Responses of a session: one, drawn, or all turns that have a turn before them.",
+        "Responses from each session. one: one turn, drawn; all: every turn that has a turn "
+        "before it.",
         choices=("one", "all"),
     )
     roles: tuple[str, ...] = option(
-        (), "Only what these speakers say is a response or a rival, comma-separated. Default: all."
+        (),
+        "Only turns of these speakers can be a response or a rival, comma-separated. Default: all.",
     )
     context_turns: int = option(
-        10, "Turns before the response that are its context, at most. 0: all.", minimum=0
+        10, "Turns before the response to use as its context, at most. 0: all.", minimum=0
     )
     candidates: int = option(
-        10, "Candidates of a context, the true response included.", minimum=2, maximum=10_000
+        10, "Candidates for a context, including the true response.", minimum=2, maximum=10_000
     )
     rivals: str = option(
         "random",
-        "Which responses of other sessions are the rivals: random, those that BM25 finds nearest "
-        "to the words of the context (bm25), or those whose embeddings are nearest to the mean of "
-        "the context's (model). What nearest ones lack is drawn at random.",
+        "How the other candidates (rivals) are chosen among the responses of other sessions. "
+        "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
+        "model: those whose embeddings are nearest to the mean of the context's. If there are "
+        "too few near ones, the rest is drawn at random.",
         choices=("random", "bm25", "model"),
     )
     model: str = option(
         "",
-        "With `rivals`=model: the encoder, as evaluate takes it.",
+        "With `rivals`=model: the encoder; takes the same values as in evaluate.",
         reads=True,
     )
     skip_top: int = option(
         0,
-        "With bm25 and model: how many of the nearest are left out, since they may be as good "
-        "responses as the true one.",
+        "With bm25 and model: number of nearest ones to skip, because they may be as good as "
+        "the true response.",
         minimum=0,
         maximum=1_000_000,
     )
@@ -174,7 +177,7 @@ class BuildCandidatesOptions(CorpusOptions):
         "characters, or auto (jieba for texts with Chinese characters, words for others).",
         choices=WORD_KINDS,
     )
-    seed: int = option(0, "Seed of the responses and rivals that are drawn.", minimum=0)
+    seed: int = option(0, "Seed for drawing responses and rivals.", minimum=0)
     overwrite: bool = option(False, "Replace the output if it exists.")
 
     def __post_init__(self) -> None:
@@ -200,33 +203,33 @@ class ScoreCandidatesOptions(Options):
     )
     input: str = option(
         "",
-        "File of groups: contexts with their responses and negatives.",
+        "File of groups, that is contexts with their responses and negatives.",
         required=True,
         files=True,
     )
     format: str = option(
         "candidates",
-        "Format of the input, one that has candidates.",
+        "Format of the input; it must have candidates.",
         choices=FORMATS,
     )
     output: str = option(
         "",
-        "The JSON Lines file to write, a group with its scores a line. If the job is stopped, the "
-        "same command resumes it.",
+        "The JSON Lines file to write, one group with its scores a line. If the job is "
+        "stopped, the same command resumes it.",
         required=True,
         writes=True,
     )
-    batch_tokens: int = option(4096, "Tokens scored at a time, padding counted.", minimum=1)
+    batch_tokens: int = option(4096, "Tokens scored at a time, including padding.", minimum=1)
     compute_dtype: str = option(
         "float32",
-        "What the re-ranker computes in; scores are float32 either way.",
+        "Type that the re-ranker computes in; scores are float32 in either case.",
         choices=("float32", "bfloat16"),
     )
     block_size: int = option(
-        1000, "Groups scored and written at a time; a block is what a resumed job keeps.", minimum=1
+        1000, "Groups scored and written at a time; a resumed job keeps complete blocks.", minimum=1
     )
     max_bad_lines: int = option(
-        0, "Bad lines that are skipped, named and counted before the job stops.", minimum=0
+        0, "Bad lines to skip before the job stops; they are named and counted.", minimum=0
     )
     overwrite: bool = option(
         False, "Replace `output` if it exists, and start anew instead of resuming."
@@ -245,25 +248,32 @@ class BuildStsOptions(LabelledOptions):
 
     output_dir: str = option(
         "",
-        "Folder to write the sheets into.",
+        "Folder to write the sheets to.",
         required=True,
         writes=True,
     )
-    pairs: int = option(1000, "Pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2)
-    annotators: int = option(3, "Sheets, one per annotator. The paper: 7.", minimum=1, maximum=1000)
+    pairs: int = option(
+        1000, "Number of pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2
+    )
+    annotators: int = option(
+        3, "Number of sheets, one for each annotator. The paper: 7.", minimum=1, maximum=1000
+    )
     strategies: tuple[str, ...] = option(
         ("unigram", "word2vec", "intent"),
-        "Where pairs come from, in even shares: unigram (nearest by shared words), word2vec "
-        "(nearest by mean word vectors), intent (at random within an intent).",
+        "Where pairs come from, in equal shares: unigram (nearest by shared words), word2vec "
+        "(nearest by mean word vectors), intent (at random with the same intent).",
     )
     word_vectors: str = option(
         "",
-        "File of word vectors: word2vec text, .bin, or GloVe text. Default: trained on the input.",
+        "File of word vectors: word2vec text, .bin, or GloVe text. Default: train them on the "
+        "input.",
         files=True,
     )
     vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
-    sentences: int = option(10000, "Sentences drawn for pairs, at random. 0: all.", minimum=0)
-    max_uses: int = option(3, "Pairs per sentence, at most.", minimum=1)
+    sentences: int = option(
+        10000, "Sentences to draw pairs from, chosen at random. 0: all.", minimum=0
+    )
+    max_uses: int = option(3, "Pairs that a sentence may be in, at most.", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -287,7 +297,7 @@ class MergeStsOptions(Options):
 
     sheets: tuple[str, ...] = option(
         (),
-        "The filled sheets, comma-separated, globs allowed.",
+        "The filled sheets, comma-separated; globs are allowed.",
         required=True,
         files=True,
     )
@@ -298,7 +308,7 @@ class MergeStsOptions(Options):
         writes=True,
     )
     min_annotators: int = option(
-        1, "Pairs with degrees from fewer annotators are left out.", minimum=1
+        1, "Leave out pairs with degrees from fewer annotators.", minimum=1
     )
     overwrite: bool = option(False, "Replace the output if it exists.")
 
@@ -315,14 +325,15 @@ class InspectOptions(CorpusOptions):
     )
     vocab: str = option(
         "",
-        "Checkpoint whose WordPiece vocabulary counts tokens, unknown words and what is cut: a "
-        "folder, a hub name, package:NAME or a run directory. Default: only words are counted.",
+        "Checkpoint whose vocabulary is used to count tokens, unknown words and what would be "
+        "cut: a folder, a hub name, package:NAME or a run directory. Default: count only "
+        "words.",
         reads=True,
     )
     max_sequence_length: int = option(
         50,
-        "With `vocab`: longest utterance that training would keep whole, in tokens with [CLS] and "
-        "[SEP].",
+        "With `vocab`: longest utterance that training would keep whole, in tokens including "
+        "[CLS] and [SEP].",
         minimum=3,
     )
     words: str = option(
@@ -343,8 +354,8 @@ class InspectOptions(CorpusOptions):
     )
     near_duplicate: float = option(
         0.8,
-        "Share of common character trigrams from which two sentences are near-duplicates "
-        "(Jaccard index; case, spaces and punctuation are ignored).",
+        "Two sentences are near-duplicates if they share at least this fraction of their "
+        "character trigrams (Jaccard index; case, spaces and punctuation are ignored).",
         minimum=0.1,
         maximum=1.0,
     )
@@ -378,7 +389,8 @@ class ExplainOptions(Options):
     session: str = option("", "Id of the session. Default: the first with at least two turns.")
     response: int | None = option(
         None,
-        "Turn that is the response, counted from 0. Default: the session's middle turn.",
+        "Index of the turn that is the response, counted from 0. Default: the session's "
+        "middle turn.",
         minimum=0,
     )
     output_dir: str = option(
@@ -397,12 +409,12 @@ class ExplainOptions(Options):
     )
     join_consecutive: bool = option(
         False,
-        "Join consecutive turns of one speaker, for a file that prepare_data did not write: its "
-        "files have the turns as training sees them.",
+        "Join consecutive turns of one speaker. For a file that prepare_data did not write; "
+        "in its own files the turns are as training sees them.",
     )
     max_sequence_length: int = option(
         0,
-        "Longest turn, in tokens with [CLS] and [SEP]. 0: what the encoder was trained with, or "
+        "Longest turn, in tokens including [CLS] and [SEP]. 0: as the encoder was trained, or "
         "else 128.",
         minimum=3,
         or_zero=True,
@@ -429,7 +441,7 @@ class EmbedOptions(ModelOptions):
     output: str = option(
         "",
         "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
-        "complete its rows lie in a folder of this name with .dcse_tf-partial; if the job is "
+        "complete, its rows are in a folder of this name with .dcse_tf-partial. If the job is "
         "stopped, the same command resumes it.",
         required=True,
         writes=True,
@@ -437,38 +449,40 @@ class EmbedOptions(ModelOptions):
     )
     block_size: int = option(
         100_000,
-        "Lines read, embedded and written at a time; a sentence repeated in a block is encoded "
-        "once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: 154 MB).",
+        "Lines read, embedded and written at a time; a sentence that is repeated in a block "
+        "is encoded once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: "
+        "154 MB).",
         minimum=1,
     )
     cache_size: int = option(
         50_000,
-        "If there are several blocks: how many of the sentences repeated most often are encoded "
-        "once for all blocks. Memory: their embeddings (x 384 dimensions: 77 MB), and while they "
-        "are counted the texts of ten times as many (about 100 MB). 0: repeats are looked for "
-        "within a block only.",
+        "If there are several blocks: how many of the most frequent sentences are encoded "
+        "once for all blocks. Memory: their embeddings (x 384 dimensions: 77 MB) and, while "
+        "sentences are counted, the texts of ten times as many (about 100 MB). 0: repeated "
+        "sentences are shared only within a block.",
         minimum=0,
     )
     workers: int = option(
         1,
         "Processes that embed blocks, sharing the processor cores; each holds the model and a "
-        "block. One process already uses all cores.",
+        "block. A single process already uses all cores.",
         minimum=1,
         maximum=1024,
     )
     shard: str = option(
         "",
-        "NUMBER/COUNT, such as 0/4: embed only that part of the file's blocks, for instance on one "
-        "of four machines, into a file named after `output`. Without it the parts that lie beside "
-        "`output` are taken over, and what is missing is embedded.",
+        "NUMBER/COUNT, such as 0/4: embed only that part of the file's blocks, for instance "
+        "on one of four machines, into a file named after `output`. Without it, parts that "
+        "lie beside `output` are used, and what is missing is embedded.",
     )
     spark_master: str = option(
         "",
-        "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]: `input` "
-        "are Parquet or text files, a glob for several, and `output` a folder of Parquet with all "
-        "columns of the input and `embedding`; both lie where all of its workers see them.",
+        "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]. "
+        "`input` is then a Parquet or text file, or a glob for several, and `output` a folder "
+        "of Parquet with all columns of the input and `embedding`. All of its workers must be "
+        "able to reach both.",
     )
-    text_column: str = option("text", "With `spark_master`: the column that is embedded.")
+    text_column: str = option("text", "With `spark_master`: the column to embed.")
     overwrite: bool = option(
         False, "Replace `output` if it exists, and start anew instead of resuming."
     )

@@ -16,6 +16,7 @@ from rank_bm25 import BM25Okapi
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
+from dcse_tf.files import refuse_existing
 from dcse_tf.progress import Progress
 from dcse_tf.tools.labelled_sentences import one_label_each, read_sentences
 from dcse_tf.tools.options import BuildRetrievalOptions
@@ -234,8 +235,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
         FileExistsError: the output exists and may not be replaced.
     """
     output = pathlib.Path(config.output)
-    if output.exists() and not config.overwrite:
-        raise FileExistsError(f"{output} exists already; give another file, or `overwrite`")
+    refuse_existing(output, config.overwrite)
     split = make_splitter(config.words)
     sentences, left_out = read_sentences(config, split)
     labelled, unlabelled = one_label_each(sentences)

@@ -265,5 +265,5 @@ def _check_devices(setup: Setup, replicas: int) -> None:
     if setup.parts.centering and options.jit_compile and replicas > 1:
         raise OptionError(
             f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "
-            "them, which a compiled step cannot ask; leave one of the two out"
+            "them, which a compiled step cannot compute; leave one of the two out"
         )

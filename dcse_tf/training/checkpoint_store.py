@@ -103,7 +103,7 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
         damage = describe_damage(path)
         if damage is None:
             return path
-        logging.warning("%s is not whole and is passed over: %s", path, damage)
+        logging.warning("%s is incomplete and is skipped: %s", path, damage)
     return None
 
 

@@ -166,7 +166,7 @@ def _check(job, arguments, opened):
         fields = [field.name for field in list_fields(job)]
         known = {f"{dash}{name}" for name in fields for dash in ("--", " -")}
         # absl quotes what it does not know.
-        names = {*known, *_TOGETHER, "--flagfile", "Unknown command line flag '", "is no flag"}
+        names = {*known, *_TOGETHER, "--flagfile", "Unknown command line flag '", "is not a flag"}
         assert any(name in said for name in names), said
     else:
         watch.clear()
@@ -219,8 +219,12 @@ def shell(no_tensorflow, tmp_path_factory):
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
     [
-        ("prepare_data", ["--input=a.tsv", "b.tsv"], "'b.tsv' is no flag: expected --flag=VALUE"),
-        ("prepare_data", ["--overwrite", "false"], "'false' is no flag"),
+        (
+            "prepare_data",
+            ["--input=a.tsv", "b.tsv"],
+            "'b.tsv' is not a flag: expected --flag=VALUE",
+        ),
+        ("prepare_data", ["--overwrite", "false"], "'false' is not a flag"),
         ("prepare_data", ["--shards=" + "9" * 5000], "flag --shards=9999"),
         ("train", ["--learning_rate=nan"], "--learning_rate=nan: expected at least 0.0"),
         ("train", ["--weight_decay=inf"], "--weight_decay=inf: expected at most 3e+38"),

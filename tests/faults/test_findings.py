@@ -27,7 +27,7 @@ def _change_bert(key: str, value: object) -> bytes:
 # Target, content, what is said.
 SAID = [
     ("vocabulary", b"[PAD]\n\xb3", "not UTF-8"),
-    ("vocabulary", _VOCABULARY + b"a\nb\na\n", ":8: 'a' stands on line 6 already"),
+    ("vocabulary", _VOCABULARY + b"a\nb\na\n", ":8: 'a' is already on line 6"),
     ("vocabulary", _VOCABULARY + b"a\n\0\n", ":7: expected an entry of 256 bytes at most"),
     ("vocabulary", _VOCABULARY + b"a" * 257, ":6: expected an entry of 256 bytes at most"),
     ("tokenizer", b"1", "not a JSON object: found 1"),

@@ -76,7 +76,7 @@ def test_a_lock_is_held_by_one_and_dies_with_it(end, tmp_path):
         assert holder.stdout is not None
         holder.stdout.readline()
         with (
-            pytest.raises(LockedError, match=f"process {holder.pid} is at work in it; go away"),
+            pytest.raises(LockedError, match=f"process {holder.pid} is working in it; go away"),
             lock_folder(tmp_path, "go away"),
         ):
             pass

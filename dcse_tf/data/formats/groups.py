@@ -10,16 +10,15 @@ one split, and none is a negative of another.
 """
 
 import itertools
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance
 from dcse_tf.data.formats.labelled_lines import Candidate, drop_empty
-from dcse_tf.data.formats.reading import SeenIds
+from dcse_tf.data.formats.reading import SeenIds, read_json_lines
 from dcse_tf.data.formats.response_windows import Window, name_dialogues
-from dcse_tf.input_files import BadLines, parse_json, read_lines
+from dcse_tf.input_files import BadLines
 
 GivenSession = tuple[str, list[Utterance], GivenCandidates]
 
@@ -112,15 +111,7 @@ def _make_session(name: str, dialogue: str, members: list[Candidate]) -> GivenSe
 
 def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
     """Yields the candidates of each line, in order; a line that is no group is bad as a whole."""
-    for number, line in read_lines(path, bad_lines):
-        try:
-            yield from _parse_group(number, parse_json(line))
-        except json.JSONDecodeError as error:
-            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
-        except UnicodeEncodeError as error:
-            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
-        except ValueError as error:
-            bad_lines.report(path, number, str(error))
+    return itertools.chain.from_iterable(read_json_lines(path, bad_lines, _parse_group))
 
 
 def _parse_group(number: int, value: Any) -> list[Candidate]:

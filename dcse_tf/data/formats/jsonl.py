@@ -3,25 +3,17 @@
 A turn may have "intents" and "acts", lists of labels.
 """
 
-import json
 import pathlib
 from collections.abc import Iterator
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.input_files import BadLines, parse_json, read_lines
+from dcse_tf.data.formats.reading import read_json_lines
+from dcse_tf.input_files import BadLines
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the session of each line; a line that does not hold one is bad as a whole."""
-    for number, line in read_lines(path, bad_lines):
-        try:
-            yield parse_session(parse_json(line))
-        except json.JSONDecodeError as error:
-            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
-        except UnicodeEncodeError as error:
-            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
-        except ValueError as error:
-            bad_lines.report(path, number, str(error))
+    return read_json_lines(path, bad_lines, lambda number, value: parse_session(value))
 
 
 def parse_session(value: object) -> tuple[str, list[Utterance]]:

@@ -2,9 +2,10 @@
 
 import csv
 import io
+import json
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import ijson
 import numpy as np
@@ -12,7 +13,9 @@ import numpy as np
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
-from dcse_tf.input_files import UNREADABLE, BadLines, open_input
+from dcse_tf.input_files import UNREADABLE, BadLines, open_input, parse_json, read_lines
+
+T = TypeVar("T")
 
 _RECENT = 1 << 16
 
@@ -68,6 +71,27 @@ def read_table(path: pathlib.Path, tabs: bool = False) -> Iterator[tuple[int, li
         raise InputError(f"{path}:{rows.line_num}: not {kind}: {error}") from error
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def read_json_lines(
+    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], T]
+) -> Iterator[T]:
+    """Yields what is made of the JSON of each line.
+
+    Args:
+        path: the file.
+        bad_lines: lines that hold no JSON, or not what was expected.
+        parse: makes it of the line's number and value; its ValueError says why it cannot.
+    """
+    for number, line in read_lines(path, bad_lines):
+        try:
+            yield parse(number, parse_json(line))
+        except json.JSONDecodeError as error:
+            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        except UnicodeEncodeError as error:
+            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
+        except ValueError as error:
+            bad_lines.report(path, number, str(error))
 
 
 def group_rows(
