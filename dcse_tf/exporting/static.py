@@ -214,7 +214,9 @@ def _solve_columns(matrix: scipy.sparse.csr_matrix, goals: np.ndarray) -> np.nda
     scaled = residual / diagonal
     direction, size = scaled.copy(), _multiply_columns(residual, scaled)
     enough = _TOLERANCE * np.linalg.norm(goals, axis=0)
-    while (np.linalg.norm(residual, axis=0) > enough).any():
+    for _ in range(10 * len(goals)):  # scipy's bound, for rounding may keep a column from its goal
+        if (np.linalg.norm(residual, axis=0) <= enough).all():
+            break
         product = matrix @ direction
         # A column that is solved exactly has a direction of 0.
         step = size / np.maximum(_multiply_columns(direction, product), _TINY)
