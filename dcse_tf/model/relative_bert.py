@@ -39,7 +39,8 @@ class RelativeBias(keras.layers.Layer):
         places = ops.arange(ops.shape(tokens)[1])
         distances = ops.expand_dims(places, 0) - ops.expand_dims(places, 1)
         # As a product, for the gradient of a look-up would be as large as the attention.
-        by_distance = ops.matmul(np.eye(BUCKETS, dtype="float32")[BUCKET_OF], self.table)
+        choice = ops.convert_to_tensor(np.eye(BUCKETS)[BUCKET_OF], self.compute_dtype)
+        by_distance = ops.matmul(choice, self.table)
         rows = ops.clip(distances, -FARTHEST, FARTHEST) + FARTHEST
         return ops.expand_dims(ops.transpose(ops.take(by_distance, rows, axis=0), (2, 0, 1)), 0)
 
