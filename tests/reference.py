@@ -209,6 +209,16 @@ def exact_gelu(row: np.ndarray) -> np.ndarray:
     return np.array([0.5 * x * (1 + math.erf(x / math.sqrt(2))) for x in row])
 
 
+# The least distances of MPNet's buckets: from the ninth on, 8 times the powers of the root of 2.
+_BUCKETS = (*range(8), 8, 12, 16, 23, 32, 46, 64, 91)
+
+
+def relative_bucket(distance: int) -> int:
+    """T5's bucket of a distance, of the place of the key less that of the query."""
+    nearest = sum(start <= abs(distance) for start in _BUCKETS) - 1
+    return nearest + (16 if distance > 0 else 0)
+
+
 def bert(
     token_ids: Sequence[int],
     tensors: dict[str, np.ndarray],
@@ -222,7 +232,8 @@ def bert(
 
     Args:
         token_ids: one sentence, without padding.
-        tensors: by HuggingFace's names, float64; matrices are `[outputs, inputs]`.
+        tensors: by HuggingFace's names, float64; matrices are `[outputs, inputs]`. With a bias by
+            distance it is an MPNet.
         segment_ids, speaker_ids: of each token; None for segment 0 and no speakers.
         activation: `gelu` or `exact_gelu`.
     """
@@ -243,14 +254,23 @@ def bert(
         of_token = of_token + tensors["embeddings.speaker_embeddings.weight"][list(speaker_ids)]
     x = np.array([words[t] + places[i] + of_token[i] for i, t in enumerate(token_ids)])
     x = norm("embeddings", x)
+    places = range(len(token_ids))
+    table = tensors.get("encoder.relative_attention_bias.weight", np.zeros((32, heads)))
+    bias = [[table[relative_bucket(j - i)] for j in places] for i in places]
     for index in range(sum(name.endswith(".intermediate.dense.bias") for name in tensors)):
         layer = f"encoder.layer.{index}"
         query, key, value = (
             dense(f"{layer}.attention.self.{name}", x) for name in ("query", "key", "value")
         )
         parts = []
-        for q, k, v in zip(*(np.split(part, heads, axis=1) for part in (query, key, value))):
-            rows = [softmax([float(a @ b) / math.sqrt(len(a)) for b in k]) for a in q]
+        split = (np.split(part, heads, axis=1) for part in (query, key, value))
+        for head, (q, k, v) in enumerate(zip(*split)):
+            rows = [
+                softmax(
+                    [float(q[i] @ k[j]) / math.sqrt(len(q[i])) + bias[i][j][head] for j in places]
+                )
+                for i in places
+            ]
             parts.append(np.array(rows) @ v)
         attended = dense(f"{layer}.attention.output.dense", np.concatenate(parts, axis=1))
         x = norm(f"{layer}.attention.output", x + attended)

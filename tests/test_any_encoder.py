@@ -1,4 +1,4 @@
-"""Whatever family an encoder is of: what is made of it goes the whole way, as a BERT."""
+"""Whatever family an encoder is of: what is made of it goes the whole way."""
 
 import json
 import pathlib
@@ -8,7 +8,12 @@ import pytest
 import tensorflow as tf
 from conftest import make_dialogues
 from tiny_bert import VOCABULARY
-from tiny_checkpoints import train_byte_pairs, train_pieces, write_weights
+from tiny_checkpoints import (
+    train_byte_pairs,
+    train_pieces,
+    write_mpnet_vocabulary,
+    write_weights,
+)
 from train_options import make_options
 
 from dcse_tf.data.manifest import read_manifest
@@ -32,13 +37,15 @@ TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Tha
 STILL = {"steps": 1, "learning_rate": 1e-12, "dropout": 0.0, "dev_samples": 0, "changes_samples": 0}
 
 
-@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta", "roberta"])
+@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta", "roberta", "mpnet"])
 def start(request, tmp_path_factory) -> pathlib.Path:
     """A checkpoint in HuggingFace's form."""
     folder = tmp_path_factory.mktemp("start") / request.param
     folder.mkdir()
     if request.param == "distilbert":
         VOCABULARY.write(folder)
+    elif request.param == "mpnet":
+        write_mpnet_vocabulary(folder)
     else:
         turns = [turn["text"] for each in make_dialogues(60) for turn in each["turns"]]
         texts = [*turns, *TEXTS * 3]
@@ -90,11 +97,11 @@ def embed(model, **settings) -> np.ndarray:
     return SentenceEncoder.load(model, **settings).encode(TEXTS, show_progress=False)
 
 
-def test_a_run_embeds_with_the_prefix_of_its_corpus(trained, expected):
+def test_a_run_embeds_with_the_prefix_of_its_corpus(start, trained, expected):
     np.testing.assert_allclose(embed(trained), expected, atol=1e-5)
     assert np.ptp(expected, axis=0).min() > 1e-3
     config = json.loads((trained / "encoder/config.json").read_text())
-    assert config["model_type"] == "bert"
+    assert config["model_type"] == ("mpnet" if start.name == "mpnet" else "bert")
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
@@ -106,6 +113,7 @@ def test_every_export_computes_the_same(trained, expected, tmp_path, form):
         np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
 def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, tmp_path):
     from transformers import AutoTokenizer
 

@@ -20,6 +20,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.model.families import is_relative
 from dcse_tf.model.matching_files import has_matching
 from dcse_tf.model.merging import read_merge_record
 from dcse_tf.model.reranker_files import RerankerSettings
@@ -208,9 +209,10 @@ def _describe_encoder(
     config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph
 ) -> dict[str, str]:
     shape = read_config(source)
+    kind = "MPNet" if is_relative(shape) else "BERT"
     facts = {
-        "architecture": f"BERT, {shape['num_hidden_layers']} layers, {shape['hidden_size']} wide, "
-        f"{shape['vocab_size']} entries of the vocabulary",
+        "architecture": f"{kind}, {shape['num_hidden_layers']} layers, {shape['hidden_size']} "
+        f"wide, {shape['vocab_size']} entries of the vocabulary",
         "text": encoder.vocabulary.describe(),
         **({"before every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
         "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut",

@@ -26,6 +26,8 @@ from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file
 from dcse_tf.model import checkpoints
 from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model.families import RELATIVE_BIAS
+from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
 from dcse_tf.model.weights import read_bert_tensors
 
 # Gelu has been an operation since opset 20; the IR version is the first that goes with it.
@@ -68,6 +70,24 @@ class Graph:
         bias = self.add("Mul", masked, self.constant(_MASKED))
         return mask, self.add("Unsqueeze", bias, self.constant([1, 2]))
 
+    def add_relative_bias(self, bias: str, table: np.ndarray) -> str:
+        """What `mask_bias` gives and what distance adds; `[batch, heads, tokens, tokens]`.
+
+        Args:
+            bias: see `mask_bias`.
+            table: float `[buckets, heads]`, see `dcse_tf.model.relative_positions`.
+        """
+        first, axis = self.constant(np.array(0)), self.constant([0])
+        tokens = self.add("Squeeze", self.add("Shape", "input_ids", start=1, end=2), axis)
+        places = self.add("Range", first, tokens, self.constant(np.array(1)))
+        queries = self.add("Unsqueeze", places, self.constant([1]))
+        ends = [self.constant(np.array(end)) for end in (-FARTHEST, FARTHEST)]
+        near = self.add("Clip", self.add("Sub", places, queries), *ends)
+        rows = self.add("Unsqueeze", self.add("Add", near, ends[1]), self.constant([2]))
+        # Not by Gather, whose tables are among what `quantize_weights` replaces.
+        added = self.add("GatherND", self.constant(table[BUCKET_OF], "relative_bias"), rows)
+        return self.add("Add", bias, self.add("Transpose", added, perm=[2, 0, 1]))
+
     def build(self, outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
@@ -102,6 +122,8 @@ def build_onnx_graph(
     graph = Graph(config)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
     mask, bias = graph.mask_bias()
+    if RELATIVE_BIAS in tensors:
+        bias = graph.add_relative_bias(bias, tensors[RELATIVE_BIAS])
     x = embed(graph, tensors)
     for index in range(layers):
         x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias)

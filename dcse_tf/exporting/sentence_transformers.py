@@ -18,7 +18,8 @@ from dcse_tf.model.checkpoints import (
     write_modules,
 )
 from dcse_tf.model.reranker_files import POOLER
-from dcse_tf.model.weights import read_bert_tensors, write_tensors
+from dcse_tf.model.tokenizer import number_as_written
+from dcse_tf.model.weights import read_bert_tensors, write_bert
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
@@ -60,9 +61,9 @@ def write_sentence_transformers(
     maps = list_maps(encoder.postprocessing, FORMAT)
     assert encoder.source
     config = true_config(encoder.source)
-    _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
-    write_tensors(folder, read_bert_tensors(encoder.source, config) | _make_pooler(config))
-    encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
+    write_bert(folder, config, read_bert_tensors(encoder.source, config) | _make_pooler(config))
+    vocabulary = number_as_written(encoder.vocabulary, config)
+    vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
     modules = SentenceModules(encoder.pooling, maps, unit_norm)
     write_modules(folder, modules, config["hidden_size"])

@@ -15,6 +15,7 @@ from keras import ops
 from dcse_tf.errors import InputError
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.checkpoints import approximates_gelu, read_config
+from dcse_tf.model.families import is_relative
 from dcse_tf.model.matching import zero_padding
 from dcse_tf.model.vocabulary import Vocabulary
 
@@ -121,7 +122,10 @@ def build_backbone(
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
     import keras_hub
 
-    backbone = keras_hub.models.BertBackbone(
+    kind = keras_hub.models.BertBackbone
+    if is_relative(config):
+        from dcse_tf.model.relative_bert import RelativeBert as kind
+    backbone = kind(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],
         num_heads=config["num_attention_heads"],

@@ -21,7 +21,8 @@ import safetensors.numpy
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import find_package, parse_json, read_json_object
-from dcse_tf.model.families import FAMILIES, make_bert_config
+from dcse_tf.model.families import FAMILIES, RELATIVE_BUCKETS, make_bert_config
+from dcse_tf.model.relative_positions import BUCKETS
 
 
 def write_tensor_file(
@@ -435,8 +436,10 @@ def find_padding(folder: pathlib.Path) -> int:
     Raises:
         InputError: the tokenizer's file cannot be read.
     """
-    if (folder / "vocab.txt").is_file():
-        return 0
+    path = folder / "vocab.txt"
+    if path.is_file():
+        with path.open("rb") as file:
+            return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
     path = folder / _TOKENIZER_JSON
     if not path.is_file():
         # XLM-R's and RoBERTa's begin with <s>, <pad>.
@@ -474,6 +477,10 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
                 f"{path}: expected the configuration of a BERT, with {key} of 1 or more"
                 + (f", found {size!r:.40}" if key in config else "")
             )
+    if config.get(RELATIVE_BUCKETS, BUCKETS) != BUCKETS:
+        raise InputError(
+            f"{path}: {RELATIVE_BUCKETS} {config[RELATIVE_BUCKETS]!r:.40}, expected {BUCKETS}"
+        )
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
     if config.get("position_embedding_type", "absolute") != "absolute":
@@ -487,6 +494,12 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
         raise InputError(f"{path}: layer_norm_eps {epsilon!r:.40}, expected a number in (0, 1)")
     return config
+
+
+def is_mpnet(folder: pathlib.Path) -> bool:
+    """Whether a folder has the weights of an MPNet, by its config.json."""
+    path = folder / "config.json"
+    return path.is_file() and read_json_object(path).get("model_type") == "mpnet"
 
 
 def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:

@@ -1,7 +1,8 @@
 """Encoders that compute what a BERT computes, under other names: read, they are BERTs.
 
 RoBERTa and XLM-R count positions from behind the padding's and have one segment; DistilBERT has
-none. What is trained from them is written as a BERT, which every library loads.
+none. What is trained from them is written as a BERT, which every library loads. MPNet is a BERT
+whose attention adds a bias by distance, which no BERT can be written with: it is written as MPNet.
 """
 
 import dataclasses
@@ -10,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from dcse_tf.model.relative_positions import BUCKETS
 
 Tensors = dict[str, np.ndarray]
 
@@ -79,11 +82,30 @@ _DISTILBERT = Family(
         r"vocab_projector\.bias": f"{_HEAD}.bias",
     },
 )
+# BERT's names and MPNet's, within a tensor's name.
+_MPNET_NAMES = {
+    ".attention.self.query.": ".attention.attn.q.",
+    ".attention.self.key.": ".attention.attn.k.",
+    ".attention.self.value.": ".attention.attn.v.",
+    ".attention.output.dense.": ".attention.attn.o.",
+    ".attention.output.LayerNorm.": ".attention.LayerNorm.",
+}
+# Its positions are counted from 2 whatever the configuration says.
+_MPNET_SKIPPED = 2
+_MPNET = Family(
+    "mpnet.",
+    names={re.escape(theirs): ours for ours, theirs in _MPNET_NAMES.items()} | {**_ROBERTA.names},
+    skipped=lambda config: _MPNET_SKIPPED,
+)
+RELATIVE_BIAS = "encoder.relative_attention_bias.weight"
+# The number of buckets of distance, in the configuration of an MPNet and of no other.
+RELATIVE_BUCKETS = "relative_attention_num_buckets"
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
 }
 
 
@@ -95,9 +117,12 @@ def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = config.get("model_type", "bert")
     family = FAMILIES[name]
+    left_out = {*family.keys.values(), *(() if family is _MPNET else [RELATIVE_BUCKETS])}
+    result = {key: value for key, value in config.items() if key not in left_out}
     if name == "bert":
-        return dict(config)
-    result = {key: value for key, value in config.items() if key not in family.keys.values()}
+        return result
+    if family is _MPNET:
+        result.setdefault(RELATIVE_BUCKETS, BUCKETS)
     result |= {key: config[theirs] for key, theirs in family.keys.items() if theirs in config}
     positions = result.get("max_position_embeddings")
     if type(positions) is int:
@@ -130,4 +155,37 @@ def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarra
         result[_POSITIONS] = result[_POSITIONS][family.skipped(config) :]
         segments = result.get(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
         result[_SEGMENTS] = np.repeat(segments, 2, axis=0) if len(segments) == 1 else segments
+    return result
+
+
+def is_relative(config: Mapping[str, Any]) -> bool:
+    """Whether a BERT's attention adds a bias by distance: whether it was read from an MPNet.
+
+    Args:
+        config: see `make_bert_config`.
+    """
+    return RELATIVE_BUCKETS in config
+
+
+def make_mpnet_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the MPNet that was read as a BERT: `make_bert_config` backwards."""
+    result = {key: value for key, value in config.items() if key != "type_vocab_size"}
+    return {
+        **result,
+        "architectures": ["MPNetModel"],
+        "max_position_embeddings": config["max_position_embeddings"] + _MPNET_SKIPPED,
+        "model_type": "mpnet",
+        "pad_token_id": 1,
+    }
+
+
+def make_mpnet_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
+    """The tensors of an MPNet under its own names, from BERT's: `make_bert_tensors` backwards."""
+    result: Tensors = {}
+    for key, value in tensors.items():
+        for ours, theirs in _MPNET_NAMES.items():
+            key = key.replace(ours, theirs)
+        result[key] = value
+    del result[_SEGMENTS]  # zeros
+    result[_POSITIONS] = np.pad(result[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])
     return result

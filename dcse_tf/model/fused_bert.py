@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.model.checkpoints import approximates_gelu
+from dcse_tf.model.families import RELATIVE_BIAS
+from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
 from dcse_tf.model.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 
 _MASKED = -1e9
@@ -22,7 +24,8 @@ class FusedBert(tf.Module):
     GELU) are in bfloat16; residuals, layer norms and the output stay float32.
 
     Args:
-        tensors: see `read_bert_tensors`; with `SPEAKER_TABLE` of a BERT that knows who speaks.
+        tensors: see `read_bert_tensors`; with `SPEAKER_TABLE` of a BERT that knows who speaks, and
+            with `RELATIVE_BIAS` of an MPNet.
         config: see `read_config`.
         compute_dtype: "float32" or "bfloat16".
         hold: makes of an array and a type what holds a weight: constants, or variables where a
@@ -51,6 +54,8 @@ class FusedBert(tf.Module):
         # Every token has what the first segment adds; those of another one, the difference.
         self._positions = hold(places + segments[0], tf.float32)
         self._segments = hold(segments - segments[0], tf.float32)
+        relative = tensors.get(RELATIVE_BIAS)
+        self._relative = None if relative is None else hold(relative[BUCKET_OF].T, self._dtype)
         speakers = tensors.get(SPEAKER_TABLE)
         self._speakers = None if speakers is None else hold(speakers, tf.float32)
         self._norm = self._norm_weights(tensors, "embeddings")
@@ -115,7 +120,8 @@ class FusedBert(tf.Module):
 
     def _embed(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """What the first layer takes, `[all tokens, dim]`; and what attention adds to its scores of
-        the tokens, `[utterances, 1, 1, tokens]`.
+        the tokens, `[utterances, 1, 1, tokens]`, or of pairs of them, `[utterances, heads, tokens,
+        tokens]`.
         """
         token_ids = inputs["token_ids"]
         x = tf.gather(self._tokens, token_ids) + self._positions[: tf.shape(token_ids)[1]]
@@ -125,7 +131,12 @@ class FusedBert(tf.Module):
             x += tf.gather(self._speakers, inputs["speaker_ids"])
         x = self._layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)
         bias = tf.cast(tf.where(inputs["padding_mask"], 0.0, _MASKED), self._dtype)
-        return x, bias[:, tf.newaxis, tf.newaxis, :]
+        bias = bias[:, tf.newaxis, tf.newaxis, :]
+        if self._relative is not None:
+            places = tf.range(tf.shape(token_ids)[1])
+            distances = tf.clip_by_value(places - places[:, tf.newaxis], -FARTHEST, FARTHEST)
+            bias += tf.gather(self._relative, distances + FARTHEST, axis=1)
+        return x, bias
 
     def _run_layer(
         self, x: tf.Tensor, layer: dict[str, Any], bias: tf.Tensor, tokens: tf.Tensor

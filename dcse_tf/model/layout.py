@@ -298,8 +298,10 @@ def run_layers(
     if added is not None:
         x = x + added
     x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
+    relative_bias = getattr(backbone, "relative_bias", None)
+    bias = {"bias": relative_bias(x)} if relative_bias else {}
     for layer in backbone.transformer_layers:
-        x = layer(x, attention_mask=attention_mask)
+        x = layer(x, attention_mask=attention_mask, **bias)
     return x
 
 

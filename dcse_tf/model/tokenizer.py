@@ -1,16 +1,17 @@
 """From a checkpoint's folder to its vocabulary, of whichever kind."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.byte_pair import parse_byte_pairs, read_byte_pairs
-from dcse_tf.model.checkpoints import read_prefix
+from dcse_tf.model.checkpoints import find_padding, is_mpnet, read_prefix
+from dcse_tf.model.families import is_relative
 from dcse_tf.model.sentencepiece import parse_unigram, read_sentencepiece
 from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.model.wordpiece import parse_wordpiece, read_wordpiece
+from dcse_tf.model.wordpiece import MPNetPieces, parse_wordpiece, read_wordpiece
 
 _PARSERS: dict[str, Callable[[pathlib.Path, Any], Vocabulary]] = {
     "WordPiece": parse_wordpiece,
@@ -27,7 +28,23 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     Raises:
         InputError: there is none of them; or it asks for something that cannot be computed here.
     """
-    return _read_entries(folder).with_prefix(read_prefix(folder))
+    vocabulary = _read_entries(folder).with_prefix(read_prefix(folder))
+    if is_mpnet(folder) and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
+        raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
+    return vocabulary
+
+
+def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Vocabulary:
+    """A vocabulary as it is written beside the weights of an encoder, see `write_bert`.
+
+    Args:
+        vocabulary: of the encoder.
+        config: of the encoder, see `read_config`.
+    """
+    if is_relative(config):
+        assert isinstance(vocabulary, MPNetPieces)
+        return vocabulary.number_as_mpnet()
+    return vocabulary
 
 
 def _read_entries(folder: pathlib.Path) -> Vocabulary:

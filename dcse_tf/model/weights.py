@@ -18,7 +18,14 @@ import numpy as np
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
 from dcse_tf.model.checkpoints import find_padding, read_tensor_file, write_tensor_file
-from dcse_tf.model.families import make_bert_tensors
+from dcse_tf.model.families import (
+    RELATIVE_BIAS,
+    RELATIVE_BUCKETS,
+    is_relative,
+    make_bert_tensors,
+    make_mpnet_config,
+    make_mpnet_tensors,
+)
 from dcse_tf.model.vectors import WordVectors
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import PIECE
@@ -83,6 +90,9 @@ _EMBEDDINGS = [
     ),
     *_norm("embeddings.LayerNorm", "embeddings_layer_norm"),
 ]
+_RELATIVE = [
+    _Weight(RELATIVE_BIAS, (RELATIVE_BUCKETS, "num_attention_heads"), "relative_bias.table")
+]
 _ATTENTION = "_self_attention_layer"
 _LAYER = [
     *_dense("attention.self.query", _HIDDEN, _HIDDEN, f"{_ATTENTION}.query_dense"),
@@ -136,6 +146,8 @@ class WeightPair:
 def backbone_weights(backbone: keras_hub.models.BertBackbone) -> Iterator[WeightPair]:
     """All weights of a BERT except the pooler's, which a sentence encoder does not use."""
     yield from _pair(_EMBEDDINGS, backbone)
+    if hasattr(backbone, "relative_bias"):
+        yield from _pair(_RELATIVE, backbone)
     for index, layer in enumerate(backbone.transformer_layers):
         yield from _pair(_LAYER, layer, _layer_prefix(index))
 
@@ -167,7 +179,8 @@ def read_bert_tensors(
         InputError: a file cannot be read; or a tensor is missing or of another shape.
     """
     tensors = read_tensors(folder)
-    table = [(row.name, row.sizes) for row in _EMBEDDINGS]
+    rows = [*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else [])]
+    table = [(row.name, row.sizes) for row in rows]
     for index in range(config["num_hidden_layers"]):
         table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
     shapes = {name: tuple(config[size] for size in sizes) for name, sizes in table}
@@ -288,6 +301,9 @@ def write_bert(
 ) -> None:
     """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them.
 
+    An MPNet is written as one, its tokens numbered as its own: see `number_as_written` of
+    `dcse_tf.model.tokenizer`.
+
     Args:
         folder: where to; it exists.
         config: of the BERT.
@@ -297,6 +313,11 @@ def write_bert(
         OutputError: it cannot be written.
     """
     config = {**config, "architectures": ["BertModel"]}
+    if is_relative(config):
+        tensors = make_mpnet_tensors(
+            {name: _pad_first(name, value, 1) for name, value in tensors.items()}
+        )
+        config = make_mpnet_config(config)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_tensors(folder, tensors)
 

@@ -13,7 +13,7 @@ import json
 import pathlib
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -66,12 +66,24 @@ class WordPiece(Vocabulary):
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
         limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
         _write_files(folder, self, limits)
-        text = json.dumps(_name_tokens(), indent=2) + "\n"
+        text = json.dumps(_name_tokens(self), indent=2) + "\n"
         (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
         save_tokenizer(folder / "tokenizer.json", self, _make_fast(self))
 
     def make_tokenizer(self) -> "WordPieceTokenizer":
         return WordPieceTokenizer(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class MPNetPieces(WordPiece):
+    """MPNet's vocabulary: BERT's pieces with RoBERTa's special entries, but for [UNK]."""
+
+    special: ClassVar[SpecialTokens] = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+
+    def number_as_mpnet(self) -> Self:
+        """This vocabulary to be written beside an MPNet, whose padding is its second entry."""
+        first, second, *rest = self.tokens
+        return dataclasses.replace(self, tokens=(second, first, *rest))
 
 
 def parse_wordpiece(path: pathlib.Path, content: Any) -> WordPiece:
@@ -98,8 +110,7 @@ def parse_wordpiece(path: pathlib.Path, content: Any) -> WordPiece:
             "BertPreTokenizer, with entries numbered from 0"
         )
     _check_settings(path, model, normalizer)
-    _check_tokens(tuple(order), path)
-    return WordPiece(tuple(order), bool(normalizer["lowercase"]))
+    return _make_vocabulary(tuple(order), bool(normalizer["lowercase"]), path)
 
 
 def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[str, Any]) -> None:
@@ -171,25 +182,32 @@ def read_wordpiece(folder: pathlib.Path) -> WordPiece:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason}") from error
     tokens = tuple(text.removesuffix("\n").split("\n"))
-    _check_tokens(tokens, path)
     config_path = folder / "tokenizer_config.json"
     settings = read_json_object(config_path) if config_path.is_file() else {}
     lowercase = bool(settings.get("do_lower_case", True))
     strip_accents = settings.get("strip_accents")
     if strip_accents is not None and bool(strip_accents) != lowercase:
         raise InputError(f"{config_path}: strip_accents other than do_lower_case is not supported")
+    unknown = settings.get("unk_token", SPECIAL_TOKENS.unk)
+    if (unknown.get("content") if isinstance(unknown, dict) else unknown) != SPECIAL_TOKENS.unk:
+        raise InputError(f"{config_path}: unk_token is {unknown!r:.40}, expected [UNK]")
     if not settings.get("tokenize_chinese_chars", True):
         raise InputError(f"{config_path}: tokenize_chinese_chars=false is not supported")
-    return WordPiece(tokens, lowercase)
+    return _make_vocabulary(tokens, lowercase, path)
 
 
-def _check_tokens(tokens: tuple[str, ...], path: pathlib.Path) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+def _make_vocabulary(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path) -> WordPiece:
+    """The vocabulary of a file's entries: MPNet's if it has its padding, else BERT's."""
+    kind = MPNetPieces if MPNetPieces.special.pad in tokens[:2] else WordPiece
+    missing = [token for token in kind.special if token not in tokens]
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)}")
-    if tokens[0] != "[PAD]":
+    if kind is WordPiece and tokens[0] != kind.special.pad:
         raise InputError(f"{path}:1: expected [PAD], found {tokens[0]!r:.40}")
     _check_entries(path, tokens)
+    if tokens[1] == MPNetPieces.special.pad:
+        return MPNetPieces(tokens, lowercase).number_as_mpnet()
+    return kind(tokens, lowercase)
 
 
 def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
@@ -209,20 +227,21 @@ def _is_entry(token: str) -> bool:
     return len(token.removeprefix(PIECE).encode()) <= _LONGEST_ENTRY and "\0" not in token
 
 
-def _name_tokens() -> dict[str, str]:
-    return {f"{role}_token": token for role, token in SPECIAL_TOKENS._asdict().items()}
+def _name_tokens(vocabulary: WordPiece) -> dict[str, str]:
+    return {f"{role}_token": token for role, token in vocabulary.special._asdict().items()}
 
 
 def _write_files(folder: pathlib.Path, vocabulary: WordPiece, further: dict[str, Any]) -> None:
     """Writes `vocab.txt` and `tokenizer_config.json`, which HuggingFace's tokenizer reads too."""
     text = "\n".join(vocabulary.tokens) + "\n"
     (folder / "vocab.txt").write_text(text, encoding="utf-8")
+    kind = "BertTokenizer" if vocabulary.tokens[0] == vocabulary.special.pad else "MPNetTokenizer"
     settings = {
         "do_lower_case": vocabulary.lowercase,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        "tokenizer_class": "BertTokenizer",
-        **_name_tokens(),
+        "tokenizer_class": kind,
+        **_name_tokens(vocabulary),
         **further,
     }
     text = json.dumps(settings, indent=2) + "\n"

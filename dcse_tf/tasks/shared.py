@@ -24,6 +24,7 @@ from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_w
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.matching_files import write_matching
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
+from dcse_tf.model.tokenizer import number_as_written
 from dcse_tf.model.vectors import fold_case, read_word_vectors
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import compute_token_embeddings
@@ -204,7 +205,7 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
 
 def write_tokenization(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
     """Writes how an encoder's sentences are tokenised, and to which length they are cut."""
-    setup.vocabulary.write(folder)
+    number_as_written(setup.vocabulary, read_base_config(setup)).write(folder)
     checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
 
 

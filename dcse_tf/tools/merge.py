@@ -21,7 +21,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
 from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
-from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors, shift_tokens, write_bert
 from dcse_tf.tools.fit_baseline import embed_utterances
@@ -148,7 +148,7 @@ def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
 def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
     """Writes what the merged encoder has besides the weights: all as the trained one has it."""
     checkpoints.copy_checkpoint(trained.folder, folder, weights=False)
-    trained.vocabulary.write(folder)
+    number_as_written(trained.vocabulary, trained.config).write(folder)
     length = checkpoints.read_max_sequence_length(trained.folder)
     checkpoints.write_max_sequence_length(folder, length)
     if trained.modules:

@@ -15,6 +15,7 @@ from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model import weights as bert_weights
+from dcse_tf.model.families import is_relative
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.options import OptionError
@@ -105,6 +106,11 @@ def read_inputs(options: TrainOptions) -> Inputs:
     if TASKS[options.task].end_of_turn:
         vocabulary = vocabulary.with_end_of_turn()
     config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
+    if is_relative(config) and TASKS[options.task].end_of_turn:
+        raise InputError(
+            f"`encoder`={options.encoder}: is an MPNet, which tells no context from a response by "
+            f"segments; `task`={options.task} expects another encoder, such as a BERT"
+        )
     return Inputs(folder, vocabulary, config["max_position_embeddings"], manifest)
 
 

@@ -13,7 +13,7 @@ import tokenizers.models
 import tokenizers.pre_tokenizers
 import tokenizers.processors
 import tokenizers.trainers
-from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE
+from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
 POSITIONS = 140
 _SHAPE = {
@@ -29,6 +29,9 @@ _BERT_SIZES = {
     "hidden_act": "gelu",
 }
 ROBERTA = {**_SHAPE, **_BERT_SIZES, "type_vocab_size": 1, "pad_token_id": 1}
+MPNET = {**_SHAPE, **_BERT_SIZES, "pad_token_id": 1, "relative_attention_num_buckets": 32}
+# As they stand in MPNet's file.
+MPNET_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "[UNK]", *VOCABULARY.tokens[5:-1], "<mask>")
 DISTILBERT = {
     "vocab_size": VOCABULARY_SIZE,
     "max_position_embeddings": POSITIONS,
@@ -53,6 +56,15 @@ def rename(name: str, kind: str) -> str:
             ("intermediate.dense", "ffn.lin1"),
             (".output.dense", ".ffn.lin2"),
             (".output.LayerNorm", ".output_layer_norm"),
+        ):
+            name = name.replace(ours, theirs)
+    if kind == "mpnet":
+        for ours, theirs in (
+            ("attention.self.query", "attention.attn.q"),
+            ("attention.self.key", "attention.attn.k"),
+            ("attention.self.value", "attention.attn.v"),
+            ("attention.output.dense", "attention.attn.o"),
+            ("attention.output.LayerNorm", "attention.LayerNorm"),
         ):
             name = name.replace(ours, theirs)
     return name
@@ -88,8 +100,11 @@ def write_weights(
         name: rng.normal(scale=0.3, size=shape).astype(np.float32) + name.endswith("Norm.weight")
         for name, shape in shapes.items()
     }
+    if kind == "mpnet":
+        bias = rng.normal(scale=2.0, size=(32, 2)).astype(np.float32)
+        tensors["encoder.relative_attention_bias.weight"] = bias
     written = dict(tensors)
-    if kind == "distilbert":
+    if kind in ("distilbert", "mpnet"):
         del written["embeddings.token_type_embeddings.weight"]
         tensors["embeddings.token_type_embeddings.weight"] *= 0
     written = {
@@ -97,11 +112,18 @@ def write_weights(
         for name, t in written.items()
     }
     safetensors.numpy.save_file(written, folder / "model.safetensors")
-    config = DISTILBERT if kind == "distilbert" else ROBERTA
+    config = {"distilbert": DISTILBERT, "mpnet": MPNET}.get(kind, ROBERTA)
     (folder / "config.json").write_text(
         json.dumps({**config, "vocab_size": entries, "model_type": kind})
     )
     return {name: np.float64(t) for name, t in tensors.items()}
+
+
+def write_mpnet_vocabulary(folder: pathlib.Path) -> None:
+    """Writes MPNet's files of a vocabulary of `VOCABULARY_SIZE` entries."""
+    (folder / "vocab.txt").write_text("\n".join(MPNET_TOKENS) + "\n")
+    settings = {"do_lower_case": True, "tokenizer_class": "MPNetTokenizer", "unk_token": "[UNK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def train_byte_pairs(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
