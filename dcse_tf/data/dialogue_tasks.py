@@ -1,8 +1,8 @@
 """Examples of response selection and of its four auxiliary tasks (Xu et al. 2020, section 2.3).
 
 An example has one or two segments of turns: a piece of dialogue, two pieces, a context and a
-response, or two utterances. Draws within a dialogue depend on (seed, epoch, index); draws from other
-sessions depend on (seed, step).
+response, or two utterances. Draws within a dialogue depend on (seed, epoch, index); draws from
+other sessions depend on (seed, step).
 
 The auxiliary tasks use the dialogue up to and including the true response: a context alone may have
 only one turn, which can be neither split nor replaced.
