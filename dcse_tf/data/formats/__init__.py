@@ -1,6 +1,6 @@
-"""The corpus formats: how files of dialogues are read, by the name that `format` takes.
+"""The corpus formats: readers of dialogue files, by the name that the option `format` takes.
 
-A format is a module with a reader, and a line here. Code outside the package registers its own:
+A format is a module with a reader, registered here. Code outside the package can register its own:
 
     from dcse_tf.data.dialogue import Utterance
     from dcse_tf.data.formats import register_format
@@ -39,7 +39,7 @@ from dcse_tf.data.formats import (
 )
 from dcse_tf.input_files import BadLines
 
-# An id and utterances, and of some formats candidates for the last of these.
+# An id and utterances and, in some formats, candidates for the last utterance.
 RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
@@ -49,8 +49,9 @@ class Format:
     """How a kind of file is read.
 
     Attributes:
-        read: from a path to (session id, utterances in order), and third the `GivenCandidates` if
-            the file has any. It reports lines that it cannot use to the `BadLines` and continues.
+        read: reads a path and yields (session id, utterances in order), with `GivenCandidates` as a
+            third item if the file has candidates. It reports unusable lines to the `BadLines` and
+            continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
         has_acts: whether utterances come with dialogue acts.
@@ -82,7 +83,7 @@ def register_format(
         name: the value of the option.
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
-        has_intents: whether utterances come with intents, as retrieval sets need them.
+        has_intents: whether utterances come with intents, which retrieval sets need.
         has_acts: whether utterances come with dialogue acts.
         has_candidates: whether sessions come with candidates for their last turn.
 
