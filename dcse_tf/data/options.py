@@ -1,4 +1,4 @@
-"""Options of what is read: corpora and their preparation."""
+"""Options for reading corpora and preparing them."""
 
 import collections
 import dataclasses
@@ -8,13 +8,13 @@ from typing import Any
 from dcse_tf.data.formats import FORMATS, parquet
 from dcse_tf.options import OptionError, Options, option
 
-# What `columns` may name, by the format.
+# The names that `columns` accepts, by format.
 _COLUMNS = {"parquet": parquet.NAMES, "table": (*parquet.NAMES, "order")}
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOptions(Options):
-    """Which files of dialogues, and what becomes of their turns."""
+    """Which dialogue files to read, and how their turns are processed."""
 
     format: str = option(
         "session_tsv",
@@ -63,14 +63,14 @@ class CorpusOptions(Options):
             self.refuse("columns", "one of them is given twice")
 
     def column_names(self) -> dict[str, str]:
-        """What the input calls the columns that `columns` names."""
+        """A dict from the names in `columns` to the input's column names."""
         parts = (entry.partition(":") for entry in self.columns)
         return {name: column for name, _, column in parts}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """What `prepare_data` reads on a cluster alone, and no reader of files does."""
+    """The format that only `prepare_data` on a cluster can read."""
 
     help: str
 
@@ -84,7 +84,7 @@ _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions(CorpusOptions):
-    """From files of dialogues to sharded, tokenised TFRecords with a manifest."""
+    """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
     format: str = option(
         "session_tsv",

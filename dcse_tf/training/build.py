@@ -74,7 +74,7 @@ class Training:
         return [variable for variable in self.model.variables if id(variable) not in there]
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
-        """The batches from a step on, counted from 0; each step has one per device of this process."""
+        """The batches from a step (from 0) on; each step has one per device of this process."""
         replicas = self.trainer.strategy.num_replicas_in_sync
         return self.spec.make_dataset(self.setup, first_step, replicas)
 
