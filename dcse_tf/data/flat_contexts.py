@@ -1,4 +1,4 @@
-"""Joins each context into one sequence, for encoders that read all turns at once (SiameseBERT_M)."""
+"""Joins each context into one sequence, for encoders that read it as a whole (SiameseBERT_M)."""
 
 import tensorflow as tf
 

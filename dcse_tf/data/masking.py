@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are masked, and what replaces them (BERT, section 3.1)."""
+"""Masked language modelling: draws tokens to mask and their replacements (BERT, section 3.1)."""
 
 import dataclasses
 

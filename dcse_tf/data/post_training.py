@@ -91,8 +91,8 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
     Returns:
         The dialogues; and the rows, whose facts are labels int32 `[batch]`, the class, and weights
         float32 `[batch]`, 0 if the text from another session is also in this dialogue or equals
-        what it replaces. If there is no other session or turn to draw from, the example changes its
-        class to one that can be made.
+        what it replaces. If there is no other session or turn to draw from, the second segment is
+        the true one, and so is the class.
     """
     dialogues = Dialogues.of(samples)
     if pairs == "pieces":

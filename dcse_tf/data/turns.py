@@ -53,7 +53,7 @@ class Turns:
         return self.token_ids[self.token_splits[text] : self.token_splits[text + 1]]
 
     def read_texts(self, start: int, stop: int) -> tf.RaggedTensor:
-        """The token ids of texts `start` to `stop` (exclusive), int32 `[stop - start, (tokens)]`."""
+        """The token ids of texts `start` to `stop` - 1, int32 `[stop - start, (tokens)]`."""
         splits = self.token_splits[start : stop + 1]
         ids = self.token_ids[splits[0] : splits[-1]]
         return tf.RaggedTensor.from_row_splits(ids, splits - splits[0])
