@@ -103,7 +103,7 @@ def _identify(row: Candidate) -> tuple:
 
 def _describe_return(row: Candidate) -> str:
     if row.group:
-        return f"the id {row.group!r} stands in the file for a second time"
+        return f"the id {row.group!r} appears in the file for a second time"
     return (
         "this context ended before; the candidates of a context must stand together (if groups "
         "may share a context, `candidates_lines` says how many lines a group has)"
@@ -163,22 +163,22 @@ def group_to_dict(group: CandidateGroup) -> dict[str, Any]:
 CANDIDATE_FORMATS = {
     "jsonl": CandidateFormat(
         groups.read_candidates,
-        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} a line, as '
+        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} per line, as '
         "build_candidates writes them",
     ),
     "ecd": CandidateFormat(
         ecd.read_candidates,
-        "{train,valid,test} of the E-commerce corpus, a candidate a line",
+        "{train,valid,test} of the E-commerce corpus, one candidate per line",
         line_each=True,
     ),
     "ubuntu": CandidateFormat(
         ubuntu.read_candidates,
-        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated, a candidate a line",
+        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated, one candidate per line",
         line_each=True,
     ),
     "ubuntu_csv": CandidateFormat(
         ubuntu.read_csv_candidates,
-        "{valid,test}.csv of the Ubuntu corpus, a row a context and all its candidates",
+        "{valid,test}.csv of the Ubuntu corpus, one context with all its candidates per row",
     ),
     "ubuntu_ids": CandidateFormat(
         ubuntu.read_ids_candidates,

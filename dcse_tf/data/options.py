@@ -33,7 +33,7 @@ class CorpusOptions(Options):
         (),
         "`format`=parquet and table: NAME:COLUMN for each column that has another name in the "
         "input, comma-separated, such as session_id:conversation,role:speaker,text:body. The "
-        f"names: {', '.join(parquet.NAMES)}; of a table also order, what sorts a session's turns.",
+        f"names: {', '.join(parquet.NAMES)}; for a table also order, to sort a session's turns by.",
     )
     min_turns: int = option(
         2,
@@ -76,8 +76,8 @@ class _Table:
 
 
 _TABLE = _Table(
-    "with `spark_master`: `input` names tables of Spark, or folders or files of Parquet or ORC, "
-    "with the columns of parquet, their rows in any order, which `columns`=order:COLUMN gives"
+    "with `spark_master`: `input` names Spark tables, or folders or files of Parquet or ORC, with "
+    "the columns of parquet, rows in any order; `columns`=order:COLUMN sorts a session's turns"
 )
 _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
@@ -163,7 +163,7 @@ class PrepareOptions(CorpusOptions):
         if self.format == "table" and not self.spark_master:
             self.refuse("format", "tables are read on a Spark cluster: give `spark_master`")
         if self.spark_master and self.max_sessions:
-            self.refuse("max_sessions", "not with `spark_master`, whose files are read at once")
+            self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
         if self.dev_fraction + self.test_fraction >= 1.0:
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 

@@ -396,12 +396,12 @@ def count_records(path: str) -> int:
                 1 + negatives,
             ):
                 raise InputError(
-                    f"{path}: record {count + 1}: not one fingerprint and score a candidate"
+                    f"{path}: record {count + 1}: expected one fingerprint and score per candidate"
                 )
             turns = {session[name].shape[0] for name in ("utterances", "speakers")}
             if turns != {int(session["token_ids"].nrows())}:
                 raise InputError(
-                    f"{path}: record {count + 1}: not one fingerprint and speaker a turn"
+                    f"{path}: record {count + 1}: expected one fingerprint and speaker per turn"
                 )
             count += 1
     except (tf.errors.OpError, UnicodeDecodeError) as error:

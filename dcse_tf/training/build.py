@@ -67,7 +67,7 @@ class Training:
         return self.setup.options
 
     def list_state(self) -> list[keras.Variable]:
-        """The variables to save in a checkpoint: all of the model's but the frozen weights."""
+        """The variables to save in a checkpoint: the model's, without frozen backbone weights."""
         backbone = self.setup.backbone
         frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
         there = {id(variable) for variable in frozen}

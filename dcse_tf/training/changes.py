@@ -25,8 +25,8 @@ from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import CANDIDATES
 
 _CHOSEN_BY = (
-    "The step that was kept was chosen by scores on dev sessions: what response selection gained "
-    "here is rather too much than too little. The test sessions had no part in it."
+    "The kept step was chosen by its scores on dev sessions, so the gain in response selection "
+    "shown here may be slightly too high. The test sessions were not used."
 )
 
 

@@ -208,8 +208,8 @@ class BestEncoder:
             damage = str(error)
         if damage:
             logging.warning(
-                "%s: the encoder that the run has kept is lost: %s; that of the next evaluation "
-                "takes its place",
+                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
+                "will replace it",
                 self._folder,
                 damage,
             )

@@ -36,8 +36,8 @@ def describe_trouble(metrics: dict[str, float]) -> str | None:
     if share >= _MANY:
         return (
             f"{share:.0%} of the samples had no negative and taught nothing: every other response "
-            "of their batches is of their own session or has a text of it. Remedies: a larger "
-            "`global_batch_size`; a corpus in which fewer sessions repeat each other."
+            "in their batches is from their own session or repeats one of its texts. Remedies: a "
+            "larger `global_batch_size`; a corpus in which fewer sessions repeat each other."
         )
     return _describe_saturation(metrics)
 
@@ -58,8 +58,9 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
     return (
         f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
         "for negatives, so the objective has nothing to tell apart and its gradient is almost "
-        "zero. The token embeddings point almost one way, as they do from random weights or a "
-        "collapsed pre-training. Remedies: start from a pre-trained `encoder`; adapt it longer "
+        "zero. The token embeddings all point in almost the same direction, as they do with random "
+        "weights or after a collapsed pre-training. Remedies: start from a pre-trained `encoder`; "
+        "adapt it longer "
         "first (`task`=mlm, with warm-up); lower `learning_rate`."
     )
 

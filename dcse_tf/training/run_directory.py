@@ -122,8 +122,8 @@ def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) ->
     before, now = MadeFrom.read(path), MadeFrom({**inputs, _DEVICES: devices})
     if change := before.compare(now).get(_DEVICES):
         logging.info(
-            "from now on %s: each draws dropout masks of its own, so the run does not end as it "
-            "would have",
+            "from now on %s: each device draws its own dropout masks, so the result of the run "
+            "will differ",
             change,
         )
         before = MadeFrom({**before.values, _DEVICES: devices})

@@ -14,7 +14,7 @@ A format is a module with a reader, registered here. Code outside the package ca
             else:
                 bad_lines.report(path, number, "expected question<TAB>answer")
 
-    register_format("pairs", read_pairs, help="a question and its answer a line")
+    register_format("pairs", read_pairs, help="a question and its answer per line")
 """
 
 import dataclasses
@@ -98,12 +98,12 @@ def register_format(
 register_format(
     "session_tsv",
     session_tsv.read_sessions,
-    help="{session_id}\\t{role}\\t{text} a line, the lines of a session together",
+    help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
 )
 register_format(
     "jsonl",
     jsonl.read_sessions,
-    help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents", "acts"',
+    help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
     has_intents=True,
     has_acts=True,
 )
@@ -111,14 +111,14 @@ register_format(
     "parquet",
     parquet.read_sessions,
     help="Parquet with session_id, role and text, the rows of a session together and in order, or "
-    "with session_id and turns, as jsonl has them; `columns` if they have other names",
+    "with session_id and turns, as in jsonl; `columns` if the columns have other names",
     has_intents=True,
     has_acts=True,
 )
 register_format(
     "labelled",
     labelled.read_sessions,
-    help="CSV or TSV of sentences and their labels, for the task labelled: a label is a session",
+    help="CSV or TSV of sentences and labels, for the task labelled: each label is a session",
     has_intents=True,
 )
 register_format(
@@ -171,8 +171,8 @@ register_format(
 register_format(
     "candidates",
     groups.read_sessions,
-    help="groups as build_candidates and score_candidates write them, a context and its response "
-    "with negatives a line",
+    help="groups as build_candidates and score_candidates write them: per line a context, its "
+    "response and negatives",
     has_candidates=True,
 )
 register_format(

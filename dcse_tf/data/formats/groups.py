@@ -40,7 +40,7 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[GivenSess
         problem = _find_problem(members)
         has_scores = members[0].score is not None
         if not problem and name in names:
-            problem = f"the id {name!r} stands in the file for a second time"
+            problem = f"the id {name!r} appears in the file for a second time"
         elif not problem and scored not in (None, has_scores):
             lacks = "has" if has_scores else "lacks"
             problem = f'expected "scores" in all groups or in none; this one {lacks} them'
