@@ -169,7 +169,7 @@ def test_groups_may_share_a_context_where_they_have_ids(tmp_path):
         ({"labels": [0, 0]}, "a candidate with label 1"),
         ({"labels": [1, 1]}, "a candidate with label 0 beside"),
         ({"candidates": ["a", "\ud800"]}, "half of a surrogate pair"),
-        ({"id": "test-3"}, "the id 'test-3' stands in the file for a second time"),
+        ({"id": "test-3"}, "the id 'test-3' appears in the file for a second time"),
     ],
 )
 def test_a_bad_group_of_json_is_named(tmp_path, change, problem):

@@ -198,7 +198,7 @@ PROBLEMS = [
     ({"scores": [1, 2, "3"]}, "to be finite numbers, found '3'"),
     ({"dialogue": 7}, 'expected "dialogue" to be a text'),
     ({"scores": [1, 2, 3]}, 'expected "scores" in all groups or in none; this one has them'),
-    ({"id": "0:2"}, "the id '0:2' stands in the file for a second time"),
+    ({"id": "0:2"}, "the id '0:2' appears in the file for a second time"),
 ]
 
 
@@ -227,7 +227,9 @@ def test_a_record_with_a_score_too_few_is_found(tmp_path):
     path = str(tmp_path / "bad.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
         writer.write(example.SerializeToString())
-    with pytest.raises(InputError, match="record 1: not one fingerprint and score a candidate"):
+    with pytest.raises(
+        InputError, match="record 1: expected one fingerprint and score per candidate"
+    ):
         count_records(path)
 
 

@@ -1,1 +1,1 @@
-"""From files of dialogues to batches."""
+"""Reads files of dialogues and turns them into batches."""

@@ -1,23 +1,23 @@
-"""From turns to a batch: an utterance table, and an index into it.
+"""Builds batches from turns: a table of utterances, and indices into it.
 
-The table holds every distinct utterance of the batch once, so that each is encoded once. The index
-says which of them are the context and the candidates of a sample. Gathering rows from the encoded
-table gives the same gradients as encoding every use on its own, which the form "plain" does.
+The table holds every distinct utterance of the batch once, so that each is encoded only once. The
+indices say which entries are the context and the candidates of each sample. Gathering rows from the
+encoded table gives the same gradients as encoding every use separately, as the form "plain" does.
 
-Whatever the form of a batch, it is first a dict of "turns":
+Every form of batch is first a dict of "turns":
     token_ids: int32 `[turns, tokens]`, zero-padded;
     utterances: int64 `[turns]`, fingerprints of the texts;
-    response: int32 `[rows]`, the response's place among the turns;
-    context: int32 `[rows, slots]`, the places of the context's turns;
+    response: int32 `[rows]`, the index of the response among the turns;
+    context: int32 `[rows, slots]`, the indices of the context's turns;
     turn_mask: bool `[rows, slots]`, True = real turn;
     session: int64 `[rows]`, fingerprints of the sessions;
     row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
-Where a corpus gives candidates and a teacher's scores of them, there are also
-    given: int32 `[rows, 1 + given]`, the places of the response and then of its given negatives;
+If the corpus gives candidates with a teacher's scores, the dict also has
+    given: int32 `[rows, 1 + given]`, the indices of the response and then of its given negatives;
     given_mask: bool `[rows, 1 + given]`, True = a candidate;
     teacher_scores: float32 `[rows, 1 + given]`.
-With pairs of neighbours there are also neighbours, neighbour_pairs and neighbour_mask, see
-`append_pairs`; with texts to rehearse, rehearsed, see `append_garbled`.
+Pairs of neighbours add neighbours, neighbour_pairs and neighbour_mask, see `append_pairs`; texts to
+rehearse add rehearsed, see `append_garbled`.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ _GIVEN = ("given", "given_mask", "teacher_scores")
 def choose_turns(
     num_turns: tf.Tensor, response: tf.Tensor, context: Context
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The turns of a sample: `Context.of` as tensors of a fixed shape.
+    """Chooses the turns of a sample: `Context.of` as tensors of fixed shape.
 
     Args:
-        num_turns: int scalar, turns of the session.
-        response: int scalar, the turn that is the response.
-        context: which turns surround it.
+        num_turns: int scalar, number of turns of the session.
+        response: int scalar, index of the response.
+        context: which turns around the response form its context.
 
     Returns:
-        turns: int32 `[slots + 1]`, indices of the context turns in order, then of the response. A
-            slot without a turn has the response's index.
+        turns: int32 `[slots + 1]`, indices of the context turns in order, then of the response. An
+            empty slot has the response's index.
         turn_mask: bool `[slots]`, True = real turn.
     """
     places = response + tf.constant(context.offsets, response.dtype)
@@ -63,21 +63,23 @@ def make_sample(
     max_tokens: int,
     given: Tensors | None = None,
 ) -> Tensors:
-    """Draws a response from a session and takes its context (released code: up to 3 a side).
+    """Draws a response from a session and takes its context (released code: up to 3 turns per
+    side).
 
     Args:
-        session: the features of a record, of at least two turns.
-        seed: int64 `[2]`; it alone decides the draw.
-        context: which turns surround a response.
-        max_tokens: tokens of the longest utterance of the corpus.
-        given: see `pad_given`. The response is then the last turn, which they are for.
+        session: the features of a record with at least two turns.
+        seed: int64 `[2]`; it alone determines the draw.
+        context: which turns around the response form its context.
+        max_tokens: length of the longest utterance of the corpus, in tokens.
+        given: candidates for the last turn, see `pad_given`; if present, the response is that turn
+            and nothing is drawn.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[slots + 1, max_tokens]`, context slots then response, zero-padded.
         utterances: int64 `[slots + 1]`, fingerprints.
         turn_mask: bool `[slots]`, True = real turn.
-        And what is given.
+        And the entries of `given`, unchanged.
     """
     num_turns = tf.shape(session["utterances"])[0]
     response = num_turns - 1
@@ -96,15 +98,15 @@ def make_sample(
 
 
 def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
-    """Draws at most `max_turns` consecutive turns from a session.
+    """Draws a run of at most `max_turns` consecutive turns from a session.
 
     Args:
         session: the features of a record.
-        seed: int64 `[2]`; it alone decides the draw.
-        max_turns: most turns.
+        seed: int64 `[2]`; it alone determines the draw.
+        max_turns: maximum number of turns.
 
     Returns:
-        The features of these turns, as `parse_session` gives them.
+        session, token_ids and utterances of these turns, as in `parse_session`.
     """
     num_turns = tf.shape(session["utterances"])[0]
     length = tf.minimum(num_turns, max_turns)
@@ -117,15 +119,15 @@ def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
 
 
 def draw_turns(session: dict, seed: tf.Tensor, count: int) -> dict:
-    """Draws turns of a session in any order.
+    """Draws turns of a session, in random order and without replacement.
 
     Args:
         session: the features of a record.
-        seed: int64 `[2]`; it alone decides the draw.
-        count: how many turns, or all if there are fewer.
+        seed: int64 `[2]`; it alone determines the draw.
+        count: number of turns to draw; all if the session has fewer.
 
     Returns:
-        The features of these turns, as `parse_session` gives them.
+        session, token_ids and utterances of these turns, as in `parse_session`.
     """
     places = tf.range(tf.shape(session["utterances"])[0])
     chosen = tf.random.experimental.stateless_shuffle(places, seed)[:count]
@@ -141,20 +143,20 @@ def sample_negatives(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws negatives for every sample from the responses of the other samples (paper, section 3).
 
-    A response can be a negative if it is from another session and its text is neither that of the
-    true response nor that of another negative of the row. In customer service "ok" is everywhere,
-    and a text that repeats the true response would be a false negative. The draw is uniform,
-    without replacement.
+    A response can be a negative of a row if it is from another session and its text is no response
+    in the row's own session, nor already a negative of the row. "ok" is everywhere in customer
+    service, and a text that repeats the true response would be a false negative. The draw is
+    uniform, without replacement.
 
     Args:
         session: int64 `[batch]`, fingerprints of the sessions.
         response: int64 `[batch]`, fingerprints of the responses' texts.
-        negatives: how many to draw for a row; 0 for all, of which there are up to `batch`.
-        seed: int `[2]`; it alone decides the draw.
+        negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
+        seed: int `[2]`; it alone determines the draw.
 
     Returns:
         rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
-            is the row itself; so is every place for which no negative was left.
+            is the row itself, as is every column for which no negative is left.
         mask: bool `[batch, 1 + negatives]`, True = a candidate.
     """
     batch = tf.shape(session)[0]
@@ -162,7 +164,7 @@ def sample_negatives(
     texts = tf.size(distinct)
     first_rows = tf.math.unsorted_segment_min(tf.range(batch), text_numbers, texts)
     first_of_text = tf.gather(first_rows, text_numbers) == tf.range(batch)
-    # A text of the row's own session is no negative even if another session has it too.
+    # A response text of the row's own session is no negative, even if another session has it too.
     said = tf.scatter_nd(
         tf.stack([sessions.idx, text_numbers], axis=1),
         tf.ones([batch], tf.int32),
@@ -184,17 +186,17 @@ def sample_negatives(
 
 
 def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
-    """The turns of samples that have one response each, see `make_sample`.
+    """The turns (see the module) of samples with one response each.
 
     Args:
         samples: batched outputs of `make_sample`: session `[batch]`, token_ids
             `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
-            `[batch, slots]`; and what is given.
-        replicas: how many; it divides the batch.
+            `[batch, slots]`, and the given candidates if there are any.
+        replicas: number of replicas; must divide the batch.
     """
     slots = samples["turn_mask"].shape[1]
     rows = tf.shape(samples["turn_mask"])[0]
-    # The response is the last of the slots + 1 places of a sample.
+    # The response is the last of the slots + 1 turns of a sample.
     response = tf.range(rows) * (slots + 1) + slots
     tokens = samples["token_ids"].shape[-1]
     turns = {
@@ -210,13 +212,15 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
 
 
 def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensors:
-    """Every turn of some sessions as a response (form "dense"), if it has any context.
+    """The turns (see the module) of sessions in which every turn with a context is a response.
+
+    This is the form "dense".
 
     Args:
         sessions: session int64 `[batch]`, token_ids int32 `[batch, (turns), (tokens)]`,
             utterances int64 `[batch, (turns)]`.
-        context: which turns surround a response.
-        replicas: how many; it divides the batch.
+        context: which turns around a response form its context.
+        replicas: number of replicas; must divide the batch.
     """
     utterances = sessions["utterances"]
     owner = find_rows(utterances)
@@ -241,18 +245,18 @@ def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """Fixed sizes of a replica's batch, to which it is filled up so that it is compiled only once.
+    """Fixed sizes that a replica's batch is padded to, so that its step is compiled only once.
 
     Attributes:
-        rows: number of samples; an added one has no candidate.
-        candidates: number of candidates of a sample.
-        utterances: number of entries of the table; an added one has no token.
-        tokens: number of tokens of an utterance.
-        given: number of given candidates of a sample, the true response among them; 0 for none.
-        contexts: number of contexts, where a batch has those of other replicas too; 0 for `rows`.
-        neighbours: number of texts in pairs of neighbours, twice that of the pairs of the step.
-        neighbour_rows: rows of a replica among these.
-        rehearsed: number of texts to rehearse.
+        rows: number of samples; a padding row has no candidate.
+        candidates: number of candidates per sample.
+        utterances: number of entries of the table; a padding entry has no token.
+        tokens: number of tokens per utterance.
+        given: number of given candidates per sample, including the true response; 0 for none.
+        contexts: number of contexts, if a batch has those of other replicas too; 0 for `rows`.
+        neighbours: number of texts in pairs of neighbours, twice the number of the step's pairs.
+        neighbour_rows: number of this replica's rows of pairs.
+        rehearsed: number of this replica's texts to rehearse.
     """
 
     rows: int
@@ -276,37 +280,43 @@ def make_batches(
     shapes: Shapes | None = None,
     rival_contexts: bool = False,
 ) -> list[Tensors]:
-    """The batches of all replicas for one step.
+    """Makes the batches of one step, one for each replica.
 
     Negatives are drawn from the global batch before it is divided, so that the loss does not depend
-    on the number of devices. The table of each replica has only what its own rows need.
+    on the number of devices. The table of a replica holds only what its own rows need.
 
     Args:
         turns: the turns of the step, see the module.
-        negatives: how many for every row; 0 for all.
-        seed: int `[2]`; it alone decides the draw of negatives.
-        replicas: into how many batches of consecutive rows the step is divided.
-        layout: of the tables.
-        distinct: whether the table has every utterance once. Otherwise every use has an entry of
-            its own, padded to the longest of the corpus, as in the paper's procedure ("plain").
-        shapes: sizes to fill up to; None to leave them as they come.
-        rival_contexts: whether a batch also has the contexts that its negatives are responses to.
-            It then has those of the whole step, whichever replica they are of.
+        negatives: number of negatives per row; 0 for all.
+        seed: int `[2]`; it alone determines the draw of negatives.
+        replicas: number of batches of consecutive rows that the step is divided into.
+        layout: layout of the tables.
+        distinct: whether the table holds every utterance once. Otherwise every use has its own
+            entry, padded to the longest utterance of the corpus, as in the paper's procedure
+            ("plain").
+        shapes: sizes to pad to; None for no padding.
+        rival_contexts: whether a batch also has the contexts that its negatives respond to. It then
+            has the contexts of the whole step, from all replicas.
 
     Returns:
         For every replica a dict of
             padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
                 the table `[utterances, tokens]`, see `lay_out`.
-            context_index: int32 `[contexts, slots]` into the table; without rival contexts one for
-                every row.
+            context_index: int32 `[contexts, slots]` into the table; without rival contexts there is
+                one context per row.
             turn_mask: bool `[contexts, slots]`, True = real turn.
-            candidate_index: int32 `[rows, 1 + negatives]` into the table, column 0 the truth.
+            candidate_index: int32 `[rows, 1 + negatives]` into the table; column 0 is the true
+                response.
             candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
-                only in rows that fill the batch up.
-            Rival contexts: candidate_context, likewise, the context that each is the response to.
-            Given candidates: given_index, given_mask, teacher_scores `[rows, 1 + given]`, likewise.
-            Neighbours: neighbour_index int32 `[texts, 1]` into the table, and see `share_pairs`.
-            Texts to rehearse: rehearsal_index, likewise, and see `share_rehearsed`.
+                only in padding rows.
+            With rival contexts: candidate_context int32 `[rows, 1 + negatives]`, the context that
+                each candidate responds to.
+            With given candidates: given_index int32 into the table, given_mask bool and
+                teacher_scores float32, all `[rows, 1 + given]`.
+            With neighbours: neighbour_index int32 `[texts, 1]` into the table, and the rows of
+                `share_pairs`.
+            With texts to rehearse: rehearsal_index int32 `[texts, 1]` into the table, and the
+                weights of `share_rehearsed`.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)
@@ -331,14 +341,14 @@ def make_batches(
 def _make_batch(
     turns: Tensors, rows: Tensors, layout: Layout, distinct: bool, shapes: Shapes | None
 ) -> Tensors:
-    """The batch of one replica, from its rows."""
+    """Makes the batch of one replica from its rows."""
     batch = _index_table(turns, rows, distinct)
     batch = _fill_up(batch, shapes) if shapes else batch
     return {**lay_out(batch.pop("token_ids"), layout), **batch}
 
 
 def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
-    """Some rows; with rival contexts, which may be any row's, the contexts of all."""
+    """Takes a range of rows; with rival contexts, which may be any row's, keeps all contexts."""
     own = {name: value[begin:end] for name, value in rows.items()}
     if "candidate_context" in rows:
         own |= {name: rows[name] for name in ("context", "turn_mask")}
@@ -346,7 +356,7 @@ def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
 
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
-    """Collects the utterances of some rows into a table and points the rows at them."""
+    """Collects the utterances that the rows use into a table, and makes the rows index it."""
     names = ("context", "candidates", "given", "neighbours", "rehearsed")
     there = [name for name in names if name in rows]
     places = [rows[name] for name in there]
@@ -383,12 +393,12 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
 
 
 def _longest(token_ids: tf.Tensor) -> tf.Tensor:
-    # The tokenizer makes sure that [PAD] is 0.
+    # The tokenizer ensures that [PAD] is 0.
     return tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != 0, tf.int32), axis=1))
 
 
 def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
-    """Adds rows without a candidate and utterances without a token."""
+    """Pads a batch with rows without a candidate and utterances without a token."""
 
     def fill(name: str, rows: int, columns: int) -> tf.Tensor:
         value = batch[name][:, :columns]
@@ -401,13 +411,13 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
     given = [name for name in ("given_index", "given_mask", "teacher_scores") if name in batch]
     pairs = {}
     if "neighbour_index" in batch:
-        # Every step has as many rows, and only the texts that stand in two pairs are missing.
+        # The number of rows is fixed; there are fewer texts only if one is in several pairs.
         pairs = {name: batch[name] for name in ROW_TENSORS}
         pairs["neighbour_index"] = fill("neighbour_index", shapes.neighbours, 1)
         pairs["neighbour_mask"] = fill("neighbour_mask", shapes.neighbour_rows, shapes.neighbours)
     rehearsed = {}
     if "rehearsal_index" in batch:
-        # Every step has as many of them.
+        # Their number is fixed.
         rehearsed["rehearsal_index"] = fill("rehearsal_index", shapes.rehearsed, 1)
         rehearsed["rehearsal_weights"] = batch["rehearsal_weights"]
     return {
@@ -424,26 +434,26 @@ def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
 def make_simcse_batches(
     token_ids: tf.Tensor, replicas: int, layout: Layout, shapes: Shapes | None = None
 ) -> list[Tensors]:
-    """Batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).
+    """Makes batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).
 
-    The context of a row is an utterance; its candidates are the second entry of that utterance and
-    of all others of the step. A row whose text the step has already does not count, and is no
-    negative of another.
+    The context of a row is an utterance; its candidates are the second entries of that utterance
+    and of all others of the step. A row that repeats the text of an earlier row has no candidates,
+    and is not a negative of other rows.
 
     Args:
-        token_ids: int32 `[utterances, tokens]`, zero-padded, of all replicas together.
-        replicas: into how many batches the utterances are divided, which must divide them evenly.
-        layout: of the tables.
-        shapes: sizes to fill up to; None to leave them as they come.
+        token_ids: int32 `[utterances, tokens]`, zero-padded, for all replicas together.
+        replicas: number of batches; must divide the number of utterances.
+        layout: layout of the tables.
+        shapes: sizes to pad to; None for no padding.
 
     Returns:
-        For every replica a dict as `make_batches` gives, with one context slot.
+        For every replica a dict as `make_batches` returns, with one context slot.
     """
     texts = fingerprint_rows(token_ids)
     rows = tf.shape(token_ids)[0]
     turns = {
         "token_ids": tf.concat([token_ids, token_ids], axis=0),
-        # Another fingerprint, so that the second use is an entry of its own: dropout makes the two
+        # A different fingerprint makes the second use an entry of its own; dropout makes the two
         # embeddings differ.
         "utterances": tf.concat([texts, tf.bitwise.invert(texts)], axis=0),
         "response": rows + tf.range(rows),
@@ -452,7 +462,7 @@ def make_simcse_batches(
         "session": tf.range(rows, dtype=tf.int64),
         "row_splits": tf.range(replicas + 1) * (rows // replicas),
     }
-    # All negatives are taken, so nothing is drawn and any seed will do.
+    # All negatives are used, so nothing is drawn and the seed does not matter.
     batches = make_batches(turns, 0, tf.constant([0, 0]), replicas, layout, True, shapes)
     same_text = texts[:, None] == texts[None, :]
     is_first = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(rows)

@@ -1,6 +1,6 @@
-"""Grouped candidates: contexts with true and other responses, as published test files have them.
+"""Grouped candidates: contexts with true and other responses, as in published test files.
 
-A format of candidates is a reader and a line here. No TensorFlow here.
+A candidate format is a reader, registered here. This module does not use TensorFlow.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ class CandidateGroup:
     """A context and its candidate responses.
 
     Attributes:
-        id: names it; from the file, or of the file's name and a line.
+        id: its id from the file, or else made of the file's name and a line number.
         context: the turns before the response, in order.
-        candidates: texts, in the file's order.
-        labels: 1 for a true response, 0 for another one.
-        responder: the role of whoever gives the response.
-        dialogue: id of the dialogue that it is from; "" if nobody says.
-        scores: a teacher's, one a candidate; () if there are none.
+        candidates: the texts of the candidates, in the file's order.
+        labels: 1 for a true response, 0 for a negative; one per candidate.
+        responder: the role of the response's speaker.
+        dialogue: id of the dialogue that the group is from; "" if unknown.
+        scores: a teacher's scores, one per candidate; () if there are none.
     """
 
     id: str
@@ -43,13 +43,13 @@ class CandidateGroup:
 
 @dataclasses.dataclass(frozen=True)
 class CandidateFormat:
-    """How a kind of file of candidates is read.
+    """How a kind of candidate file is read.
 
     Attributes:
-        read: yields the candidates of a file, those of a group one after another. It reports lines
-            that it cannot use to the `BadLines` and continues.
+        read: yields the candidates of a file, those of a group consecutively. It reports unusable
+            lines to the `BadLines` and continues.
         help: what the files are, in one line.
-        line_each: whether a line is a candidate, so that lines can be counted off to groups.
+        line_each: whether each line is one candidate, so that a number of lines can define groups.
     """
 
     read: Reader
@@ -65,17 +65,17 @@ def read_groups(
     several_positives: bool = False,
     lines: int = 0,
 ) -> Iterator[CandidateGroup]:
-    """Yields the groups of a file, each with a true response and another one at least.
+    """Yields the groups of a file, each with at least one true response and one negative.
 
-    Turns of a context without anything to read are left out.
+    Context turns with nothing to read are dropped.
 
     Args:
         path: the file.
         format: a name in `CANDIDATE_FORMATS`.
-        bad_lines: where lines and groups that cannot be used are counted.
+        bad_lines: counts unusable lines and groups.
         several_positives: whether a group may have several true responses.
-        lines: how many lines a group has, if the format has a candidate a line; 0 if neighbouring
-            lines of one context are a group.
+        lines: number of lines per group, if the format has one candidate per line; 0 to group
+            neighbouring lines with the same context.
     """
     rows = drop_empty(path, CANDIDATE_FORMATS[format].read(path, bad_lines), bad_lines)
     if lines:
@@ -97,13 +97,13 @@ def read_groups(
 
 
 def _identify(row: Candidate) -> tuple:
-    """Equal for the candidates of a group: of one line if that is a group, or of one context."""
+    """A key shared by the candidates of a group: its id and line, or else its context."""
     return (row.group, row.line) if row.group else (row.group, row.context)
 
 
 def _describe_return(row: Candidate) -> str:
     if row.group:
-        return f"the id {row.group!r} stands in the file for a second time"
+        return f"the id {row.group!r} appears in the file for a second time"
     return (
         "this context ended before; the candidates of a context must stand together (if groups "
         "may share a context, `candidates_lines` says how many lines a group has)"
@@ -144,11 +144,11 @@ def _make_group(path: pathlib.Path, members: list[Candidate]) -> CandidateGroup:
     )
 
 
-# Our own form
+# The project's own format
 
 
 def group_to_dict(group: CandidateGroup) -> dict[str, Any]:
-    """The JSON Lines form of a group, which the format `jsonl` reads."""
+    """Converts a group to the JSON object that the candidate format `jsonl` reads."""
     return {
         "id": group.id,
         **({"dialogue": group.dialogue} if group.dialogue else {}),
@@ -163,22 +163,22 @@ def group_to_dict(group: CandidateGroup) -> dict[str, Any]:
 CANDIDATE_FORMATS = {
     "jsonl": CandidateFormat(
         groups.read_candidates,
-        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} a line, as '
+        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} per line, as '
         "build_candidates writes them",
     ),
     "ecd": CandidateFormat(
         ecd.read_candidates,
-        "{train,valid,test} of the E-commerce corpus, a candidate a line",
+        "{train,valid,test} of the E-commerce corpus, one candidate per line",
         line_each=True,
     ),
     "ubuntu": CandidateFormat(
         ubuntu.read_candidates,
-        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated, a candidate a line",
+        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated, one candidate per line",
         line_each=True,
     ),
     "ubuntu_csv": CandidateFormat(
         ubuntu.read_csv_candidates,
-        "{valid,test}.csv of the Ubuntu corpus, a row a context and all its candidates",
+        "{valid,test}.csv of the Ubuntu corpus, one context with all its candidates per row",
     ),
     "ubuntu_ids": CandidateFormat(
         ubuntu.read_ids_candidates,

@@ -1,4 +1,4 @@
-"""Chunks of sessions to records: joined, filtered, tokenised, assigned to splits."""
+"""Converts chunks of sessions to records: joins, filters, tokenises and assigns them to splits."""
 
 import collections
 import dataclasses
@@ -18,12 +18,12 @@ from dcse_tf.model.vocabulary import Vocabulary
 
 
 class ChunkRecords(NamedTuple):
-    """What a chunk of sessions becomes.
+    """The records made from a chunk of sessions.
 
     Attributes:
         splits: the records of each split, in the order of the sessions.
-        content: 16 bytes of each session that is kept, for the fingerprint of the corpus.
-        dropped: how many sessions and utterances are left out, by the reason.
+        content: a 16-byte digest of each kept session, for the fingerprint of the corpus.
+        dropped: number of sessions, utterances and negatives left out, by reason.
     """
 
     splits: dict[str, SplitRecords]
@@ -35,10 +35,10 @@ class _Tokens(NamedTuple):
     """The tokens of texts.
 
     Attributes:
-        ids: int32 `[tokens]`, of all texts, one after another.
-        lengths: int64 `[texts]`, how many each has, 0 if the tokenizer finds nothing in it.
-        cut: bool `[texts]`, whether the text is cut.
-        places: int64 `[texts + 1]`, where the tokens of each begin.
+        ids: int32 `[tokens]`, all texts concatenated.
+        lengths: int64 `[texts]`, number of tokens; 0 if the tokenizer finds nothing in a text.
+        cut: bool `[texts]`, whether the text was truncated.
+        places: int64 `[texts + 1]`, where the tokens of each text begin in `ids`.
     """
 
     ids: np.ndarray
@@ -47,7 +47,7 @@ class _Tokens(NamedTuple):
     places: np.ndarray
 
     def of(self, start: int, end: int) -> "_Tokens":
-        """Those of a run of texts."""
+        """The tokens of the texts from `start` to `end` (exclusive)."""
         first = self.places[start]
         return _Tokens(
             self.ids[first : self.places[end]],
@@ -60,31 +60,32 @@ class _Tokens(NamedTuple):
 class ChunkSerializer:
     """Joins, filters, tokenises and serialises the sessions of a chunk.
 
-    What becomes of a session depends on no other session, so chunks can be shared among processes.
+    The result for a session does not depend on other sessions, so chunks can be processed in
+    parallel.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
         self._config = config
         tokenizer = vocabulary.make_tokenizer()
-        # With one token more than is kept it shows which texts have to be cut.
+        # One token more than is kept shows which texts must be truncated.
         longest = config.max_sequence_length + 1
         self._tokenize = tf.function(
             lambda texts: tokenizer.tokenize(texts, longest),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
-        # What a text without any token has: the ends, and the prefix between them.
+        # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
         self._empty = tokenizer.count_prefix() + 2
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
         sessions = [join_session(raw, self._config, dropped) for raw in chunk.sessions()]
 
-        # One call for all texts: the cost of a call is that of many texts.
+        # One call for all texts, because the overhead of a call outweighs many texts.
         texts = [turn.text for session in sessions for turn in session.turns]
         begin = len(texts)
         texts += [text for s in sessions if s.given for text in s.given.negatives]
         tokens = self._cut(self._tokenize(tf.constant(texts, tf.string)))
-        # Lists are quicker than arrays where it is one session after another.
+        # Lists are faster than arrays for access session by session.
         lengths, places = tokens.lengths.tolist(), tokens.places.tolist()
         cut = [0, *np.cumsum(tokens.cut).tolist()]
 
@@ -116,19 +117,19 @@ class ChunkSerializer:
         return ChunkRecords(splits, b"".join(content), dropped)
 
     def _cut(self, ids: tf.RaggedTensor) -> _Tokens:
-        """Cuts the token ids of texts, `[texts, (tokens)]`, to the greatest length."""
+        """Truncates the token ids of texts, `[texts, (tokens)]`, to the maximum length."""
         splits, limit = ids.row_splits.numpy(), self._config.max_sequence_length
         lengths = np.diff(splits)
         read, cut = lengths > self._empty, lengths > limit
         kept = np.repeat(read, lengths)
-        kept[splits[1:][cut] - 2] = False  # the token before [SEP]
+        kept[splits[1:][cut] - 2] = False  # drops the token before [SEP]
         kept_lengths = np.where(read, np.minimum(lengths, limit), 0)
         places = np.concatenate([[0], np.cumsum(kept_lengths)])
         return _Tokens(ids.values.numpy()[kept], kept_lengths, cut, places)
 
 
 def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Session, list[int]]:
-    """The session and its lengths without the turns that the tokenizer finds nothing in."""
+    """Drops the turns in which the tokenizer finds nothing, from the session and its lengths."""
     if 0 not in lengths:
         return session, lengths
     turns = tuple(turn for turn, length in zip(session.turns, lengths) if length)
@@ -139,10 +140,10 @@ def _drop_turns_without_tokens(session: Session, lengths: list[int]) -> tuple[Se
 def _choose_given(
     session: Session, response: _Tokens, negatives: _Tokens, dropped: collections.Counter[str]
 ) -> tuple[Session, GivenTokens | None]:
-    """The session with the negatives that can be told from its response and from each other.
+    """Keeps the negatives whose token ids differ from the response's and from each other's.
 
-    To the encoder texts with equal token ids are one. None if the response has no token, or no
-    negative is left; `dropped` counts why.
+    The encoder cannot tell texts with equal token ids apart. Returns None in place of the tokens if
+    the response has no token or no negative is left; `dropped` counts the reasons.
     """
     given = session.given
     assert given is not None
@@ -169,7 +170,7 @@ def _choose_given(
 
 
 def _describe(session: Session) -> bytes:
-    """A digest of all of a session, for the fingerprint of the corpus."""
+    """A digest of a session's whole content, for the fingerprint of the corpus."""
     content = session_to_dict(session)
     text = json.dumps({**content, "given": session.given} if session.given else content)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""The sessions of a corpus, read as the options say. No TensorFlow here."""
+"""Reads the sessions of a corpus as the options say. This module does not use TensorFlow."""
 
 import collections
 import functools
@@ -23,12 +23,12 @@ from dcse_tf.progress import Progress
 def read_sessions(
     config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
 ) -> Iterator[Session]:
-    """All sessions of the input, joined, not yet filtered.
+    """Yields all sessions of the input, with turns joined but no session filtered out.
 
     Args:
         config: what to read.
-        bad_lines: where lines that cannot be used are counted.
-        dropped: its "empty_utterances" counts the utterances without text.
+        bad_lines: counts unusable lines.
+        dropped: a counter; its "empty_utterances" counts utterances without text.
 
     Raises:
         InputError: a file cannot be read, or there are too many bad lines.
@@ -38,14 +38,14 @@ def read_sessions(
 
 
 def find_reader(config: CorpusOptions) -> Reader:
-    """The reader of the format, with the names that `columns` gives."""
+    """The format's reader, with the column names that `columns` gives."""
     if config.columns:
         return functools.partial(parquet.read_sessions, columns=config.column_names())
     return FORMATS[config.format].read
 
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
-    """All sessions of the input as the format's reader gives them; raises as `read_sessions`."""
+    """Yields all sessions of the input as the format's reader does; raises as `read_sessions`."""
     read = find_reader(config)
     paths = resolve_inputs(config.input)
     raw = itertools.chain.from_iterable(read(path, bad_lines) for path in paths)
@@ -57,16 +57,16 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
     progress.close()
 
 
-# As the readers give them; a turn may be a plain tuple.
+# A session as readers yield it, but a turn may be a plain tuple.
 RawTurns = tuple[str, Sequence[Turn]] | tuple[str, Sequence[Turn], GivenCandidates]
 
 
 def join_session(
     raw: RawTurns, config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """Makes a session of what a reader gave, and counts the utterances without text.
+    """Makes a session from a reader's output, and counts the utterances without text.
 
-    A response that candidates are given for is never joined to the turn before it.
+    A response with given candidates is never joined to the turn before it.
     """
     session_id, turns, *given = raw
     heard = drop_silent(turns)
@@ -81,20 +81,20 @@ def join_session(
     return Session(session_id, turns, given[0]._replace(negatives=negatives))
 
 
-# A chunk ends with the session that reaches one of these. So many turns make the cost of calling
-# the tokenizer small; the limit of characters bounds the memory if turns are long.
+# A chunk ends with the session that reaches one of these limits. This many turns make the overhead
+# of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
 _TURNS = 4096
 _CHARACTERS = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """Sessions in order, as columns: one object for each turn costs eight times as much to send.
+    """Sessions in order, as columns: sending one object per turn would cost eight times as much.
 
     Attributes:
         session_ids: the id of each session.
         lengths: the number of turns of each session.
-        roles, texts, intents, acts: those of each turn.
-        given: the candidates of each session, or nothing if none has any.
+        roles, texts, intents, acts: the fields of each turn, over all sessions.
+        given: the candidates of each session; empty if no session has any.
     """
 
     session_ids: list[str]
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
     given: list[GivenCandidates]
 
     def sessions(self) -> Iterator[RawTurns]:
-        """Yields the sessions as the reader gave them."""
+        """Yields the sessions as the reader yielded them."""
         turns = zip(self.roles, self.texts, self.intents, self.acts)
         for number, (session_id, length) in enumerate(zip(self.session_ids, self.lengths)):
             own = list(itertools.islice(turns, length))
@@ -114,15 +114,16 @@ class Chunk(NamedTuple):
 
 
 def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
-    """Divides sessions into chunks, whose ends depend only on the sessions themselves."""
+    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves."""
     iterator = iter(sessions)
     while (chunk := _read_chunk(iterator)).session_ids:
         yield chunk
 
 
 def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
-    # The tuple of a turn is released at once. Thousands of them would set off garbage collections,
-    # which look through all of TensorFlow and take longer than the reading.
+    # Copying turns into columns releases each turn's tuple at once. Keeping thousands of tuples
+    # would trigger garbage collections, which scan all of TensorFlow's objects and take longer
+    # than the reading.
     chunk = Chunk([], [], [], [], [], [], [])
     left, negatives = _CHARACTERS, 0
     for session_id, turns, *given in sessions:

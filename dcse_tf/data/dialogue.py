@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# What a re-ranker may learn beside its matching, from dialogues alone (Xu et al. 2020, 2.3).
+# Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).
 AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
 
 _SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
@@ -15,9 +15,9 @@ class Utterance(NamedTuple):
     """What one speaker said in one turn, with labels where the corpus has any.
 
     Attributes:
-        role: who speaks.
-        text: what is said.
-        intents: what the speaker says to want.
+        role: the speaker.
+        text: the text of the utterance.
+        intents: the intents that the speaker expresses.
         acts: the dialogue acts, each with its slot if it has one: "REQUEST:time".
     """
 
@@ -32,12 +32,13 @@ Turn = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
 class GivenCandidates(NamedTuple):
-    """What a file gives beside the last turn of a session, which is then a true response.
+    """Candidates that a file gives for the last turn of a session, which is the true response.
 
     Attributes:
         dialogue: id of the dialogue that the session is a piece of.
         negatives: other responses to the same context.
-        scores: a teacher's, of the true response and then of each negative; () if there are none.
+        scores: a teacher's scores of the true response and then of each negative; () if there are
+            none.
     """
 
     dialogue: str
@@ -51,8 +52,8 @@ class Session:
 
     Attributes:
         session_id: its id.
-        turns: its turns.
-        given: candidates for the last turn, where the corpus gives any.
+        turns: its turns, in order.
+        given: candidates for the last turn, if the corpus gives any.
     """
 
     session_id: str
@@ -61,20 +62,20 @@ class Session:
 
     @property
     def dialogue(self) -> str:
-        """What sessions that are pieces of one dialogue share; the id of any other."""
+        """The id of the dialogue that the session is from; its own id if it is a whole dialogue."""
         return self.given.dialogue if self.given else self.session_id
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """Which turns of a session surround a response (paper, section 3.1).
+    """Which turns around a response form its context (paper, section 3.1).
 
-    Training, response selection and explanations all take their contexts from here. For example,
+    Training, response selection and explanations all use this definition. For example,
     `Context(2, "both").of(num_turns=7, response=1)` is `[0, 2, 3]`.
 
     Attributes:
-        turns: most context turns on each side.
-        side: "both" for turns before and after the response, "before" for those before it.
+        turns: maximum number of context turns on each side.
+        side: "both" for turns before and after the response, "before" for turns before it only.
     """
 
     turns: int
@@ -82,26 +83,26 @@ class Context:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Places of the context's turns relative to the response, in order."""
+        """Positions of the context's turns relative to the response, in order."""
         after = range(1, self.turns + 1) if self.side == "both" else ()
         return (*range(-self.turns, 0), *after)
 
     @property
     def slots(self) -> int:
-        """Most turns of a context; near the ends of a session there are fewer."""
+        """Maximum number of context turns; near the ends of a session there are fewer."""
         return len(self.offsets)
 
     @property
     def first_response(self) -> int:
-        """The first turn of a session that can be a response, which needs a turn of context."""
+        """Index of the first turn that can be a response: one that has a context."""
         return 0 if self.side == "both" else 1
 
     def of(self, num_turns: int, response: int) -> list[int]:
-        """The context of one response.
+        """Lists the context of a response.
 
         Args:
-            num_turns: turns of the session.
-            response: the turn that is the response, counted from 0.
+            num_turns: number of turns of the session.
+            response: index of the response, from 0.
 
         Returns:
             The indices of the context's turns, in order.
@@ -111,9 +112,9 @@ class Context:
 
 
 def is_silent(text: str) -> bool:
-    """Whether a text holds nothing to read, only white space and control characters.
+    """Whether a text has nothing to read, only white space and control characters.
 
-    A character that this Python's Unicode does not know yet (category Cn) counts as readable.
+    Characters that this Python's Unicode version does not know (category Cn) count as readable.
     """
     for char in text:  # noqa: SIM110 - all() takes three times as long
         if unicodedata.category(char) not in _SILENT:
@@ -124,27 +125,27 @@ def is_silent(text: str) -> bool:
 def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
-    White space is folded, in labels too, so that a session can be written as lines and read back.
-    Texts with nothing to read are dropped before joining, so that they do not separate two
-    utterances of one speaker.
+    Runs of white space become one space, in labels too, so that a session can be written as lines
+    and read back. Texts with nothing to read are dropped before joining, so that they do not
+    separate two utterances of one speaker.
 
     Args:
         session_id: the session's id.
         turns: the utterances.
-        join: whether consecutive utterances of one speaker become one turn (paper, section 5.1.1),
-            which then has the labels of all of them.
+        join: whether to join consecutive utterances of one speaker into one turn, with the labels
+            of all of them (paper, section 5.1.1).
     """
     return join_turns(session_id, drop_silent(turns), join)
 
 
 def drop_silent(turns: Iterable[Turn]) -> list[Turn]:
-    """The turns that hold something to read."""
-    # Most texts begin with a letter or a digit, which spares them the call.
+    """Keeps the turns that have something to read."""
+    # Most texts begin with a letter or a digit, which makes the call unnecessary.
     return [turn for turn in turns if turn[1][:1].isalnum() or not is_silent(turn[1])]
 
 
 def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
-    """What `make_session` does once the silent utterances are dropped."""
+    """Does the work of `make_session`, for turns without silent ones."""
     utterances: list[Utterance] = []
     for role, text, intents, acts in turns:
         if intents or acts:
@@ -168,15 +169,15 @@ def _fold_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fold_spaces(text: str) -> str:
-    """Folds each run of white space, as `str.split` finds it, to one space."""
-    # Most texts have nothing to fold: the space is the only white space that is printable.
+    """Replaces each run of white space, as `str.split` defines it, by one space."""
+    # A fast path for most texts: the only printable white space is the space.
     if "  " not in text and text.isprintable():
         return text.strip()
     return " ".join(text.split())
 
 
 def session_to_dict(session: Session) -> dict:
-    """The JSON Lines form of a session, which the `jsonl` format reads."""
+    """Converts a session to the JSON object that the `jsonl` format reads."""
     turns = []
     for role, text, intents, acts in session.turns:
         turn: dict[str, object] = {"role": role, "text": text}

@@ -1,11 +1,11 @@
 """Examples of response selection and of its four auxiliary tasks (Xu et al. 2020, section 2.3).
 
-An example is a row of turns or two: pieces of a dialogue, a context and a response, two utterances.
-What a dialogue draws from itself comes from (seed, epoch, index); what it is given of another
-session comes from (seed, step).
+An example has one or two segments of turns: a piece of dialogue, two pieces, a context and a
+response, or two utterances. Draws within a dialogue depend on (seed, epoch, index); draws from
+other sessions depend on (seed, step).
 
-The auxiliary tasks see the dialogue up to and with the true response: a context alone may have but
-one turn, of which nothing can be split off or replaced.
+The auxiliary tasks use the dialogue up to and including the true response: a context alone may have
+only one turn, which can be neither split nor replaced.
 """
 
 import dataclasses
@@ -26,31 +26,31 @@ def draw_dialogue(
     given: dict | None = None,
     negatives: int = 0,
 ) -> dict:
-    """Draws a response of a session, and what the auxiliary tasks do to the dialogue up to it.
+    """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue.
 
-    With given candidates nothing is drawn: the response is the last turn, which they are for. All
+    With given candidates the response is not drawn: it is the last turn, which they belong to. All
     other draws are uniform (paper, footnote 1).
 
     Args:
-        session: the features of a record, of at least two turns.
-        seed: int64 `[2]`; it alone decides the draws.
-        context_turns: most turns before the response.
-        given: of the record, see `parse_given`; None to leave them.
-        negatives: how many of the given are drawn, or all that there are if fewer; 0 for all.
+        session: the features of a record with at least two turns.
+        seed: int64 `[2]`; it alone determines the draws.
+        context_turns: maximum number of turns before the response.
+        given: the record's candidates, see `parse_given`; None to ignore them.
+        negatives: number of given negatives to draw, or all if there are fewer; 0 for all.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[turns, (tokens)]` without [CLS] and [SEP], the response last.
         utterances: int64 `[turns]`, fingerprints.
-        speakers: int32 `[turns]`, 0 for who speaks the response, 1 for the others.
-        split: int32, turns of the left piece, 1 to turns - 1.
-        replaced: int32, the piece that is another session's: 0 none (half of the draws), 1 the
-            left one, 2 the right one.
+        speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
+        split: int32, number of turns of the left piece, 1 to turns - 1.
+        replaced: int32, which piece to replace by another session's: 0 neither (half of the
+            draws), 1 the left one, 2 the right one.
         hidden: int32, the turn to restore.
         odd: int32, the turn to replace.
-        pair: int32 `[2]`, two different turns of one speaker; -1 where there are none.
-        negatives: only with given ones, int32 `[negatives, (tokens)]`, those that were drawn,
-            without [CLS] and [SEP].
+        pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
+        negatives: only with given candidates, int32 `[negatives, (tokens)]`, the negatives that
+            were drawn, without [CLS] and [SEP].
     """
     seeds = tf.unstack(tf.random.split(seed, 7))
     last = tf.shape(session["utterances"])[0] - 1
@@ -85,7 +85,7 @@ def _draw_below(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _draw_pair(speakers: tf.Tensor, utterances: tf.Tensor, seeds: list[tf.Tensor]) -> tf.Tensor:
-    """Two turns of one speaker with different texts, int32 `[2]`; -1 where there are none."""
+    """Draws two turns of one speaker with different texts, int32 `[2]`; -1 if there are none."""
     matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
     first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[0])[0]
     second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[1])[0]
@@ -93,7 +93,7 @@ def _draw_pair(speakers: tf.Tensor, utterances: tf.Tensor, seeds: list[tf.Tensor
 
 
 def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The place of one True in each row, `[rows, places]` to int32 `[rows]`; -1 if it has none."""
+    """Draws the index of a True in each row of `[rows, places]`: int32 `[rows]`, -1 for none."""
     order = tf.where(allowed, tf.random.stateless_uniform(tf.shape(allowed), seed), -1.0)
     place = tf.argmax(order, axis=1, output_type=tf.int32)
     return tf.where(tf.reduce_any(allowed, axis=1), place, -1)
@@ -101,18 +101,19 @@ def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Dialogues:
-    """The dialogues of a step, their turns in one list.
+    """The dialogues of a step, with their turns in one list.
 
     Attributes:
         samples: batched outputs of `draw_dialogue`.
-        starts, ends: int32 `[batch]`, the turns of each dialogue in the list; the last is the
-            response.
-        session: int64 `[batch]`.
-        token_ids: int32 `[turns, (tokens)]`, and after the turns of all dialogues the negatives
-            that they were given.
-        utterances: int64 `[turns]`.
-        speakers: int32 `[turns]`.
-        negatives: int32 `[batch, (negatives)]`, places of those; None if none are given.
+        starts, ends: int32 `[batch]`, the range of each dialogue's turns in the list; its last turn
+            is the response.
+        session: int64 `[batch]`, fingerprints of the sessions.
+        token_ids: int32 `[turns, (tokens)]`, the turns of all dialogues, followed by their given
+            negatives.
+        utterances: int64 `[turns]`, fingerprints of the turns.
+        speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
+        negatives: int32 `[batch, (negatives)]`, the rows of the given negatives in `token_ids`;
+            None if none are given.
     """
 
     samples: dict
@@ -149,11 +150,11 @@ class Dialogues:
         return tf.shape(self.starts)[0]
 
     def draw_donors(self, seed: tf.Tensor) -> tf.Tensor:
-        """A dialogue of another session for each; int32 `[batch]`, -1 where there is none."""
+        """Draws a dialogue of another session for each; int32 `[batch]`, -1 if there is none."""
         return _draw_true(self.session[:, None] != self.session[None, :], seed)
 
     def draw_turns(self, dialogues: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """A turn of each of some dialogues; int32 `[dialogues]`, places in the list."""
+        """Draws a turn from each of the dialogues; int32 `[dialogues]`, indices into the list."""
         starts, ends = tf.gather(self.starts, dialogues), tf.gather(self.ends, dialogues)
         drawn = tf.random.stateless_uniform(tf.shape(starts), seed)
         inside = tf.cast(drawn * tf.cast(ends - starts, tf.float32), tf.int32)
@@ -162,16 +163,17 @@ class Dialogues:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The sequences of a task for a step, some for each dialogue, dialogue by dialogue.
+    """The sequences of one task for a step, grouped by dialogue.
 
     Attributes:
-        first, second: int32 `[rows, (turns)]`, places in the list of turns; no second segment if it
-            is None.
-        ends: whether the turns of the second segment end with [EOT]: those of a piece of dialogue
-            do, a response does not.
-        facts: what the task's loss needs, by name, `[rows, ...]`; "weights" among them, float32.
-        voices: int32 `[rows, (turns)]` for the speakers of the first segment where they are not
-            those of its turns.
+        first, second: int32 `[rows, (turns)]`, the turns of each segment, as indices into the list
+            of turns; `second` is None if there is no second segment.
+        ends: whether the turns of the second segment end with [EOT], as those of a piece of
+            dialogue do, and a response does not.
+        facts: what the task's loss needs, by name, `[rows, ...]`; "weights", float32, is always
+            among them.
+        voices: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if they
+            are not the segment's own.
     """
 
     first: tf.RaggedTensor
@@ -182,10 +184,10 @@ class Rows:
 
 
 def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) -> Rows:
-    """The true response of every context, then its negatives (section 2.2), drawn or given.
+    """Rows of response matching (section 2.2): each context with its true response, then with its
+    negatives, drawn or given.
 
-    facts: labels float32 `[rows]`, 1 for the true response; weights 0 for a negative that was not
-    found.
+    facts: labels float32 `[rows]`, 1 for the true response; weights, 0 where a negative is missing.
     """
     responses = dialogues.ends - 1
     if dialogues.negatives is None:
@@ -210,9 +212,10 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
 
 
 def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
-    """Two pieces of a dialogue, or one and a piece of the same kind of another (section 2.3.1).
+    """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
+    may be replaced by the corresponding piece of another session.
 
-    facts: labels float32, 1 where both are of one dialogue.
+    facts: labels float32, 1 if both pieces are from one dialogue.
     """
     split = dialogues.samples["split"]
     donor = dialogues.draw_donors(seed)
@@ -227,7 +230,7 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     second = tf.ragged.range(choose(2, middle), choose(2, dialogues.ends))
     own = tf.ragged.range(dialogues.starts, middle), tf.ragged.range(middle, dialogues.ends)
     same = _same_texts(dialogues, first, own[0]) & _same_texts(dialogues, second, own[1])
-    # A piece that repeats the one it replaces is consecutive all the same.
+    # A piece with the same texts as the one it replaces still continues the dialogue.
     counts = (replaced == 0) | ~same
     facts = {
         "labels": tf.cast(replaced == 0, tf.float32),
@@ -237,7 +240,7 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
 
 
 def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
-    """Whether pieces have the same texts, by their number and the sum of their fingerprints."""
+    """Whether pieces have the same texts, judged by the number and sum of their fingerprints."""
     lengths = first.row_lengths() == second.row_lengths()
     sums = [
         tf.math.unsorted_segment_sum(
@@ -249,9 +252,10 @@ def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedT
 
 
 def make_restoration_rows(dialogues: Dialogues) -> Rows:
-    """The dialogue, of which all tokens of one turn will be hidden (section 2.3.2).
+    """Rows of utterance restoration (section 2.3.2): the dialogue; all tokens of one turn will be
+    masked.
 
-    facts: hidden int32, that turn's place in the dialogue.
+    facts: hidden int32, the index of that turn in the dialogue.
     """
     facts = {
         "hidden": dialogues.samples["hidden"],
@@ -261,9 +265,10 @@ def make_restoration_rows(dialogues: Dialogues) -> Rows:
 
 
 def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
-    """The dialogue with one turn replaced by a turn of another session (section 2.3.3).
+    """Rows of incoherence detection (section 2.3.3): the dialogue with one turn replaced by a turn
+    of another session.
 
-    facts: odd int32, that turn's place in the dialogue.
+    facts: odd int32, the index of that turn in the dialogue.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     donor = dialogues.draw_donors(seeds[0])
@@ -274,20 +279,21 @@ def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     places = tf.where(
         window.values == tf.gather(odd, owners), tf.gather(taken, owners), window.values
     )
-    # "ok" in the place of "ok" is not incoherent.
+    # Replacing "ok" by "ok" is not incoherent.
     differs = tf.gather(dialogues.utterances, odd) != tf.gather(dialogues.utterances, taken)
     facts = {
         "odd": dialogues.samples["odd"],
         "weights": tf.cast((donor >= 0) & differs, tf.float32),
     }
-    # Who speaks stays as it was, so that it does not give the replaced turn away.
+    # The speakers stay as they were, so that they do not give the replaced turn away.
     return Rows(window.with_values(places), None, True, facts, voices=window)
 
 
 def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
-    """Pairs of rows: a turn with another of its speaker, and with one of another session (2.3.4).
+    """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
+    speaker, and the same turn with a turn of another session.
 
-    facts: weights of both rows of a pair.
+    facts: weights, equal for both rows of a pair.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     pair = dialogues.samples["pair"]

@@ -1,4 +1,4 @@
-"""Contexts as one sequence each, for encoders that read all turns at once (SiameseBERT_M)."""
+"""Joins each context into one sequence, for encoders that read it as a whole (SiameseBERT_M)."""
 
 import tensorflow as tf
 
@@ -8,22 +8,22 @@ Tensors = dict[str, tf.Tensor]
 
 
 def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:
-    """Puts every row's context into one sequence: [CLS] a [SEP] b [SEP] and so on.
+    """Joins every row's context into one sequence: [CLS] a [SEP] b [SEP] and so on.
 
-    Turns keep their order; a slot without a turn leaves nothing behind. If a sequence is too long,
-    the tokens furthest from the response are cut, and of two equally far ones that after the
-    response. [CLS] and the last [SEP] are kept.
+    Turns keep their order, and empty slots are skipped. If a sequence is too long, the tokens
+    farthest from the response are cut; of two equally far ones, the one after the response is cut
+    first. [CLS] and the last [SEP] are kept.
 
     Args:
         turns: see `dcse_tf.data.batch`.
-        turns_before: how many of the slots lie before the response.
-        max_tokens: most tokens of a sequence, at least 2.
+        turns_before: number of slots before the response.
+        max_tokens: maximum length of a sequence in tokens, at least 2.
 
     Returns:
-        turns of the same rows, each with one context slot that is always real. The sequences
-        follow the utterances. All fingerprints are new ones, made from the tokens.
+        The turns of the same rows, each with one context slot, which is never empty. The sequences
+        follow the utterances. All fingerprints are recomputed from the tokens.
     """
-    # The turns without their [CLS]. The sequence takes the one of its response.
+    # The turns without their [CLS]. The sequence begins with the [CLS] of its response.
     words = tf.gather(turns["token_ids"][:, 1:], turns["context"])
     is_real = (words != 0) & turns["turn_mask"][..., None]
     kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
@@ -43,18 +43,18 @@ def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tens
 
 
 def _flatten(values: tf.Tensor) -> tf.Tensor:
-    """`[rows, slots, tokens]` to `[rows, slots x tokens]`."""
+    """Reshapes `[rows, slots, tokens]` to `[rows, slots x tokens]`."""
     shape = tf.shape(values)
     return tf.reshape(values, [shape[0], shape[1] * shape[2]])
 
 
 def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
-    """Chooses the tokens nearest to the response, the last token of all always among them.
+    """Chooses the tokens nearest to the response, always including the last token of the row.
 
     Args:
         is_real: bool `[rows, slots, tokens]`, True = real token.
-        turns_before: how many of the slots lie before the response.
-        budget: most tokens of a row.
+        turns_before: number of slots before the response.
+        budget: maximum number of tokens per row.
 
     Returns:
         bool `[rows, slots x tokens]`, True = the token is kept.
@@ -64,8 +64,8 @@ def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tens
     after = _flatten(is_real[:, turns_before:])
     count = tf.cast(before, tf.int32), tf.cast(after, tf.int32)
 
-    # Ranks by the number of real tokens between a token and the response: even before it, odd
-    # after it, so that no two tokens of a row have the same rank.
+    # Rank tokens by the number of real tokens between them and the response. Ranks are even before
+    # the response and odd after it, so that no two tokens of a row have the same rank.
     distance = tf.concat(
         [2 * tf.cumsum(count[0], axis=1, reverse=True, exclusive=True),
          2 * tf.cumsum(count[1], axis=1, exclusive=True) + 1],

@@ -1,4 +1,4 @@
-"""Candidates that a corpus gives for the responses of its samples, as tensors of fixed shapes."""
+"""Candidates that a corpus gives for its sessions' last turns, as tensors of fixed shapes."""
 
 import tensorflow as tf
 
@@ -6,18 +6,18 @@ Tensors = dict[str, tf.Tensor]
 
 
 def pad_given(given: dict, most: int, max_tokens: int) -> Tensors:
-    """The candidates that a record gives, as tensors of a fixed shape.
+    """Pads the candidates that a record gives to fixed shapes.
 
     Args:
-        given: see `parse_given`; with scores.
-        most: negatives of the session of the corpus that has most.
-        max_tokens: tokens of the longest utterance of the corpus.
+        given: the candidates, with scores, see `parse_given`.
+        most: the largest number of negatives of any session in the corpus.
+        max_tokens: length of the longest utterance of the corpus, in tokens.
 
     Returns:
         given_token_ids: int32 `[most, max_tokens]`, zero-padded.
         given_utterances: int64 `[most]`, fingerprints.
         given_mask: bool `[most]`, True = a negative.
-        teacher_scores: float32 `[1 + most]`, of the true response and then of the negatives.
+        teacher_scores: float32 `[1 + most]`, scores of the true response and then of the negatives.
     """
     count = tf.shape(given["utterances"])[0]
     missing = [[0, most - count]]
@@ -30,14 +30,14 @@ def pad_given(given: dict, most: int, max_tokens: int) -> Tensors:
 
 
 def append_given(turns: Tensors, samples: Tensors) -> Tensors:
-    """Puts the given negatives of samples after all turns.
+    """Appends the given negatives of samples to the turns.
 
     Args:
-        turns: those of the samples, see `dcse_tf.data.batch`.
-        samples: batched, of which each has what `pad_given` gives.
+        turns: the turns of the samples, see `dcse_tf.data.batch`.
+        samples: the batched samples, with the entries that `pad_given` returns.
 
     Returns:
-        The turns with given, given_mask and teacher_scores.
+        The turns, with given, given_mask and teacher_scores.
     """
     mask, tokens = samples["given_mask"], samples["token_ids"].shape[-1]
     begin = tf.size(turns["utterances"])

@@ -1,8 +1,8 @@
 """The manifest of a prepared corpus, and the index of its shards.
 
-A training reads the shards in blocks of sessions, in an order drawn for every epoch. From the index
-it knows how much is in which block without reading it. So it can be resumed at any step without
-reading what lies before.
+Training reads the shards in blocks of sessions, in an order drawn for every epoch. The index says
+how many sessions and utterances each block holds, without reading it. So training can resume at any
+step without reading what comes before.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """Counts of the candidates that a split's sessions give for their last turns.
+    """Counts of the candidates given for the last turns of a split's sessions.
 
     Attributes:
-        negatives: of all sessions.
-        most: negatives of the session that has most.
-        scored: sessions with a teacher's scores.
+        negatives: number of negatives in all sessions.
+        most: the largest number of negatives in one session.
+        scored: number of sessions with a teacher's scores.
     """
 
     negatives: int
@@ -56,9 +56,10 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Counts of one split. Tokens include [CLS] and [SEP], after truncation.
+    """Counts and files of one split. Tokens are counted after truncation, with [CLS] and [SEP].
 
-    `given` is None if no session gives candidates; they are not among the utterances and tokens.
+    `given` is None if no session has given candidates. Candidates do not count as utterances, nor
+    do their tokens.
     """
 
     sessions: int
@@ -72,14 +73,14 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What `prepare_data` wrote.
+    """Describes a corpus that `prepare_data` wrote.
 
     Attributes:
-        max_sequence_length: tokens of the longest utterance that is possible, which may be cut.
-        corpus_fingerprint: SHA-256 over the sessions that were kept, in order.
-        tokenizer_fingerprint: SHA-256 over vocabulary and casing.
+        max_sequence_length: maximum length of an utterance in tokens; longer ones were truncated.
+        corpus_fingerprint: SHA-256 over the kept sessions, in order.
+        tokenizer_fingerprint: SHA-256 over vocabulary, casing and prefix.
         splits: "train", "dev" and "test".
-        dropped: how many sessions, utterances and lines were left out, by the reason.
+        dropped: number of sessions, utterances and lines left out, by reason.
         settings: the options of the job.
     """
 
@@ -93,7 +94,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus: its folder and what lies in it."""
+    """A prepared corpus: its folder and its manifest."""
 
     folder: pathlib.Path
     manifest: Manifest
@@ -112,9 +113,9 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     """Reads a manifest and compares it with the folder and the tokenizer.
 
     Args:
-        folder: what `prepare_data` wrote.
-        tokenizer_fingerprint: of the tokenizer that will be used with the records; None if none
-            will be.
+        folder: a folder that `prepare_data` wrote.
+        tokenizer_fingerprint: fingerprint of the tokenizer that will be used with the records; None
+            if none will be.
 
     Raises:
         InputError: there is no manifest of this version, a shard is missing or has another size,
@@ -167,18 +168,18 @@ def _check_shards(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 BLOCK_SESSIONS = 256
-_FRAME = 16  # bytes of a TFRecord besides its content: the length and two checksums
+_FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 
 
 class Blocks(NamedTuple):
-    """The blocks of a split's shards: int64 `[blocks]` each, shard by shard in their order.
+    """The blocks of a split's shards, in order; every field is int64 `[blocks]`.
 
     Attributes:
-        shard: place of the block's shard among those of the split.
-        offset: bytes of the shard before the block.
-        bytes: size of the block.
-        sessions: how many it holds, at most `BLOCK_SESSIONS`.
-        utterances: how many it holds.
+        shard: index of the block's shard in the split.
+        offset: where the block begins in its shard, in bytes.
+        bytes: size of the block in bytes.
+        sessions: number of sessions, at most `BLOCK_SESSIONS`.
+        utterances: number of utterances.
     """
 
     shard: np.ndarray
@@ -189,13 +190,13 @@ class Blocks(NamedTuple):
 
 
 class BlockCounter:
-    """Counts what is written to the shards of a split, to make their index."""
+    """Counts the records written to the shards of a split, to build their index."""
 
     def __init__(self, shards: int):
         self._rows: list[list[list[int]]] = [[] for _ in range(shards)]
 
     def add(self, shard: int, record_bytes: int, utterances: int) -> None:
-        """Counts the record of a session that was appended to a shard."""
+        """Counts a session's record that was appended to a shard."""
         rows = self._rows[shard]
         if not rows or rows[-1][3] == BLOCK_SESSIONS:
             rows.append([shard, rows[-1][1] + rows[-1][2] if rows else 0, 0, 0, 0])
@@ -205,7 +206,7 @@ class BlockCounter:
         block[4] += utterances
 
     def rows(self) -> list[list[int]]:
-        """The blocks, shard by shard: what `Blocks` has of each, in the order of its fields."""
+        """The blocks, shard by shard; each row has the fields of `Blocks`, in order."""
         return [row for shard in self._rows for row in shard]
 
 
@@ -227,7 +228,7 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split.
 
     Raises:
-        InputError: it is missing, is not what `prepare_data` wrote, or contradicts the manifest.
+        InputError: the index is missing, damaged, or contradicts the manifest.
     """
     path = folder / split.index.name
     try:
@@ -237,7 +238,7 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     if hash_bytes(content) != split.index.sha256:
         raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
     try:
-        # Mapped: a header that claims more than the file has takes no memory.
+        # Memory-mapped, so that a header that claims more than the file holds allocates nothing.
         table = np.load(path, mmap_mode="r", allow_pickle=False)
         blocks = Blocks(*np.array(table.astype(np.int64, casting="safe")).T)
     except UNREADABLE_ARRAY as error:

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are hidden, and behind what (BERT, section 3.1)."""
+"""Masked language modelling: draws tokens to mask and their replacements (BERT, section 3.1)."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ class MaskingRule:
     """How tokens are masked.
 
     Attributes:
-        mask_rate: share of the real tokens to predict, [CLS] and [SEP] never.
-        max_predictions: most of them an utterance.
+        mask_rate: share of the ordinary tokens to predict; [CLS] and [SEP] are never predicted.
+        max_predictions: maximum number of predictions per utterance.
         mask_id: id of [MASK].
         special_ids: ids that are neither predicted nor drawn as replacements.
-        vocabulary_size: entries of the vocabulary.
+        vocabulary_size: number of entries of the vocabulary.
     """
 
     mask_rate: float
@@ -27,19 +27,19 @@ class MaskingRule:
 
 
 def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Tensors:
-    """Draws the tokens to predict; of them 80% become [MASK], 10% a random token, 10% stay.
+    """Draws the tokens to predict: 80% become [MASK], 10% a random token, and 10% stay as they are.
 
-    Every utterance has at least one prediction where it has a token that can be one.
+    Every utterance with an ordinary token has at least one prediction.
 
     Args:
         token_ids: int32 `[batch, tokens]`, zero-padded.
-        rule: the rule.
-        seed: int `[2]`; it alone decides the draw.
+        rule: how tokens are masked.
+        seed: int `[2]`; it alone determines the draw.
 
     Returns:
-        token_ids: int32 `[batch, tokens]`, with tokens hidden.
+        token_ids: int32 `[batch, tokens]`, with the masked tokens replaced.
         padding_mask: bool `[batch, tokens]`, True = real token.
-        mask_positions: int32 `[batch, max_predictions]`, places of the predictions.
+        mask_positions: int32 `[batch, max_predictions]`, positions of the tokens to predict.
         mask_ids: int32 `[batch, max_predictions]`, the true tokens there.
         mask_weights: float32 `[batch, max_predictions]`, 1 = a prediction, 0 = none.
     """
@@ -48,7 +48,7 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
         token_ids[..., None] == tf.constant([0, *rule.special_ids], token_ids.dtype), axis=-1
     )
     order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
-    # Rows may be shorter than max_predictions: more places, none of which can be drawn.
+    # Rows may be shorter than max_predictions, so pad them with positions that are never drawn.
     order = tf.pad(
         tf.where(special, -1.0, order), [[0, 0], [0, rule.max_predictions]], constant_values=-1.0
     )
@@ -75,17 +75,17 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
 
 
 def list_predictions(batch: Tensors, multiple: int = 1) -> Tensors:
-    """The predictions of a batch as one list, without the places that hold none.
+    """Flattens the predictions of a batch into one list, without unused positions.
 
-    So the head computes what is predicted and no more.
+    So the prediction head computes only what is needed.
 
     Args:
         batch: mask_positions, mask_ids, mask_weights `[batch, max_predictions]` and padding_mask
-            `[batch, tokens]`, as `mask_tokens` gives them.
-        multiple: the list is filled up to a multiple of this with predictions of weight 0.
+            `[batch, tokens]`, as `mask_tokens` returns them.
+        multiple: the list is padded to a multiple of this with predictions of weight 0.
 
     Returns:
-        mask_positions: int32 `[predictions]`, places in the batch's tokens, taken row by row.
+        mask_positions: int32 `[predictions]`, indices into the batch's flattened tokens.
         mask_ids: int32 `[predictions]`.
         mask_weights: float32 `[predictions]`.
     """

@@ -1,7 +1,7 @@
-"""Pairs of neighbours in a step: what is told apart, beside the step's dialogues.
+"""Pairs of neighbours that a step contrasts in addition to its dialogues.
 
-A corpus of pairs is what `mine_neighbours` wrote. Each of the two texts of a pair is told from the
-other texts of the step's pairs, the other one being the positive.
+`mine_neighbours` writes the corpus of pairs. For each text of a pair, the other one is the
+positive, and the texts of the step's other pairs are the negatives.
 """
 
 import dataclasses
@@ -19,32 +19,32 @@ class NeighbourForm:
     """Which pairs a step has.
 
     Attributes:
-        corpus: of the pairs.
-        pairs: of a step, of all replicas together; the number of replicas divides it.
+        corpus: the corpus of pairs.
+        pairs: number of pairs per step, over all replicas; divisible by the number of replicas.
     """
 
     corpus: Corpus
     pairs: int
 
 
-# What a replica has of the rows besides the texts' places.
+# The tensors that are divided by row among the replicas.
 ROW_TENSORS = ("neighbour_pairs", "neighbour_mask", "neighbour_weights")
 
 
 def append_pairs(turns: Tensors, pairs: dict) -> Tensors:
-    """Puts the texts of pairs after all turns.
+    """Appends the texts of pairs to the turns.
 
     Args:
-        turns: of the step's dialogues, see `dcse_tf.data.batch`.
+        turns: the turns of the step's dialogues, see `dcse_tf.data.batch`.
         pairs: token_ids int32 `[pairs, (2), (tokens)]` and utterances int64 `[pairs, (2)]`.
 
     Returns:
-        The turns with
-            neighbours: int32 `[texts, 1]`, the places of the pairs' distinct texts among the turns;
-            neighbour_pairs: int32 `[rows, 2]`, a text and its partner, both among `neighbours`. A
-                pair makes two rows, one after the other.
-            neighbour_mask: bool `[rows, texts]`, True = a negative: neither the text itself nor a
-                partner of it in any pair of the step.
+        The turns, with
+            neighbours: int32 `[texts, 1]`, the indices of the pairs' distinct texts in the turns;
+            neighbour_pairs: int32 `[rows, 2]`, a text and its partner, as indices into
+                `neighbours`. Each pair makes two consecutive rows.
+            neighbour_mask: bool `[rows, texts]`, True = a negative: neither the text itself nor its
+                partner in any pair of the step.
     """
     token_ids = pairs["token_ids"].merge_dims(0, 1).to_tensor()
     added = pairs["utterances"].flat_values
@@ -68,20 +68,21 @@ def append_pairs(turns: Tensors, pairs: dict) -> Tensors:
 
 
 def share_pairs(turns: Tensors, rows_that_count: tf.Tensor, replicas: int) -> list[Tensors]:
-    """What each replica has of a step's pairs: the rows of as many whole pairs, and all texts.
+    """Divides a step's pairs among the replicas. Each gets the same number of whole pairs.
 
-    So the negatives do not depend on the number of replicas.
+    Every replica gets all texts, so that the negatives do not depend on the number of replicas.
 
     Args:
-        turns: with pairs or without, see `append_pairs`.
-        rows_that_count: float32 scalar, of the dialogues, of all replicas together.
-        replicas: how many; it divides the number of pairs.
+        turns: the turns with or without pairs, see `append_pairs`.
+        rows_that_count: float32 scalar, number of the dialogues' rows with a negative, over all
+            replicas.
+        replicas: number of replicas; must divide the number of pairs.
 
     Returns:
         For every replica neighbours, neighbour_pairs, neighbour_mask, and neighbour_weights:
-        float32 `[rows]`, equal for all rows of the step with a negative, and 0 for others. They add
-        up to the number of the dialogues' rows that count, so that sums over either divided by that
-        number are means. Empty without pairs.
+        float32 `[rows]`, equal for all rows of the step with a negative and 0 for others. Over all
+        replicas the weights add up to `rows_that_count`, so that both losses become means when
+        divided by it. Empty dicts without pairs.
     """
     if "neighbours" not in turns:
         return [{}] * replicas

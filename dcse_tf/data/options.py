@@ -1,4 +1,4 @@
-"""Options of what is read: corpora and their preparation."""
+"""Options for reading corpora and preparing them."""
 
 import collections
 import dataclasses
@@ -8,13 +8,13 @@ from typing import Any
 from dcse_tf.data.formats import FORMATS, parquet
 from dcse_tf.options import OptionError, Options, option
 
-# What `columns` may name, by the format.
+# The names that `columns` accepts, by format.
 _COLUMNS = {"parquet": parquet.NAMES, "table": (*parquet.NAMES, "order")}
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOptions(Options):
-    """Which files of dialogues, and what becomes of their turns."""
+    """Which dialogue files to read, and how their turns are processed."""
 
     format: str = option(
         "session_tsv",
@@ -33,7 +33,7 @@ class CorpusOptions(Options):
         (),
         "`format`=parquet and table: NAME:COLUMN for each column that has another name in the "
         "input, comma-separated, such as session_id:conversation,role:speaker,text:body. The "
-        f"names: {', '.join(parquet.NAMES)}; of a table also order, what sorts a session's turns.",
+        f"names: {', '.join(parquet.NAMES)}; for a table also order, to sort a session's turns by.",
     )
     min_turns: int = option(
         2,
@@ -63,28 +63,28 @@ class CorpusOptions(Options):
             self.refuse("columns", "one of them is given twice")
 
     def column_names(self) -> dict[str, str]:
-        """What the input calls the columns that `columns` names."""
+        """A dict from the names in `columns` to the input's column names."""
         parts = (entry.partition(":") for entry in self.columns)
         return {name: column for name, _, column in parts}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """What `prepare_data` reads on a cluster alone, and no reader of files does."""
+    """The format that only `prepare_data` on a cluster can read."""
 
     help: str
 
 
 _TABLE = _Table(
-    "with `spark_master`: `input` names tables of Spark, or folders or files of Parquet or ORC, "
-    "with the columns of parquet, their rows in any order, which `columns`=order:COLUMN gives"
+    "with `spark_master`: `input` names Spark tables, or folders or files of Parquet or ORC, with "
+    "the columns of parquet, rows in any order; `columns`=order:COLUMN sorts a session's turns"
 )
 _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions(CorpusOptions):
-    """From files of dialogues to sharded, tokenised TFRecords with a manifest."""
+    """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
     format: str = option(
         "session_tsv",
@@ -163,7 +163,7 @@ class PrepareOptions(CorpusOptions):
         if self.format == "table" and not self.spark_master:
             self.refuse("format", "tables are read on a Spark cluster: give `spark_master`")
         if self.spark_master and self.max_sessions:
-            self.refuse("max_sessions", "not with `spark_master`, whose files are read at once")
+            self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
         if self.dev_fraction + self.test_fraction >= 1.0:
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 

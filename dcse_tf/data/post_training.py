@@ -1,7 +1,8 @@
-"""Examples and batches of post-training: two segments, how they belong together, masked tokens.
+"""Examples and batches of post-training: classifying how two segments are related, and masked
+language modelling.
 
-An example is drawn like those of response selection, see `dcse_tf.data.dialogue_tasks`. Its class
-is 0 where the second segment is another session's, and the highest where it follows the first.
+Examples are drawn like those of response selection, see `dcse_tf.data.dialogue_tasks`. The class is
+0 if the second segment is from another session, and the highest class if it follows the first.
 """
 
 import dataclasses
@@ -17,21 +18,21 @@ from dcse_tf.model.ragged import find_rows, put_apart
 
 Tensors = dict[str, tf.Tensor]
 
-# The kinds of second segments, and how many classes each tells apart.
+# The kinds of pairs of segments, with the number of classes of each.
 PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}
 _RANDOM, _SAME_SESSION, _NEXT = range(3)  # classes of relevance
 
 
 @dataclasses.dataclass(frozen=True)
 class PostTrainingForm:
-    """What becomes of a session.
+    """How sessions are turned into examples.
 
     Attributes:
-        pairs: one of `PAIRS`.
-        context_turns: most turns before the response.
-        speakers: whether tokens are marked by who speaks.
-        rule: ids and lengths of the sequences.
-        masking: how their tokens are masked.
+        pairs: the kind of pairs, one of `PAIRS`.
+        context_turns: maximum number of turns before the response.
+        speakers: whether tokens are marked with their speaker.
+        rule: special ids and maximum lengths of the sequences.
+        masking: how tokens are masked.
     """
 
     pairs: str
@@ -46,26 +47,26 @@ class PostTrainingForm:
 
 
 def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict:
-    """Draws a response of a session, and of which class its example is to be.
+    """Draws a response from a session, and the class of its example.
 
     Args:
-        session: the features of a record, of at least two turns.
-        seed: int64 `[2]`; it alone decides the draws.
-        form: what becomes of the session.
+        session: the features of a record with at least two turns.
+        seed: int64 `[2]`; it alone determines the draws.
+        form: how the session is turned into an example.
 
     Returns:
-        What `draw_dialogue` gives, `replaced` as it is or 2, so that only the right one of two
-        pieces is another session's. For relevance also
-        relevance: int32, the class, all with equal probability;
-        other_tokens: int32 `[0 or 1, (tokens)]`, another turn of the session with another text than
-            the response's, from anywhere in it, where there is one;
+        The output of `draw_dialogue`, but with every positive `replaced` set to 2, so that only the
+        right one of two pieces is ever replaced. For relevance also
+        relevance: int32, the class, drawn uniformly;
+        other_tokens: int32 `[0 or 1, (tokens)]`, a turn drawn from the whole session among those
+            whose text differs from the response's, if there is one;
         other_utterance: int64 `[0 or 1]`, its fingerprint.
     """
     drawn = draw_dialogue(session, seed, form.context_turns)
     drawn["replaced"] = tf.where(drawn["replaced"] > 0, 2, 0)
     if form.pairs != "relevance":
         return drawn
-    # draw_dialogue splits the seed; folded, it gives numbers that are not among those.
+    # draw_dialogue splits the same seed; folding in a number keeps these draws independent of its.
     seeds = tf.unstack(tf.random.split(tf.random.fold_in(seed, 1), 2))
     others = tf.where(session["utterances"] != drawn["utterances"][-1])[:, 0]
     count = tf.maximum(tf.size(others), 1)
@@ -80,18 +81,18 @@ def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict
 
 
 def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogues, Rows]:
-    """The two segments of every example, a row a dialogue.
+    """Makes the two segments of every example, one row per dialogue.
 
     Args:
         samples: batched outputs of `draw_example`.
-        pairs: one of `PAIRS`.
-        seed: int `[2]`, of the step.
+        pairs: the kind of pairs, one of `PAIRS`.
+        seed: int `[2]`, the seed of the step.
 
     Returns:
         The dialogues; and the rows, whose facts are labels int32 `[batch]`, the class, and weights
-        float32 `[batch]`, 0 where the text of another session does not differ from what it
-        replaces. What would come from another session or turn, and there is none, stays the true
-        one.
+        float32 `[batch]`, 0 if the text from another session is also in this dialogue or equals
+        what it replaces. If there is no other session or turn to draw from, the second segment is
+        the true one, and so is the class.
     """
     dialogues = Dialogues.of(samples)
     if pairs == "pieces":
@@ -111,7 +112,7 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
     stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     labels = tf.where((wanted == _RANDOM) & (donor < 0), highest, wanted)
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
-    # "ok" of another session is no stranger to a dialogue in which it is said.
+    # "ok" from another session is no negative for a dialogue that contains "ok" itself.
     known = _says(dialogues, tf.gather(dialogues.utterances, stranger))
     facts = {
         "labels": labels,
@@ -122,7 +123,7 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
 
 
 def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
-    """Adds the other turns to the end of the list; their places int32 `[batch]`, -1 for none."""
+    """Appends the other turns to the list; returns their indices, int32 `[batch]`, -1 for none."""
     tokens, texts = (dialogues.samples[f"other_{name}"] for name in ("tokens", "utterance"))
     begin = tf.shape(dialogues.utterances)[0]
     places = begin + tf.cast(texts.row_starts(), tf.int32)
@@ -130,14 +131,16 @@ def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
         dialogues,
         token_ids=tf.concat([dialogues.token_ids, tokens.values], axis=0),
         utterances=tf.concat([dialogues.utterances, texts.values], axis=0),
-        # As a candidate it is what the responder might say, see `build_sequences`.
+        # A candidate counts as the responder's, see `build_sequences`.
         speakers=tf.concat([dialogues.speakers, tf.zeros_like(texts.values, tf.int32)], axis=0),
     )
     return added, tf.where(texts.row_lengths() > 0, places, -1)
 
 
 def _says(dialogues: Dialogues, texts: tf.Tensor) -> tf.Tensor:
-    """Whether each dialogue has a text, int64 `[batch]`, by fingerprints; bool `[batch]`."""
+    """Whether each dialogue contains its text, given as fingerprints int64 `[batch]`: bool
+    `[batch]`.
+    """
     turns = dialogues.samples["utterances"]
     owners = find_rows(turns)
     same = tf.cast(turns.values == tf.gather(texts, owners), tf.int32)
@@ -147,27 +150,27 @@ def _says(dialogues: Dialogues, texts: tf.Tensor) -> tf.Tensor:
 def make_post_training_batches(
     samples: dict, form: PostTrainingForm, seed: tf.Tensor, replicas: int, layout: Layout
 ) -> list[Tensors]:
-    """The batches of all replicas for one step.
+    """Makes the batches of one step, one for each replica.
 
-    What comes from other sessions, and the masks, are drawn from the global batch before it is
-    divided, and the weights are those of the global batch, so that the loss does not depend on the
+    Turns of other sessions and masks are drawn from the global batch before it is divided, and
+    weights are computed over the global batch, so that the loss does not depend on the number of
     devices.
 
     Args:
         samples: batched outputs of `draw_example`.
-        form: what becomes of them.
-        seed: int `[2]`, of the step.
-        replicas: into how many batches of consecutive dialogues the step is divided, evenly.
+        form: how they are turned into examples.
+        seed: int `[2]`, the seed of the step.
+        replicas: number of batches of consecutive dialogues; must divide the number of dialogues.
         layout: padded or packed.
 
     Returns:
         For every replica a dict of
-            the table, see `lay_out`, with tokens hidden, with segment_ids and, if the form has
+            the table, see `lay_out`, with tokens masked, with segment_ids and, if the form has
             speakers, speaker_ids;
             pairs_places, pairs_labels int32 and pairs_weights float32 `[rows]`;
             masked_lm_places, masked_lm_ids int32 and masked_lm_weights float32 `[predictions]`.
-        Places are those of the encoder's tokens, all in one list; of a row, that of its [CLS]. The
-        weights of either task add up, over all replicas, to the rows.
+        Places are indices into the flat list of the encoder's tokens; the place of a row is that of
+        its [CLS]. Over all replicas, the weights of each task add up to the number of rows.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     dialogues, rows = make_pair_rows(samples, form.pairs, seeds[0])
@@ -183,7 +186,7 @@ def make_post_training_batches(
     if form.speakers:
         table["speaker_ids"] = speaker_ids
     facts = {"labels": rows.facts["labels"], "weights": share(rows.facts["weights"])}
-    # A weight of 0 says that there is no prediction; others become the share of one.
+    # Weight 0 means no prediction; all other weights become equal shares of the sum.
     hidden["mask_weights"] = share(hidden["mask_weights"])
     columns = {**table, **{f"pairs_{name}": value for name, value in facts.items()}, **hidden}
     parts = {name: tf.split(value, replicas) for name, value in columns.items()}
@@ -193,7 +196,7 @@ def make_post_training_batches(
 
 
 def _make_batch(own: Tensors, layout: Layout) -> Tensors:
-    """The rows of one replica in one table."""
+    """Makes the batch of one replica, with all rows in one table."""
     marks = {name: value for name, value in own.items() if name in ("segment_ids", "speaker_ids")}
     table = lay_out(own["token_ids"], layout, marks)
     cells = find_cells(table)

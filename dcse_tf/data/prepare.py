@@ -1,4 +1,4 @@
-"""The job behind `prepare_data`: files of dialogues to sharded TFRecords with a manifest."""
+"""The job `prepare_data`: converts files of dialogues to sharded TFRecords with a manifest."""
 
 import collections
 import contextlib
@@ -23,10 +23,11 @@ from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from dcse_tf.processors import available_processors
 
-# Only the first process reads and writes, about a fifth of the work: it cannot feed more workers.
+# Only the first process reads and writes. That is about a fifth of the work, so it cannot keep more
+# workers busy.
 _MOST_WORKERS = 6
 VOCABULARY_FOLDER = "vocabulary"
-# About 130,000 turns or two seconds of work: less is done before a worker has even started.
+# About 130,000 turns or two seconds of work. Anything less is done before a worker has started.
 _FEW_CHUNKS = 32
 
 
@@ -42,9 +43,9 @@ def prepare(
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
     Args:
-        config: the settings.
-        vocabulary_folder: where the checkpoint's vocabulary lies; None to train one.
-        write_splits: what does the work, by default the processes of this machine.
+        config: the options of the job.
+        vocabulary_folder: folder of the checkpoint's vocabulary; None to train a vocabulary.
+        write_splits: does the work; by default processes on this machine.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session.
@@ -77,7 +78,7 @@ class _TrainTexts:
     config: PrepareOptions
 
     def __iter__(self) -> Iterator[str]:
-        # Only to hold the limit: what is left out is counted when the records are written.
+        # Enforces the limit only; what is left out is reported when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
             if assign_split(session.dialogue, self.config) == "train":
@@ -117,16 +118,16 @@ def make_manifest(
     dropped: Mapping[str, int],
     fingerprint: str,
 ) -> Manifest:
-    """The manifest of a corpus whose splits are written.
+    """Makes the manifest of a corpus whose splits have been written.
 
     Args:
-        config, vocabulary: what it was made with.
-        splits: what was written.
-        dropped: how much was left out, by the reason, "bad_lines" among them.
-        fingerprint: of the corpus.
+        config, vocabulary: the options and the vocabulary that the corpus was made with.
+        splits: the splits as written.
+        dropped: number of items left out, by reason, including "bad_lines".
+        fingerprint: the fingerprint of the corpus.
 
     Raises:
-        InputError: there is no session to train on, or only some have scores.
+        InputError: there is no session to train on, or only some sessions have scores.
     """
     _check_given(config, splits)
     if not splits["train"].sessions:
@@ -137,7 +138,7 @@ def make_manifest(
             "lines)"
         )
     settings = config.to_dict()
-    for name in ("workers", "spark_master"):  # the folder is the same with any
+    for name in ("workers", "spark_master"):  # the output does not depend on them
         del settings[name]
     return Manifest(
         max_sequence_length=config.max_sequence_length,
@@ -150,7 +151,7 @@ def make_manifest(
 
 
 def _check_given(config: PrepareOptions, splits: Mapping[str, Split]) -> None:
-    """Refuses a corpus of which only some files have scores; the readers look within a file."""
+    """Rejects a corpus in which only some files have scores; readers check within each file."""
     given = [split.given for split in splits.values() if split.given]
     scored = sum(each.scored for each in given)
     sessions = sum(split.sessions for split in splits.values() if split.given)

@@ -1,4 +1,4 @@
-"""Work shared among processes by `concurrent.futures`, the results in order. No TensorFlow here."""
+"""Parallel map over processes, with results in order. This module does not use TensorFlow."""
 
 import collections
 import concurrent.futures
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Items for each process that are under way, or done and waiting for an earlier one.
+# Items per process that are in progress, or done and waiting for an earlier one.
 _UNDER_WAY = 4
 
 
@@ -37,23 +37,23 @@ def map_in_order(
 ) -> Generator[R]:
     """Yields `make(*arguments)(item)` for every item, in the order of the items.
 
-    Workers that import TensorFlow need seconds to start. This process works meanwhile, and later
-    whenever it would otherwise wait, so a short input is not held up by them.
+    Workers that import TensorFlow take seconds to start. This process works in the meantime, and
+    later whenever it would otherwise wait, so that workers do not delay a short input.
 
     Args:
-        make: makes the function, once in every process that works. Workers are started afresh
-            ("spawn"), since a copy of a process that runs TensorFlow may hang; so `make` must be
-            importable by name.
-        arguments: of `make`.
-        items: what to work at; only a bounded number of them is read ahead.
-        processes: how many processes work, this one included.
+        make: makes the function, once in every process. It must be importable by name, because
+            workers are started by "spawn": a fork of a process that runs TensorFlow may hang.
+        arguments: the arguments of `make`.
+        items: the items to process; only a bounded number of them is read ahead.
+        processes: number of processes, including this one.
         few: workers are started only if there are more items than this.
-        folder: where the workers may leave results until they are asked for.
-        works_too: whether this process works while there are workers.
+        folder: where workers may store results until they are read.
+        works_too: whether this process also works once there are workers.
 
     Raises:
         ChildProcessError: a worker was killed.
-        Exception: whatever `make`, the items or the work raised; that of an item in its turn.
+        Exception: whatever `make`, the items or the function raised; an error in an item is raised
+            when its result is due.
     """
     function, rest = make(*arguments), iter(items)
     yield from map(function, itertools.islice(rest, few if processes > 1 else None))
@@ -73,10 +73,11 @@ def _share(
     """Hands items to the workers and yields the results in order.
 
     Args:
-        function: what this process does with an item itself; None to leave all to the workers.
+        function: the function, for items that this process works on; None to leave all items to
+            the workers.
         items: the items.
-        submit: starts a call in a worker; the future's result is read by `_read_result`.
-        processes: how many there are, this one included.
+        submit: starts a call in a worker; `_read_result` reads the future's result.
+        processes: number of processes, including this one.
     """
     starting = {submit(_start, None) for _ in range(processes - 1)}
     under_way: collections.deque[tuple[T, Future]] = collections.deque()
@@ -84,9 +85,9 @@ def _share(
         started = {future for future in starting if future.done()}
         starting -= started
         for future in started:
-            future.result()  # raises what went wrong there
+            future.result()  # raises the error if starting failed
 
-        # Until the first worker is ready all of the work is done here.
+        # Until the first worker is ready, this process does all of the work.
         if function and len(starting) == processes - 1:
             if not (own := list(itertools.islice(items, 1))):
                 return
@@ -107,13 +108,13 @@ def _share(
 def _do_one_here(
     function: Callable[[T], R], under_way: collections.deque[tuple[T, Future]]
 ) -> bool:
-    """Takes back the first item that no worker has, and works at it; False if there is none."""
+    """Processes the first item that no worker has begun; returns False if there is none."""
     for place, (item, future) in enumerate(under_way):
         if future.cancel():
             own: Future = Future()
             try:
                 own.set_result(function(item))
-            except Exception as error:  # raised in its turn
+            except Exception as error:  # raised when the item's result is due
                 own.set_exception(error)
             under_way[place] = item, own
             return True
@@ -124,17 +125,18 @@ def _do_one_here(
 def _start_workers(
     count: int, work: bytes, folder: pathlib.Path
 ) -> Iterator[Callable[[Callable, Any], Future]]:
-    """Yields what submits a call to a worker; no worker outlives the block, or this process.
+    """Yields a function that submits a call to a worker. No worker outlives the block or this
+    process.
 
     Args:
-        count: how many workers.
-        work: the pickled `make` and its arguments. Unpickling imports what they need, which must
+        count: number of workers.
+        work: the pickled `make` and its arguments. Unpickling imports what they need, so it must
             not happen before `_begin` has run.
-        folder: where results pass through.
+        folder: where workers store their results.
     """
     context = multiprocessing.get_context("spawn")
-    # Nothing is ever sent. Only this process holds this end, so the workers see it closed when
-    # this process ends, however it does.
+    # Nothing is ever sent through this pipe. Only this process holds the `lifeline` end, so the
+    # workers see it closed when this process ends, however it ends.
     theirs, lifeline = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(dir=folder) as results:
         pool = ProcessPoolExecutor(count, context, _begin, (theirs, pathlib.Path(results), work))
@@ -151,7 +153,7 @@ def _start_workers(
             theirs.close()
 
 
-# Of a worker process: what `_begin` was given.
+# Set by `_begin` in a worker process.
 _folder: pathlib.Path
 _pickled_work: bytes
 
@@ -159,9 +161,9 @@ _pickled_work: bytes
 def _begin(
     lifeline: multiprocessing.connection.Connection, folder: pathlib.Path, work: bytes
 ) -> None:
-    """The first that a worker does."""
+    """Initialises a worker process."""
     global _folder, _pickled_work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take all of a GPU's memory
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     _folder, _pickled_work = folder, work
@@ -170,14 +172,14 @@ def _begin(
 def _end_with_parent(lifeline: multiprocessing.connection.Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()
-    os._exit(0)  # whatever the worker is at
+    os._exit(0)  # whatever the worker is doing
 
 
 @functools.cache
 def _make_function() -> Callable[[Any], Any]:
     make, arguments = pickle.loads(_pickled_work)
     function = make(*arguments)
-    gc.freeze()  # what the imports made stays; collections need not look through it
+    gc.freeze()  # the imported objects stay alive, so collections need not scan them
     return function
 
 
@@ -190,10 +192,10 @@ class _ResultFile(str):
 
 
 def _work(item: Any) -> _ResultFile:
-    """Works at an item and leaves the result in a file.
+    """Processes an item and stores the result in a file, whose path it returns.
 
-    A worker that is killed while it sends a large result through the pool's one pipe would leave
-    the parent waiting for the rest, and the other workers for their turn. A path is sent at once.
+    If a worker were killed while sending a large result through the pool's shared pipe, the parent
+    would wait for the rest forever, and the other workers for the pipe. A path is sent at once.
     """
     result = _make_function()(item)
     with tempfile.NamedTemporaryFile(dir=_folder, delete=False) as file:

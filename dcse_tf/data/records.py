@@ -1,4 +1,4 @@
-"""TFRecords of sessions: written in shards, read back, and checked when they do not parse."""
+"""TFRecords of sessions: writing them in shards, parsing them, and finding damaged ones."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ _FEATURES = {
     "utterances": tf.io.RaggedFeature(tf.int64),
     "speakers": tf.io.RaggedFeature(tf.int64),
 }
-# Only where a corpus gives candidates.
+# Present only if the corpus gives candidates.
 _GIVEN_FEATURES = {
     "given_token_ids": tf.io.RaggedFeature(tf.int64),
     "given_lengths": tf.io.RaggedFeature(tf.int64),
@@ -53,19 +53,19 @@ def _integers(digests: Sequence[bytes]) -> list[int]:
 
 
 def _fingerprint_texts(token_ids: np.ndarray, lengths: Sequence[int]) -> list[int]:
-    """Of token ids one after another, a fingerprint a text."""
+    """A fingerprint for each text, given the concatenated token ids and the texts' lengths."""
     content = token_ids.astype("<i4").tobytes()
     ends = [4 * end for end in itertools.accumulate(lengths)]
     return _integers([_digest64(content[start:end]) for start, end in zip([0, *ends], ends)])
 
 
 class GivenTokens(NamedTuple):
-    """The candidates of a session, tokenised.
+    """The tokenised candidates of a session.
 
     Attributes:
         dialogue: as in `GivenCandidates`.
-        token_ids: int `[tokens]`, of all negatives one after another, with [CLS] and [SEP].
-        lengths: number of tokens of each.
+        token_ids: int `[tokens]`, all negatives concatenated, each with [CLS] and [SEP].
+        lengths: number of tokens of each negative.
         scores: as in `GivenCandidates`.
     """
 
@@ -82,25 +82,25 @@ def serialize_session(
     roles: Sequence[str],
     given: GivenTokens | None = None,
 ) -> bytes:
-    """The record of a session, a tf.train.Example; the same bytes in every process.
+    """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
-    Besides the token ids it holds fingerprints of 64 bits each: `session` is that of the session's
-    id, or of its dialogue's if that is given; `utterances` are those of each turn's token ids. To
-    the encoder, turns with equal token ids are one text. Equal fingerprints therefore mark what is
-    encoded only once, and what cannot be a negative. `speakers` numbers the roles of a session in
-    the order in which they first speak.
+    Besides the token ids, the record holds 64-bit fingerprints. `session` is the fingerprint of the
+    session's id, or of its dialogue's id if candidates are given; `utterances` are those of each
+    turn's token ids. The encoder cannot tell turns with equal token ids apart, so turns with equal
+    fingerprints are encoded only once, and are no negatives of each other. `speakers` numbers the
+    roles of a session in the order in which they first speak.
 
     Args:
         session_id: the session's id.
-        token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
+        token_ids: int `[tokens]`, all turns concatenated, each with [CLS] and [SEP].
         lengths: number of tokens of each turn.
-        roles: who speaks each turn.
+        roles: the speaker of each turn.
         given: candidates for the last turn, if the corpus gives any.
     """
     dialogue = given.dialogue if given else session_id
     example = tf.train.Example()
     features = example.features.feature
-    # Extending lists in place is twice as fast as passing arrays and messages to protobuf.
+    # Extending the lists in place is twice as fast as passing arrays and messages to protobuf.
     features[_SESSION_ID].bytes_list.value.append(session_id.encode())
     features["session"].int64_list.value.extend(_integers([_digest64(dialogue.encode())]))
     features["token_ids"].int64_list.value.extend(token_ids.tolist())
@@ -116,21 +116,21 @@ def serialize_session(
         features["given_utterances"].int64_list.value.extend(fingerprints)
         features["given_scores"].float_list.value.extend(given.scores)
 
-    # Otherwise the order of a map's entries would differ between processes.
+    # By default the order of a map's entries differs between processes.
     return example.SerializeToString(deterministic=True)
 
 
 def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The features of a record.
+    """Parses the features of a session's record.
 
     Args:
-        record: a scalar string that `serialize_session` made.
+        record: scalar string, as `serialize_session` returns it.
 
     Returns:
-        session: int64 scalar, fingerprint of the session's id.
-        token_ids: int32 `[turns, (tokens)]`, ragged.
+        session: int64 scalar, fingerprint of the id of the session, or of its dialogue.
+        token_ids: int32 `[turns, (tokens)]`, ragged, with [CLS] and [SEP].
         utterances: int64 `[turns]`, fingerprints of the turns' token ids.
-        speakers: int32 `[turns]`, who speaks, numbered from 0.
+        speakers: int32 `[turns]`, the speaker of each turn, numbered from 0.
     """
     features = tf.io.parse_single_example(record, _FEATURES)
     token_ids = tf.RaggedTensor.from_row_lengths(
@@ -145,16 +145,16 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The candidates that a record gives for its last turn.
+    """Parses the candidates that a record gives for its last turn.
 
     Args:
-        record: a scalar string that `serialize_session` made.
+        record: scalar string, as `serialize_session` returns it.
 
     Returns:
-        token_ids: int32 `[negatives, (tokens)]`, ragged; no rows where the record gives none.
+        token_ids: int32 `[negatives, (tokens)]`, ragged; without rows if the record gives none.
         utterances: int64 `[negatives]`, fingerprints of the token ids.
-        scores: float32 `[1 + negatives]`, a teacher's, of the last turn and then of each negative;
-            empty where there are none.
+        scores: float32 `[1 + negatives]`, a teacher's scores of the last turn and then of each
+            negative; empty if there are none.
     """
     features = tf.io.parse_single_example(record, _GIVEN_FEATURES)
     token_ids = tf.cast(features["given_token_ids"], tf.int32)
@@ -166,7 +166,7 @@ def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
-    """The token ids of all turns of all records `[sessions]`: int32 `[utterances, (tokens)]`."""
+    """Parses records `[sessions]` to the token ids of all turns: int32 `[utterances, (tokens)]`."""
     features = {name: _FEATURES[name] for name in ("token_ids", "lengths")}
     parsed = tf.io.parse_example(records, features)
     lengths = parsed["lengths"]
@@ -178,13 +178,13 @@ def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
 
 
 def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The ids of sessions and their numbers of turns; training itself needs no ids.
+    """Parses the sessions' ids and numbers of turns. Training itself needs no ids.
 
     Args:
         records: strings `[sessions]`.
 
     Returns:
-        strings `[sessions]` and int64 `[sessions]`, the number of turns.
+        The ids, strings `[sessions]`; and the numbers of turns, int64 `[sessions]`.
     """
     feature = {_SESSION_ID: tf.io.FixedLenFeature([], tf.string), "lengths": _FEATURES["lengths"]}
     parsed = tf.io.parse_example(records, feature)
@@ -193,15 +193,15 @@ def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 @dataclasses.dataclass
 class SplitRecords:
-    """Some sessions of one split, ready to be written.
+    """Serialised sessions of one split, ready to be written.
 
     Attributes:
-        records: the record of each session.
         texts: each session as a line of JSON; None for a split whose texts are not written.
+        records: the record of each session.
         turns: number of turns of each session.
-        tokens, truncated: counts over all sessions, as in `Split`.
-        negatives: number of negatives of each session that gives any.
-        scored: how many of these have a teacher's scores.
+        tokens, truncated: number of tokens and of truncated utterances in all sessions.
+        negatives: number of negatives of each session that has candidates.
+        scored: number of sessions with a teacher's scores.
     """
 
     texts: list[str] | None
@@ -224,9 +224,9 @@ class SplitRecords:
 
         Args:
             session: the session.
-            token_ids: int `[tokens]`, of all turns one after another, with [CLS] and [SEP].
+            token_ids: int `[tokens]`, all turns concatenated, each with [CLS] and [SEP].
             lengths: number of tokens of each turn.
-            truncated: number of turns that were cut.
+            truncated: number of turns that were truncated.
             given: candidates for the last turn, if the corpus gives any.
         """
         roles = [turn.role for turn in session.turns]
@@ -243,7 +243,7 @@ class SplitRecords:
 
 @dataclasses.dataclass
 class SplitCounts:
-    """What the manifest says of a split, see `Split` and `Given`, while it is counted."""
+    """Running counts of a split for the manifest, see `Split` and `Given`."""
 
     sessions: int = 0
     utterances: int = 0
@@ -254,13 +254,13 @@ class SplitCounts:
     scored: int = 0
 
     def add_records(self, records: SplitRecords) -> None:
-        """Counts further sessions."""
+        """Adds the counts of serialised sessions."""
         of_sessions = len(records.records), sum(records.turns), records.tokens, records.truncated
         of_given = sum(records.negatives), max(records.negatives, default=0), records.scored
         self.add(SplitCounts(*of_sessions, *of_given))
 
     def add(self, other: "SplitCounts") -> None:
-        """Adds what was counted elsewhere."""
+        """Adds other counts."""
         self.sessions += other.sessions
         self.utterances += other.utterances
         self.tokens += other.tokens
@@ -270,27 +270,27 @@ class SplitCounts:
         self.scored += other.scored
 
     def make_split(self, shards: tuple[Shard, ...], index: Index) -> Split:
-        """The split's entry of the manifest."""
+        """Makes the split's entry in the manifest."""
         given = Given(self.negatives, self.most, self.scored) if self.negatives else None
         counts = self.sessions, self.utterances, self.tokens, self.truncated
         return Split(*counts, shards, index, given)
 
 
 def name_shard(split: str, number: int, shards: int) -> str:
-    """The file of a split's shard."""
+    """The file name of a split's shard."""
     return f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
 
 
 def name_index(split: str) -> str:
-    """The file of a split's index."""
+    """The file name of a split's index."""
     return f"{split}-blocks.npy"
 
 
 class SplitWriter:
-    """Writes the sessions of one split: TFRecord shards, their index, optionally JSON Lines.
+    """Writes the sessions of one split: TFRecord shards, their index, and optionally JSON Lines.
 
-    Sessions are dealt to the shards in turn, so that all shards have about the same size and each
-    is a sample of the whole.
+    Sessions are assigned to the shards in rotation, so that all shards have about the same size and
+    each is a sample of the whole.
     """
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
@@ -323,7 +323,7 @@ class SplitWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.ExitStack() as stack:  # closes all, even if closing one of them fails
+        with contextlib.ExitStack() as stack:  # closes all files, even if closing one fails
             if self._texts:
                 stack.callback(self._texts.close)
             for writer in self._writers:
@@ -341,19 +341,19 @@ class SplitWriter:
             raise OutputError(f"{self._folder}: cannot be written: {error.message}") from error
 
     def finish(self) -> Split:
-        """Writes the index, once all is closed; returns the split's entry of the manifest."""
+        """Writes the index and returns the split's entry in the manifest. Call it after closing."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
         index = write_blocks(self._folder / self._index_name, self._blocks.rows())
         return self._counts.make_split(shards, index)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
-    """The paths of a split's shards, in their order."""
+    """The paths of a split's shards, in order."""
     return [str(folder / shard.name) for shard in split.shards]
 
 
 def assign_split(dialogue: str, config: PrepareOptions) -> str:
-    """The split of a dialogue. It depends only on the id and the seed, not on other dialogues."""
+    """Assigns a dialogue to a split, by its id and the seed alone, not by other dialogues."""
     position = hash_number(f"{config.seed}:{dialogue}") / 2**64
     if position < config.dev_fraction:
         return "dev"
@@ -363,11 +363,11 @@ def assign_split(dialogue: str, config: PrepareOptions) -> str:
 
 
 def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
-    """Reads every record of a prepared corpus, to say what is damaged once reading it has failed.
+    """Reads every record of a prepared corpus to find what is damaged, after reading has failed.
 
     Raises:
-        InputError: a shard is missing, a record cannot be read, or the number of records of a
-            split is not that of the manifest. The message names shard and record.
+        InputError: a shard is missing, a record cannot be read, or the number of records in a
+            split differs from the manifest's. The message names the shard and the record.
     """
     for name, split in manifest.splits.items():
         sessions = sum(count_records(path) for path in shard_paths(folder, split))
@@ -396,17 +396,17 @@ def count_records(path: str) -> int:
                 1 + negatives,
             ):
                 raise InputError(
-                    f"{path}: record {count + 1}: not one fingerprint and score a candidate"
+                    f"{path}: record {count + 1}: expected one fingerprint and score per candidate"
                 )
             turns = {session[name].shape[0] for name in ("utterances", "speakers")}
             if turns != {int(session["token_ids"].nrows())}:
                 raise InputError(
-                    f"{path}: record {count + 1}: not one fingerprint and speaker a turn"
+                    f"{path}: record {count + 1}: expected one fingerprint and speaker per turn"
                 )
             count += 1
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        # TensorFlow's message quotes the record, which may not be text: then Python cannot decode
-        # it, and there is no message.
+        # TensorFlow's message quotes the record. If that is not UTF-8, Python cannot decode the
+        # message and raises a UnicodeDecodeError in its place.
         lines = getattr(error, "message", "").strip().splitlines()
         reason = lines[0] if lines else "not a record of prepare_data"
         raise InputError(

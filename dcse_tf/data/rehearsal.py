@@ -1,7 +1,7 @@
-"""Garbled texts in a step, on which an encoder rehearses what it said at the start.
+"""Garbled texts in a step, on which an encoder rehearses the embeddings that it started with.
 
-They are responses of the step half of whose tokens are others of the vocabulary: texts of no
-domain, for which no corpus is needed (Robins 1995, "Catastrophic Forgetting, Rehearsal and
+They are responses of the step with half of their tokens replaced by random ones: texts of no
+domain, which need no additional corpus (Robins 1995, "Catastrophic Forgetting, Rehearsal and
 Pseudorehearsal").
 """
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from dcse_tf.model.layout import fingerprint_rows, join_tables
 
 Tensors = dict[str, tf.Tensor]
-# Share of the ordinary tokens of a text that become others.
+# Probability that an ordinary token of a text is replaced.
 GARBLED = 0.5
 
 
@@ -21,9 +21,9 @@ class RehearsalForm:
     """Which texts a step rehearses.
 
     Attributes:
-        texts: of a step, of all replicas together; the number of replicas divides it.
-        special_ids: ids that stay; [PAD] among them.
-        words: ids that are drawn as replacements.
+        texts: number of texts per step, over all replicas; divisible by the number of replicas.
+        special_ids: ids that are never replaced, including [PAD].
+        words: ids that replacements are drawn from.
     """
 
     texts: int
@@ -32,12 +32,12 @@ class RehearsalForm:
 
 
 def garble(token_ids: tf.Tensor, form: RehearsalForm, seed: tf.Tensor) -> tf.Tensor:
-    """Replaces ordinary tokens, each with probability `GARBLED`, by words drawn uniformly.
+    """Replaces each ordinary token, with probability `GARBLED`, by a word drawn uniformly.
 
     Args:
         token_ids: int32 `[texts, tokens]`, zero-padded.
-        form: which stay, and what the others may become.
-        seed: int `[2]`; it alone decides the draw.
+        form: the ids to keep, and the possible replacements.
+        seed: int `[2]`; it alone determines the draw.
 
     Returns:
         int32 `[texts, tokens]`.
@@ -52,15 +52,15 @@ def garble(token_ids: tf.Tensor, form: RehearsalForm, seed: tf.Tensor) -> tf.Ten
 
 
 def append_garbled(turns: Tensors, form: RehearsalForm, seed: tf.Tensor) -> Tensors:
-    """Puts garbled responses of a step after all turns.
+    """Appends garbled copies of responses of the step to the turns.
 
     Args:
-        turns: of the step's dialogues, see `dcse_tf.data.batch`.
-        form: which.
-        seed: int `[2]`; it alone decides the draw.
+        turns: the turns of the step's dialogues, see `dcse_tf.data.batch`.
+        form: how many texts, and how they are garbled.
+        seed: int `[2]`; it alone determines the draw.
 
     Returns:
-        The turns with rehearsed: int32 `[texts, 1]`, the places of the texts among the turns.
+        The turns, with rehearsed: int32 `[texts, 1]`, the indices of these texts in the turns.
     """
     seeds = tf.random.split(seed, 2)
     rows = tf.size(turns["response"])
@@ -77,17 +77,18 @@ def append_garbled(turns: Tensors, form: RehearsalForm, seed: tf.Tensor) -> Tens
 
 
 def share_rehearsed(turns: Tensors, rows_that_count: tf.Tensor, replicas: int) -> list[Tensors]:
-    """What each replica has of a step's garbled texts: as many as every other.
+    """Divides a step's garbled texts evenly among the replicas.
 
     Args:
-        turns: with such texts or without, see `append_garbled`.
-        rows_that_count: float32 scalar, of the dialogues, of all replicas together.
-        replicas: how many; it divides the number of texts.
+        turns: the turns with or without such texts, see `append_garbled`.
+        rows_that_count: float32 scalar, number of the dialogues' rows with a negative, over all
+            replicas.
+        replicas: number of replicas; must divide the number of texts.
 
     Returns:
-        For every replica rehearsed, and rehearsal_weights: float32 `[texts]`, all equal, which add
-        up over the replicas to the rows that count, so that sums over either divided by that number
-        are means. Empty without texts.
+        For every replica rehearsed and rehearsal_weights: float32 `[texts]`, all equal. Over all
+        replicas the weights add up to `rows_that_count`, so that both losses become means when
+        divided by it. Empty dicts without texts.
     """
     if "rehearsed" not in turns:
         return [{}] * replicas

@@ -1,7 +1,7 @@
-"""From the examples of response selection and its auxiliary tasks to batches.
+"""Batches of response selection and its auxiliary tasks.
 
-All are sequences of turns, [CLS] first [SEP] second [SEP], so a batch is one table of sequences,
-the rows of one task after those of another, and the encoder is run once.
+All examples are sequences of turns, [CLS] first [SEP] second [SEP]. A batch is therefore one table
+of sequences, the rows of one task after those of another, and the encoder runs once.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ Tensors = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class SelectionForm:
-    """What becomes of a session.
+    """How sessions are turned into examples.
 
     Attributes:
-        context_turns: most turns before the response.
-        negatives: other responses for each true one.
-        auxiliary: those of `AUXILIARY_TASKS` that take part.
-        speakers: whether tokens are marked by who speaks.
-        rule: ids and lengths of the sequences.
+        context_turns: maximum number of turns before the response.
+        negatives: number of negatives per true response.
+        auxiliary: the tasks to train besides matching, from `AUXILIARY_TASKS`.
+        speakers: whether tokens are marked with their speaker.
+        rule: special ids and maximum lengths of the sequences.
         mask_id: id of [MASK].
-        given: whether the negatives are those that the corpus gives, not other sessions' responses.
+        given: whether the negatives come from the corpus instead of from other sessions' responses.
     """
 
     context_turns: int
@@ -49,40 +49,43 @@ class SelectionForm:
 
     @property
     def turns(self) -> int:
-        """Most turns of a dialogue, its response among them."""
+        """Maximum number of turns of a dialogue, including its response."""
         return self.context_turns + 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Sequences and what each of their tokens is; all int32.
+    """Sequences with the attributes of each token; all int32.
 
     Attributes:
-        columns: `[rows, tokens, 4]`, of each token
+        columns: `[rows, tokens, 4]`, for each token
             its id;
             its segment, see `Places.segment_ids`;
-            its speaker: 0 for the responder's tokens, the response's and [CLS], 1 for others';
-            of tokens of the first segment, the place of their turn in it; else -1.
-        lengths: `[rows]`.
+            its speaker: 0 for the responder's turns, the response and [CLS], 1 for other speakers;
+            the index of its turn in the first segment; -1 for tokens outside those turns.
+        lengths: `[rows]`, number of tokens of each sequence.
     """
 
     columns: tf.Tensor
     lengths: tf.Tensor
 
     def take(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The columns of some rows, each `[rows, tokens]`, as wide as the longest of them."""
+        """The columns of the given rows, each `[rows, tokens]`, cut to the longest of them."""
         longest = tf.reduce_max(tf.gather(self.lengths, rows))
         return tuple(tf.unstack(tf.gather(self.columns, rows)[:, :longest], axis=2))
 
 
 def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]) -> Sequences:
-    """The sequences of the rows of some tasks, one task after another; the rules have one [EOT]."""
+    """Builds the sequences of several tasks' rows, one task after another.
+
+    All rules must have the same [EOT].
+    """
     task = tf.concat(
         [tf.fill(tf.shape(rows.facts["weights"]), i) for i, (rows, _) in enumerate(tasks)], axis=0
     )
 
     def by_row(values: list) -> tf.Tensor:
-        """What each row has of its task."""
+        """Maps each row to its task's value."""
         return tf.gather(tf.constant(values), task)
 
     rule = tasks[0][1]
@@ -91,7 +94,7 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     voices = tf.concat(
         [(rows.first if rows.voices is None else rows.voices).values for rows, _ in tasks], axis=0
     )
-    # The turns with [EOT], and those without.
+    # The turns with [EOT], followed by those without.
     texts = tf.concat([end_turns(dialogues.token_ids, rule.end_of_turn_id), dialogues.token_ids], 0)
     ends = tf.gather(by_row([rows.ends for rows, _ in tasks]), find_rows(second))
     without = second.values + dialogues.token_ids.nrows(tf.int32)
@@ -104,7 +107,7 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
     place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
     speakers = tf.gather(tf.gather(dialogues.speakers, voices), owner)
-    # A candidate is what the responder might say, whoever said it.
+    # A candidate counts as the responder's, whoever said it.
     heard = tf.gather(dialogues.speakers, tf.where(ends, second.values, 0))
     heard = tf.gather(tf.where(ends, heard, 0), other_owner)
     found = place_segments(
@@ -124,7 +127,7 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
 
 
 def _second_of(rows: Rows) -> tf.RaggedTensor:
-    """The second segments of rows, empty where they have none."""
+    """The second segments of the rows; empty if the task has none."""
     if rows.second is None:
         return put_in_rows(tf.zeros([0], tf.int32), tf.zeros_like(rows.first.row_splits))
     return rows.second
@@ -133,31 +136,31 @@ def _second_of(rows: Rows) -> tf.RaggedTensor:
 def make_selection_batches(
     samples: dict, form: SelectionForm, seed: tf.Tensor, replicas: int, layout: Layout
 ) -> list[Tensors]:
-    """The batches of all replicas for one step.
+    """Makes the batches of one step, one for each replica.
 
-    What comes from other sessions is drawn from the global batch before it is divided, and the
-    weights are those of the global batch, so that the loss does not depend on the devices.
+    Turns of other sessions are drawn from the global batch before it is divided, and weights are
+    computed over the global batch, so that the loss does not depend on the number of devices.
 
     Args:
         samples: batched outputs of `draw_dialogue`.
-        form: what becomes of them.
-        seed: int `[2]`, of the step.
-        replicas: into how many batches of consecutive dialogues the step is divided, evenly.
+        form: how they are turned into examples.
+        seed: int `[2]`, the seed of the step.
+        replicas: number of batches of consecutive dialogues; must divide the number of dialogues.
         layout: padded or packed.
 
     Returns:
         For every replica a dict of
             the table, see `lay_out`, with segment_ids and, if the form has speakers, speaker_ids;
             matching_places int32 `[rows]`, matching_labels and matching_weights float32 `[rows]`;
-            with next_session, the same under its name, a row a dialogue;
+            with next_session, the same under its name, one row per dialogue;
             with consistency, consistency_places int32 and consistency_weights `[2 x dialogues]`;
             with restoration, restoration_places, restoration_ids int32 and restoration_weights
             `[hidden tokens]`;
-            with incoherence, incoherence_places and incoherence_turns int32 `[tokens]`, the
-            dialogue x form.turns + the turn of each; incoherence_labels int32 `[dialogues]`, the
-            odd turn, and incoherence_weights.
-        Places are those of the encoder's tokens, all in one list; of a row, that of its [CLS]. The
-        weights of each task add up, over all replicas, to those of the matching.
+            with incoherence, incoherence_places and incoherence_turns int32 `[tokens]`, the latter
+            dialogue x form.turns + turn; incoherence_labels int32 `[dialogues]`, the replaced turn,
+            and incoherence_weights.
+        Places are indices into the flat list of the encoder's tokens; the place of a row is that of
+        its [CLS]. Over all replicas, the weights of each task add up to those of the matching.
     """
     dialogues = Dialogues.of(samples)
     seeds = tf.unstack(tf.random.split(seed, 4))
@@ -184,7 +187,9 @@ def make_selection_batches(
 
 
 def _settle_weights(built: Sequences, facts: dict[str, Tensors]) -> None:
-    """Takes the weight of rows whose turn in question was cut off, and makes all sums the same."""
+    """Zeroes the weights of rows whose hidden or replaced turn was truncated away, and scales the
+    weights of all tasks to the same sum.
+    """
     for name, fact in (("restoration", "hidden"), ("incoherence", "odd")):
         if name in facts:
             *_, turn_ids = built.take(facts[name]["rows"])
@@ -197,7 +202,7 @@ def _settle_weights(built: Sequences, facts: dict[str, Tensors]) -> None:
 
 
 def _divide(facts: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]]:
-    """What the rows of each replica have."""
+    """Divides the facts of each task's rows among the replicas."""
     parts = {
         name: {key: tf.split(value, replicas) for key, value in of_task.items()}
         for name, of_task in facts.items()
@@ -211,7 +216,7 @@ def _divide(facts: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]
 def _make_batch(
     built: Sequences, facts: dict[str, Tensors], form: SelectionForm, layout: Layout
 ) -> Tensors:
-    """The rows of one replica in one table, by what each of its tasks' rows have."""
+    """Makes the batch of one replica from the facts of its tasks' rows."""
     token_ids, segment_ids, speaker_ids, turn_ids = built.take(
         tf.concat([of_task["rows"] for of_task in facts.values()], axis=0)
     )
@@ -225,7 +230,7 @@ def _make_batch(
     counts = [tf.size(rows) for rows in asked]
 
     def divide(values: tf.Tensor) -> Tensors:
-        """The rows of each task."""
+        """Divides values by row among the tasks."""
         return dict(zip(facts, tf.split(values, counts, num=len(counts)), strict=True))
 
     batch = dict(table)
@@ -254,14 +259,14 @@ def _make_batch(
 
 
 def _find_asked(name: str, of_task: Tensors) -> tf.Tensor:
-    """The turn to restore in each row of a task, int32 `[rows]`; -2 for none, as no turn has."""
+    """The turn to restore in each row of a task, int32 `[rows]`; -2, no turn's index, for none."""
     if name != "restoration":
         return tf.fill(tf.shape(of_task["rows"]), -2)
     return tf.where(of_task["weights"] > 0.0, of_task["hidden"], -2)
 
 
 def find_cells(table: Tensors) -> tf.Tensor:
-    """Where the encoder's tokens, in one list, have those of a table, int32 `[rows, tokens]`."""
+    """Indices of a table's tokens in the flat list of the encoder's, int32 `[rows, tokens]`."""
     if "places" in table:
         return table["places"]
     rows, tokens = tf.unstack(tf.shape(table["token_ids"]))
@@ -271,7 +276,7 @@ def find_cells(table: Tensors) -> tf.Tensor:
 def _list_hidden(
     hidden: tf.Tensor, token_ids: tf.Tensor, cells: tf.Tensor, weights: tf.Tensor
 ) -> Tensors:
-    """The hidden tokens of the rows of restoration, whose weights add up to their row's."""
+    """Lists the hidden tokens of restoration rows; they share their row's weight equally."""
     counts = tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1)
     each = tf.math.divide_no_nan(weights, counts)
     return {
@@ -282,7 +287,7 @@ def _list_hidden(
 
 
 def _list_turns(turn_ids: tf.Tensor, cells: tf.Tensor, turns: int) -> Tensors:
-    """The tokens of the turns of the rows of incoherence detection."""
+    """Lists the tokens that belong to a turn in the rows of incoherence detection."""
     of_turn = turn_ids >= 0
     dialogue = tf.range(tf.shape(turn_ids)[0])[:, None]
     return {

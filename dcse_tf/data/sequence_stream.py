@@ -1,4 +1,4 @@
-"""Shards to batches of dialogues that are read as sequences: response selection, post-training."""
+"""Datasets of dialogues encoded as sequences, for response selection and post-training."""
 
 from collections.abc import Callable
 
@@ -27,13 +27,13 @@ from dcse_tf.data.stream import (
 def make_selection_dataset(
     corpus: Corpus, form: SelectionForm, stream: Stream, split: str = "train"
 ) -> tf.data.Dataset:
-    """Batches of response selection and its auxiliary tasks; `replicas` of them a step.
+    """Batches of response selection and its auxiliary tasks; `replicas` of them per step.
 
     Args:
-        corpus: the corpus, of which an element is a session.
-        form: what becomes of a session, see `make_selection_batches`.
+        corpus: the corpus; the elements are its sessions.
+        form: how sessions are turned into examples, see `make_selection_batches`.
         stream: how the corpus is read.
-        split: which of its splits.
+        split: which of its splits to read.
     """
 
     def draw(session: dict, seed: tf.Tensor) -> dict:
@@ -49,9 +49,9 @@ def make_selection_dataset(
 def make_post_training_dataset(
     corpus: Corpus, form: PostTrainingForm, stream: Stream, split: str = "train"
 ) -> tf.data.Dataset:
-    """Batches of post-training, see `make_post_training_batches`; `replicas` of them a step.
+    """Batches of post-training, see `make_post_training_batches`; `replicas` of them per step.
 
-    Args: see `make_selection_dataset`.
+    The arguments are those of `make_selection_dataset`.
     """
 
     def draw(session: dict, seed: tf.Tensor) -> dict:
@@ -72,13 +72,13 @@ def _batch_sessions(
     assemble: Callable[[dict, tf.Tensor], list[dict]],
     given: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of what is drawn from sessions.
+    """Batches of samples that are drawn from sessions.
 
     Args:
-        corpus, split, stream: what is read, and how.
-        draw: what a session draws from itself, by the features of its record and a seed.
-        assemble: makes the batches of a step of what its sessions drew, batched, and a seed.
-        given: whether a session's features have also "given", see `parse_given`.
+        corpus, split, stream: what to read, and how.
+        draw: draws a session's sample, given the features of its record and a seed.
+        assemble: makes the batches of a step, given its batched samples and a seed.
+        given: whether to add the record's candidates to the features as "given", see `parse_given`.
     """
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:

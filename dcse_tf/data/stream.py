@@ -1,8 +1,8 @@
 """Shards to batches: endless, deterministic, resumable at any step.
 
-Everything random comes from (seed, epoch) for the order, (seed, epoch, index) for a sample and
-(seed, step) for a batch. To resume, the pipeline is built with another first step: what lies before
-it is not read.
+All randomness is derived from (seed, epoch) for the order, (seed, epoch, index) for a sample and
+(seed, step) for a batch. To resume, build the pipeline with a later first step: whole windows
+before that step are never read.
 """
 
 import dataclasses
@@ -42,18 +42,19 @@ _READ_BLOCKS = 8
 
 PADDED = Layout("padded")
 
-# For what makes datasets of tensor operations alone: its conversion takes longer than its tracing.
+# For functions made of TensorFlow operations alone: AutoGraph would take longer to convert them
+# than TensorFlow takes to trace them.
 without_autograph = tf.autograph.experimental.do_not_convert
 
 Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
 
 class Windows(NamedTuple):
-    """The windows of an epoch in their order. The elements of a window are shuffled together.
+    """The windows of an epoch, in order. The elements of a window are shuffled together.
 
     Attributes:
-        blocks: int64 `[windows, (blocks)]`, ragged: the numbers of the blocks of each.
-        ends: int64 `[windows]`, elements of the epoch up to the end of each.
+        blocks: int64 `[windows, (blocks)]`, ragged: the block numbers of each window.
+        ends: int64 `[windows]`, number of the epoch's elements up to the end of each window.
     """
 
     blocks: tf.RaggedTensor
@@ -64,10 +65,10 @@ def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
     """Shuffles the blocks of a split and divides them into windows.
 
     Args:
-        sizes: int64 `[blocks]`, the elements of each block; none of them 0.
-        window: elements of a window. A block belongs to the window in which its first element
-            lies, so a window may be larger by a part of its last block.
-        seed: int64 `[2]`; it alone decides the order.
+        sizes: int64 `[blocks]`, number of elements of each block, all positive.
+        window: number of elements of a window. A block belongs to the window that contains its
+            first element, so a window may exceed this by part of its last block.
+        seed: int64 `[2]`; it alone determines the order.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(sizes, tf.int64)), seed)
     sizes = tf.gather(sizes, order)
@@ -85,17 +86,17 @@ def read_windows(
     seed: tf.Tensor,
     done: tf.Tensor,
 ) -> tf.data.Dataset:
-    """The elements of all windows, each window shuffled, without those that are done.
+    """Yields the elements of all windows, shuffled within each window.
 
-    A window all of whose elements are done is not read.
+    The first `done` elements are skipped; windows that lie entirely among them are not read.
 
     Args:
-        windows: those of the epoch.
-        blocks: those of the split, as int64 tensors.
+        windows: the windows of the epoch.
+        blocks: the blocks of the split, as int64 tensors.
         paths: strings `[shards]`, the files of the split.
-        elements: makes elements of the records of a window, strings `[sessions]`.
-        seed: int64 `[2]`, of the epoch.
-        done: int64 scalar, how many elements at the beginning of the epoch to leave out.
+        elements: converts the records of a window, strings `[sessions]`, to elements.
+        seed: int64 `[2]`, the epoch's seed.
+        done: int64 scalar, number of elements to skip at the beginning of the epoch.
     """
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
@@ -125,8 +126,8 @@ def read_windows(
 
 
 def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
-    """The records of a block, string scalars."""
-    # TFRecordDataset cannot start in the middle of a file; the operation behind it can.
+    """The records of a block, as string scalars."""
+    # TFRecordDataset cannot start in the middle of a file; the underlying operation can.
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type="",
@@ -137,14 +138,14 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
     return records.take(block.sessions)
 
 
-# How many elements are shuffled together unless a stream says otherwise.
+# Default number of elements that are shuffled together.
 WINDOW = {"sessions": 20_000, "utterances": 100_000}
-# Random numbers for different purposes are drawn from different streams of the run's seed.
+# Each purpose draws its random numbers from its own stream of the run's seed.
 _BLOCKS, _ORDER, SAMPLES, BATCHES, _GARBLED = range(5)
 
 
 def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
-    """A stateless seed `[2]` from any number of integers."""
+    """Folds any number of integers into a stateless seed `[2]`."""
     seed = tf.constant([0, 0], tf.int64)
     for part in parts:
         seed = tf.random.fold_in(seed, tf.cast(part, tf.int64))
@@ -153,18 +154,18 @@ def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """How a corpus becomes batches, step after step.
+    """How a corpus is read into the batches of successive steps.
 
     Attributes:
-        batch_size: elements of a step, sessions or utterances, of all replicas together.
-        seed: of the run; with epoch, index and step it decides every draw.
-        first_step: the step that comes first, counted from 0 at the start of the training.
-        replicas: into how many batches each step is divided; it divides `batch_size`.
-        layout: of the utterance tables.
-        fixed_shapes: whether every batch is filled up to the largest there can be, so that a
-            compiled step has one shape.
-        window: elements that are shuffled together; 0 for `WINDOW`.
-        own: the numbers of the replicas whose batches are made; None for all.
+        batch_size: elements (sessions or utterances) per step, over all replicas.
+        seed: the run's seed; with epoch, index and step it determines every draw.
+        first_step: the step to start at; step 0 is the start of the training.
+        replicas: number of batches per step; must divide `batch_size`.
+        layout: layout of the utterance tables.
+        fixed_shapes: whether to pad every batch to the largest possible size, so that a compiled
+            step always sees one shape.
+        window: number of elements that are shuffled together; 0 for the default in `WINDOW`.
+        own: numbers of the replicas whose batches this stream yields; None for all.
     """
 
     batch_size: int
@@ -177,24 +178,25 @@ class Stream:
     own: range | None = None
 
     def take_own(self, batches: Sequence[dict[str, tf.Tensor]]) -> tuple[dict[str, tf.Tensor], ...]:
-        """Of the batches of all replicas those that are made."""
+        """Selects this stream's own batches from those of all replicas."""
         return tuple(batches if self.own is None else [batches[number] for number in self.own])
 
 
 def repeat_epochs(
     folder: pathlib.Path, split: Split, samples: str, elements: Elements, stream: Stream
 ) -> tf.data.Dataset:
-    """Shuffled epochs of whole batches, one after another, without end.
+    """An endless dataset of shuffled epochs, each of whole batches.
 
-    An epoch leaves out the elements that do not fill a batch, which are others every time. Wherever
-    the first step is, one window has to be read before its first element is there.
+    Each epoch drops the elements left over after its last whole batch; the shuffle makes them
+    different ones every time. Whatever the first step, a whole window is read before the first
+    element is available.
 
     Args:
         folder: the prepared corpus.
-        split: which of its splits.
+        split: which of its splits to read.
         samples: what the elements are, "sessions" or "utterances".
-        elements: makes elements of the records of a window, strings `[sessions]`.
-        stream: how they are read.
+        elements: converts the records of a window, strings `[sessions]`, to elements.
+        stream: batch size, seed, first step and window.
 
     Returns:
         A dataset of (step, epoch, index in the epoch, element).
@@ -231,12 +233,12 @@ def repeat_epochs(
 
 
 def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
-    """The ids of the sessions that the samples of the stream's first step are from, in order.
+    """Lists, in order, the ids of the sessions that the stream's first step is sampled from.
 
     Args:
-        corpus: the corpus, of which the train split is read.
-        samples: what the batches are of, "sessions" or "utterances".
-        stream: how they are read.
+        corpus: the corpus; its train split is read.
+        samples: what the batches consist of, "sessions" or "utterances".
+        stream: how the corpus is read.
     """
 
     def elements(records: tf.Tensor) -> tf.Tensor:
@@ -249,28 +251,29 @@ def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
     return [session.decode("utf-8", "replace") for session in ids]
 
 
-# With fixed shapes the list of predictions is filled up to a multiple of this: their number
-# differs from batch to batch, and each length is a program to compile.
+# With fixed shapes the list of predictions is padded to a multiple of this: the number of
+# predictions varies from batch to batch, and every distinct length is compiled separately.
 _PREDICTIONS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchForm:
-    """What the contrastive objectives make of a session, and what a batch holds.
+    """How the contrastive objectives sample a session, and what a batch contains.
 
     Attributes:
-        name: "plain" and "unique" take one turn of a session as a response, "dense" every turn of
-            a run of turns. In "plain" each use of an utterance is encoded on its own, as in the
-            paper's procedure; in the others each distinct utterance once.
-        negatives: for each response; 0 for all that the batch has.
-        session_turns: "dense": most turns of a run.
-        context_tokens: if given, the turns of a context become one sequence of at most so many
-            tokens, see `flatten_contexts`.
-        given: most negatives that a session of the corpus gives, for what a teacher says of them;
-            0 to leave them. Not with "dense". The response is then a session's last turn.
-        rival_contexts: whether there are also the contexts that the negatives are responses to.
-        unordered: whether the turns of a session have no order: a response is then any of them,
-            its context another. With "unique" and a context of one turn before.
+        name: "plain" and "unique" use one turn of a session as the response, "dense" every turn
+            of a run of consecutive turns. "plain" encodes every use of an utterance separately, as
+            in the paper's procedure; the others encode each distinct utterance once.
+        negatives: number of negatives per response; 0 for all that the batch has.
+        session_turns: maximum turns of a run in "dense".
+        context_tokens: if positive, the turns of a context are joined into one sequence of at most
+            this many tokens, see `flatten_contexts`.
+        given: the largest number of negatives that the corpus gives with any session, to train on
+            a teacher's scores of them; 0 to ignore them. The response is then the session's last
+            turn. Not with "dense".
+        rival_contexts: whether a batch also has the contexts that its negatives respond to.
+        unordered: whether the turns of a session have no order: the response is then any turn, and
+            its context any other one. For "unique" with a context of one turn before.
     """
 
     name: str
@@ -291,15 +294,15 @@ def make_contrastive_dataset(
     neighbours: NeighbourForm | None = None,
     rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
-    """Batches for the contrastive objectives, see `make_batches`; `replicas` of them a step.
+    """Batches for the contrastive objectives, see `make_batches`; `replicas` of them per step.
 
     Args:
-        corpus: the corpus, of whose train split an element is a session.
-        form: what becomes of a session.
-        context: which turns surround a response.
+        corpus: the corpus; the elements are the sessions of its train split.
+        form: how a session is sampled.
+        context: which turns around a response form its context.
         stream: how the corpus is read.
-        neighbours: pairs to be told apart beside the responses, if any.
-        rehearsal: texts to be rehearsed beside them, if any.
+        neighbours: pairs of neighbours to add to every step, if any.
+        rehearsal: garbled texts to add to every step, if any.
     """
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
@@ -348,7 +351,7 @@ def make_contrastive_dataset(
 def _draw_sample(
     record: tf.Tensor, seed: tf.Tensor, form: BatchForm, context: Context, longest: int
 ) -> dict:
-    """What a record gives to a batch, by a seed; utterances have at most `longest` tokens."""
+    """Draws a record's sample; utterances have at most `longest` tokens."""
     session = parse_session(record)
     if form.unordered:
         session = draw_turns(session, tf.random.fold_in(seed, 0), 2)
@@ -359,7 +362,7 @@ def _draw_sample(
 
 
 def _read_pairs(neighbours: NeighbourForm, stream: Stream) -> tf.data.Dataset:
-    """The pairs of each step, from the stream's first one on, as `append_pairs` takes them."""
+    """The pairs of each step, from the stream's first step on, as `append_pairs` takes them."""
     split, size = neighbours.corpus.manifest.splits["train"], neighbours.pairs
     stream = dataclasses.replace(stream, batch_size=size)
     folder = neighbours.corpus.folder
@@ -374,7 +377,7 @@ def _with_texts_beside(
     rehearsal: RehearsalForm | None,
     replicas: int,
 ) -> Shapes:
-    """Room in a batch for the texts that come to it from beside its dialogues."""
+    """Enlarges a batch's shapes by the texts that do not come from its dialogues."""
     pairs = 2 * neighbours.pairs if neighbours else 0
     rehearsed = rehearsal.texts // replicas if rehearsal else 0
     return dataclasses.replace(
@@ -387,19 +390,19 @@ def _with_texts_beside(
 
 
 def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: int) -> Shapes:
-    """The sizes that no replica's batch exceeds, of utterances of at most `longest` tokens."""
+    """Upper bounds on the sizes of a replica's batch; utterances have at most `longest` tokens."""
     rows = stream.batch_size * (form.session_turns if form.name == "dense" else 1)
     own = rows // stream.replicas
     candidates = 1 + (min(form.negatives, rows) or rows)
 
-    # A table holds no more than what its rows use...
+    # A table holds at most one entry per use of an utterance in its rows...
     given = 1 + form.given if form.given else 0
     contexts = rows if form.rival_contexts else own
     slots = 1 if form.context_tokens else context.slots
     used = contexts * slots + own * (candidates + given)
-    # ... and, if each utterance is there once, no more than the step has: with "dense" a turn for
-    # each row, with "unique" context and response. Contexts in one sequence are entries beside
-    # the responses, and so are given candidates.
+    # ... and, if each utterance is stored once, at most the utterances of the step: one turn per
+    # row in "dense", a context and a response per row in "unique". Contexts joined into one
+    # sequence are entries in addition to the responses, as are given candidates.
     distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
     if form.context_tokens:
         distinct = dict.fromkeys(distinct, rows + contexts)
@@ -413,18 +416,18 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
 def make_masked_lm_dataset(
     corpus: Corpus, rule: MaskingRule, stream: Stream, split: str = "train"
 ) -> tf.data.Dataset:
-    """Batches for masked language modelling, see `mask_tokens`; `replicas` of them a step.
+    """Batches for masked language modelling, see `mask_tokens`; `replicas` of them per step.
 
     Args:
-        corpus: the corpus, of which an element is an utterance.
-        rule: how its tokens are masked, drawn anew in every epoch.
+        corpus: the corpus; the elements are its utterances.
+        rule: how tokens are masked; the masks are drawn anew in every epoch.
         stream: how the corpus is read.
-        split: which of its splits.
+        split: which of its splits to read.
     """
 
     def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
         batch = mask_tokens(token_ids, rule, fold_seed(stream.seed, step[0], BATCHES))
-        if stream.fixed_shapes:  # only now, since the draw depends on the width
+        if stream.fixed_shapes:  # after masking, because the draw depends on the width
             missing = corpus.manifest.max_sequence_length - tf.shape(token_ids)[1]
             for name in ("token_ids", "padding_mask"):
                 batch[name] = tf.pad(batch[name], [[0, 0], [0, missing]])
@@ -444,7 +447,9 @@ def make_masked_lm_dataset(
 
 @without_autograph
 def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
-    """Batches of utterances and themselves again, see `make_simcse_batches`; `replicas` a step."""
+    """Batches that pair every utterance with itself, see `make_simcse_batches`; `replicas` of them
+    per step.
+    """
     rows = stream.batch_size // stream.replicas
     longest = corpus.manifest.max_sequence_length
     largest = Shapes(rows, 1 + stream.batch_size, rows + stream.batch_size, longest)
@@ -458,7 +463,9 @@ def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
 
 
 def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
-    """Steps `[batch]` and token ids `[batch, tokens]` of utterances, padded to the longest."""
+    """Batches of utterances: steps `[batch]`, and token ids `[batch, tokens]` padded to the
+    longest utterance of the batch.
+    """
     dataset = repeat_epochs(
         corpus.folder, corpus.manifest.splits[split], "utterances", parse_utterances, stream
     )
@@ -467,7 +474,7 @@ def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
 
 
 def in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """From tuples of batches to single batches, of which a strategy takes one a replica."""
+    """Flattens tuples of batches into single batches; a strategy takes one for each replica."""
 
     def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensors(parts[0])

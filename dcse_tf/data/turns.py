@@ -1,4 +1,4 @@
-"""The turns of a prepared corpus as columns, each distinct text once."""
+"""The turns of a prepared corpus as columns, with each distinct text stored once."""
 
 import collections
 import dataclasses
@@ -16,16 +16,16 @@ _SESSIONS_AT_A_TIME = 256
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """The turns of a split, session by session. Memory: about 150 bytes a turn.
+    """The turns of a split, session by session. They take about 150 bytes of memory per turn.
 
     Attributes:
         session_ids: the id of each session.
         session_splits: int64 `[sessions + 1]`, where the turns of each session begin.
         dialogue: int64 `[turns]`, fingerprint of the session, or of the dialogue it is from.
-        speaker: int32 `[turns]`, who speaks, numbered in each session in the order of speaking.
-        text: int64 `[turns]`, the row of its text.
-        fingerprints: int64 `[texts]`, ascending.
-        token_ids: int32 `[tokens]`, of all texts one after another, with [CLS] and [SEP].
+        speaker: int32 `[turns]`, the speaker, numbered within each session by order of speaking.
+        text: int64 `[turns]`, index of the turn's text among the distinct texts.
+        fingerprints: int64 `[texts]`, fingerprints of the distinct texts, ascending.
+        token_ids: int32 `[tokens]`, all distinct texts concatenated, each with [CLS] and [SEP].
         token_splits: int64 `[texts + 1]`, where the tokens of each text begin.
     """
 
@@ -42,7 +42,7 @@ class Turns:
         return len(self.text)
 
     def around(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of the texts before and after each turn, int64 `[turns]`; -1 for none."""
+        """Indices of the texts before and after each turn, each int64 `[turns]`; -1 for none."""
         before, after = np.full([2, len(self)], -1, np.int64)
         before[1:], after[:-1] = self.text[:-1], self.text[1:]
         before[self.session_splits[:-1]] = after[self.session_splits[1:] - 1] = -1
@@ -53,13 +53,13 @@ class Turns:
         return self.token_ids[self.token_splits[text] : self.token_splits[text + 1]]
 
     def read_texts(self, start: int, stop: int) -> tf.RaggedTensor:
-        """The token ids of some texts, int32 `[stop - start, (tokens)]`."""
+        """The token ids of texts `start` to `stop` - 1, int32 `[stop - start, (tokens)]`."""
         splits = self.token_splits[start : stop + 1]
         ids = self.token_ids[splits[0] : splits[-1]]
         return tf.RaggedTensor.from_row_splits(ids, splits - splits[0])
 
     def locate(self, turn: int) -> tuple[str, int]:
-        """The id of a turn's session, and the turn's place in it, from 0."""
+        """The id of a turn's session, and the turn's index in the session, from 0."""
         session = int(np.searchsorted(self.session_splits, turn, side="right")) - 1
         return self.session_ids[session], turn - int(self.session_splits[session])
 
@@ -112,8 +112,8 @@ def _splits(lengths: np.ndarray) -> np.ndarray:
 def _select(
     tokens: np.ndarray, lengths: np.ndarray, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Some rows of a ragged array and where they begin, by its values and lengths."""
+    """Selects rows of a ragged array, given as values and lengths; returns values and splits."""
     splits = _splits(lengths[rows])
-    # For each value that is kept, how far it lies from where it goes.
+    # How far each selected row's values lie from their new position.
     shift = _splits(lengths)[rows] - splits[:-1]
     return tokens[np.arange(splits[-1]) + np.repeat(shift, lengths[rows])], splits

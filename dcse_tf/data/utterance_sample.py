@@ -1,4 +1,4 @@
-"""Distinct utterances of a prepared corpus, drawn by a hash."""
+"""Samples distinct utterances of a prepared corpus by a hash."""
 
 import pathlib
 
@@ -16,15 +16,16 @@ def sample_utterances(
 ) -> tf.RaggedTensor:
     """Draws distinct utterances of the train split.
 
-    Token ids and seed give every distinct utterance a key; those with the smallest keys are drawn,
-    in the order of their keys. So the first n of a larger sample are the sample of n.
+    Every distinct utterance has a key, computed from its token ids and the seed. The utterances
+    with the smallest keys are drawn, in order of their keys. So the first n utterances of a larger
+    sample are the sample of size n.
 
     Args:
-        folder: what `prepare_data` wrote.
-        manifest: of the folder.
-        count: number of utterances, at most; 0 for all.
-        seed: decides which.
-        sessions_at_a_time: that are read.
+        folder: a folder that `prepare_data` wrote.
+        manifest: the manifest of that folder.
+        count: maximum number of utterances; 0 for all.
+        seed: determines the sample.
+        sessions_at_a_time: number of sessions to read at a time.
 
     Returns:
         int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
@@ -45,7 +46,7 @@ def sample_utterances(
             # A copy, because a view would keep the whole batch in memory.
             found = ids[splits[place] : splits[place + 1]].copy()
             kept.setdefault(int(keys[place]), found)
-        if count and len(kept) > 2 * count:  # only now and then, because it sorts
+        if count and len(kept) > 2 * count:  # only occasionally, because it sorts
             kept = {key: kept[key] for key in sorted(kept)[:count]}
             limit = np.uint64(max(kept))
         progress.update(progress.done + int(batch["session"].shape[0]), split.sessions)
@@ -57,7 +58,7 @@ def sample_utterances(
 
 
 def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
-    """A random-looking uint64 for each int64, all different (splitmix64; Steele et al. 2014)."""
+    """Maps each int64 to a pseudo-random uint64, one to one (splitmix64; Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = fingerprints.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -66,11 +67,11 @@ def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
 
 
 def spell_utterances(token_ids: tf.RaggedTensor, vocabulary: Vocabulary) -> list[str]:
-    """Utterances as a vocabulary spells them, without [CLS], [SEP] and the prefix.
+    """Converts utterances back to text, without [CLS], [SEP] and the prefix.
 
     Args:
-        token_ids: int32 `[utterances, (tokens)]`.
-        vocabulary: of the tokens.
+        token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
+        vocabulary: the vocabulary that tokenised them.
     """
     tokens, first = vocabulary.tokens, vocabulary.count_prefix() + 1
     return [vocabulary.spell(tokens[i] for i in ids[first:-1]) for ids in token_ids.to_list()]

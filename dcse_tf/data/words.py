@@ -1,4 +1,4 @@
-"""Splits texts into words, for BM25, word vectors and counts. BERT has WordPiece instead."""
+"""Splits texts into words, for BM25, word vectors and counts. BERT uses WordPiece instead."""
 
 import functools
 import logging
@@ -13,13 +13,13 @@ _CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
 
 
 def make_splitter(kind: str) -> Callable[[str], list[str]]:
-    """A function from a text to its words, in lower case.
+    """Makes a function that splits a text into its words, in lower case.
 
     Args:
         kind: "words": runs of letters and digits. "jieba": Chinese words, and any other symbol by
             itself (jieba's default mode, which agrees best with the paper's retrieval sets).
-            "characters": every character by itself, but Latin words and numbers whole. "auto":
-            jieba for a text with a Chinese character, "words" for others.
+            "characters": every character by itself, but Latin words and numbers as a whole. "auto":
+            "jieba" for a text with a Chinese character, "words" for any other.
     """
     splitters: dict[str, Callable[[str], list[str]]] = {
         "auto": lambda text: _jieba(text) if _HAN.search(text) else _words(text),
@@ -40,7 +40,7 @@ def _jieba(text: str) -> list[str]:
 
 @functools.cache
 def _cut() -> Callable[[str], list[str]]:
-    # Only when Chinese text comes: jieba reads its dictionary for a second.
+    # Imported only for Chinese text, because jieba takes a second to read its dictionary.
     jieba = require("jieba", extra="chinese", why="splitting Chinese text into words")
     jieba.setLogLevel(logging.WARNING)
     return jieba.lcut

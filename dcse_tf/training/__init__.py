@@ -1,1 +1,1 @@
-"""The optimizer, the inner loop, the outer loop."""
+"""The optimizer, and the inner and outer loops of training."""

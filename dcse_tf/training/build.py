@@ -29,13 +29,14 @@ from dcse_tf.worker import read_worker
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a training reads before anything is built.
+    """What training reads before it builds anything.
 
     Attributes:
-        folder: the checkpoint that the encoder starts from; None from random weights.
-        vocabulary: of the checkpoint, or else of the corpus; with [EOT] if the task needs it.
-        positions: most tokens of a sequence that the encoder can read.
-        manifest: of the corpus, which was made with this vocabulary.
+        folder: the checkpoint that the encoder starts from; None for random weights.
+        vocabulary: the checkpoint's vocabulary or, without one, the corpus'; with [EOT] if the task
+            needs it.
+        positions: the longest sequence that the encoder can read, in tokens.
+        manifest: manifest of the corpus, which was made with this vocabulary.
     """
 
     folder: pathlib.Path | None
@@ -46,11 +47,11 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training that is ready to take its first step, see `build_training`.
+    """Everything needed to train, ready for the first step; see `build_training`.
 
     Attributes:
         spec: the task.
-        setup: what the model was built from; its options are resolved.
+        setup: what the model was built from, with resolved options.
         model: the training model.
         trainer: the inner loop, with the optimizer and the devices.
     """
@@ -62,26 +63,25 @@ class Training:
 
     @property
     def options(self) -> TrainOptions:
-        """The options, resolved."""
+        """The resolved options."""
         return self.setup.options
 
     def list_state(self) -> list[keras.Variable]:
-        """What training changes of the model; frozen weights are as the start has them."""
+        """The variables to save in a checkpoint: the model's, without frozen backbone weights."""
         backbone = self.setup.backbone
         frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
         there = {id(variable) for variable in frozen}
         return [variable for variable in self.model.variables if id(variable) not in there]
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
-        """The batches from a step on, counted from 0; one for every device of this process, in
-        turn.
-        """
+        """The batches from a step (from 0) on; each step has one per device of this process."""
         replicas = self.trainer.strategy.num_replicas_in_sync
         return self.spec.make_dataset(self.setup, first_step, replicas)
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
-        """The batches from a step on as `trainer.train` takes them, without end."""
-        # Without an end in sight nobody has to ask at every step whether the others have one.
+        """An endless iterator over the batches from a step on, as `trainer.train` takes it."""
+        # With a dataset known to be infinite, the replicas need not agree at every step on whether
+        # all of them have a next batch.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         distribute = self.trainer.strategy.distribute_datasets_from_function
         return iter(distribute(lambda _: self.dataset(first_step).apply(endless)))
@@ -91,7 +91,7 @@ def read_inputs(options: TrainOptions) -> Inputs:
     """Finds the checkpoint and reads the corpus' manifest.
 
     Raises:
-        InputError: checkpoint or corpus cannot be used, or not together.
+        InputError: checkpoint or corpus cannot be used, or they do not fit together.
     """
     folder = None
     if options.encoder:
@@ -99,7 +99,7 @@ def read_inputs(options: TrainOptions) -> Inputs:
         refuse_baseline(folder, "encoder")
         checkpoints.refuse_maps(folder, "encoder")
     data_dir = pathlib.Path(options.data_dir)
-    # What was put before the corpus' texts is put before all that the encoder is given afterwards.
+    # The encoder must always see the prefix that the corpus was prepared with.
     prefix = checkpoints.read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
@@ -122,26 +122,26 @@ def build_training(
     backbone: keras_hub.models.BertBackbone | None = None,
     stop_asked: tf.Variable | None = None,
 ) -> Training:
-    """Builds a training: what `train` runs, for your own loops, tests and measurements.
+    """Builds what `train` runs, for your own loops, tests and measurements.
 
         options = TASKS["simcse"].options(data_dir="data", encoder_size="tiny", run_dir="unused")
         training = build_training(options)
         metrics = training.trainer.train(training.batches(), num_steps=10)
         print(metrics["loss"], metrics["samples"])
 
-    Nothing is written. Two trainings of equal options take equal steps.
+    Nothing is written. Equal options give equal training steps.
 
     Args:
-        options: of the task, resolved or not.
-        inputs: what `read_inputs` gives, if that has been called before.
+        options: the task's options, resolved or not.
+        inputs: the result of `read_inputs`, if it has been called already.
         strategy: the devices; by default those that the options ask for.
-        backbone: a BERT to train in place of the one that the options name, made under the
-            strategy's scope.
+        backbone: a BERT to train instead of the one that the options name; it must have been made
+            in the strategy's scope.
         stop_asked: see `Trainer`.
 
     Raises:
         InputError: data or checkpoint cannot be used.
-        OptionError: an option does not fit them.
+        OptionError: an option does not fit data, checkpoint or devices.
     """
     inputs = inputs or read_inputs(options)
     options = options.resolve(inputs.manifest, inputs.positions)
@@ -234,7 +234,7 @@ def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.B
 def _check_lengths(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone
 ) -> None:
-    """Positions for the longest sequence, and an embedding for every token."""
+    """Checks that the encoder has enough positions and an embedding for every token."""
     longest, positions = inputs.manifest.max_sequence_length, backbone.max_sequence_length
     if longest > positions:
         raise InputError(
@@ -254,7 +254,7 @@ def _check_lengths(
 
 
 def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
-    """The numbers of this worker's replicas; those of the workers follow each other."""
+    """The numbers of this worker's replicas, which are consecutive; None for a single worker."""
     worker = read_worker()
     if worker.count == 1:
         return None

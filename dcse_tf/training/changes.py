@@ -1,4 +1,4 @@
-"""What a training changed, shown when it is over: the encoder it leaves beside its start."""
+"""Shows, after training, what it changed: compares the kept encoder with the initial one."""
 
 import pathlib
 from typing import Any
@@ -25,18 +25,18 @@ from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import CANDIDATES
 
 _CHOSEN_BY = (
-    "The step that was kept was chosen by scores on dev sessions: what response selection gained "
-    "here is rather too much than too little. The test sessions had no part in it."
+    "The kept step was chosen by its scores on dev sessions, so the gain in response selection "
+    "shown here may be slightly too high. The test sessions were not used."
 )
 
 
 class ShowChanges(Hook):
-    """Writes changes.md and changes.json into the run's folder, after the encoder.
+    """Writes changes.md and changes.json into the run's folder when training has ended.
 
-    A run that is resumed at its end has them already, and does not compute them again.
+    A run that is resumed at its end already has these files, and does not compute them again.
 
     Args:
-        setup: of the run.
+        setup: the setup of the run.
     """
 
     def __init__(self, setup: Setup):
@@ -80,7 +80,7 @@ class ShowChanges(Hook):
             candidates=CANDIDATES,
             context=options.context,
             max_samples=options.dev_samples,
-            # Other draws than those by which the step was chosen.
+            # Different draws from those by which the kept step was chosen.
             seed=options.seed + 1,
         )
         assert setup.source
@@ -97,7 +97,7 @@ class ShowChanges(Hook):
         )
 
     def _made_from(self) -> dict[str, Any]:
-        """What the figures depend on."""
+        """The inputs and settings that the figures depend on."""
         setup, options = self._setup, self._setup.options
         assert setup.source
         return {
@@ -113,5 +113,5 @@ class ShowChanges(Hook):
         path = self._run_dir / JSON_FILE
         try:
             return path.is_file() and read_json_object(path).get("made_from") == made_from
-        except InputError:  # damaged since: computed again
+        except InputError:  # the file is damaged, so the figures are computed again
             return False

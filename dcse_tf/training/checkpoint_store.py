@@ -1,4 +1,4 @@
-"""The checkpoints of a run, and the best encoder it has had."""
+"""The checkpoints of a run, and its best encoder so far."""
 
 import dataclasses
 import json
@@ -31,13 +31,13 @@ class CheckpointStore:
     """Writes and restores checkpoints.
 
     A checkpoint is a folder with TensorFlow's files and a manifest of their SHA-256. It appears
-    when it is complete and on the disk, and it counts only if its files are as the manifest says:
-    one that was damaged later is passed over for the one before it.
+    only when it is complete and on disk, and is used only if its files match the manifest: if it
+    was damaged later, the previous one is restored instead.
 
     Args:
         run_dir: the run's folder.
-        state: what is saved.
-        keep: how many are kept, the latest ones.
+        state: the objects to save.
+        keep: number of most recent checkpoints to keep.
     """
 
     def __init__(self, run_dir: pathlib.Path, state: tf.train.Checkpoint, keep: int):
@@ -46,10 +46,10 @@ class CheckpointStore:
         self._keep = keep
 
     def save(self, step: int) -> pathlib.Path:
-        """Writes a checkpoint, then deletes those that are too many.
+        """Writes a checkpoint, then deletes the oldest ones beyond `keep`; returns its folder.
 
         Raises:
-            OutputError: it cannot be written; those before it are as they were.
+            OutputError: it cannot be written; earlier checkpoints are unchanged.
         """
         path = self._folder / f"step-{step:09d}"
         try:
@@ -68,13 +68,13 @@ class CheckpointStore:
         return path
 
     def restore(self) -> pathlib.Path | None:
-        """Restores the newest whole checkpoint.
+        """Restores the newest intact checkpoint.
 
         Returns:
-            Its folder; None where there is none.
+            Its folder; None if there is none.
 
         Raises:
-            InputError: it is of another model.
+            InputError: the checkpoint belongs to a different model.
         """
         path = find_checkpoint(self._folder.parent)
         if path is None:
@@ -87,7 +87,7 @@ class CheckpointStore:
         return path
 
     def clear_left_overs(self) -> None:
-        """Deletes what writing left behind when it was cut off."""
+        """Deletes what interrupted writes left behind."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if _LEFT_OVER.fullmatch(path.name):
@@ -98,7 +98,7 @@ class CheckpointStore:
 
 
 def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
-    """The newest whole checkpoint of a run; says of newer ones why they do not count."""
+    """Finds the newest intact checkpoint of a run; logs what is wrong with newer ones."""
     for path in _list(run_dir / FOLDER):
         damage = describe_damage(path)
         if damage is None:
@@ -108,12 +108,12 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
 
 
 def step_of(path: pathlib.Path) -> int:
-    """The step that a checkpoint was saved after."""
+    """The step after which a checkpoint was saved."""
     return int(path.name.removeprefix("step-"))
 
 
 def describe_damage(path: pathlib.Path) -> str | None:
-    """How a checkpoint differs from its manifest; None if it is whole."""
+    """How a checkpoint differs from its manifest; None if it is intact."""
     try:
         files = parse_json((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
         return find_damage(path, files) if files else f"{_MANIFEST} names no file"
@@ -122,7 +122,7 @@ def describe_damage(path: pathlib.Path) -> str | None:
 
 
 def _list(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The checkpoints, whole or not, the newest first."""
+    """All checkpoints, intact or not, newest first."""
     if not folder.is_dir():
         return []
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
@@ -142,14 +142,14 @@ UNTRAINED = (
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Where in a run the encoder that is kept comes from.
+    """Where in a run the kept encoder comes from, and how it scored.
 
     Attributes:
-        step: optimizer steps taken before it; 0 is the start itself.
-        metric: the dev score by which it was chosen; empty where there are no dev data.
-        score: its own; None where there are no dev data.
-        last_step: where the run ended; None while it has not.
-        last_score: the same score of the last step's encoder.
+        step: optimizer steps taken before it was kept; 0 for the initial encoder.
+        metric: name of the dev score by which it was chosen; empty without dev data.
+        score: its value of that score; None without dev data.
+        last_step: the last step of the run; None until the run has ended.
+        last_score: the value of that score for the last step's encoder.
     """
 
     step: int
@@ -174,15 +174,15 @@ class Kept:
 class BestEncoder:
     """Writes the encoder whenever it is the best so far; without scores, at every evaluation.
 
-    Beside the weights lies a record of the step, the score and the files' SHA-256. A run that is
-    started again reads it, so an encoder is replaced by better ones alone, and one that was lost or
-    damaged is noticed.
+    A record of the step, the score and the files' SHA-256 is written beside the weights. A resumed
+    run reads it, so that only a better encoder replaces the kept one, and a lost or damaged one is
+    detected.
 
     Args:
-        folder: of the encoder.
-        metric: the dev score that decides.
-        lower_is_better: its direction.
-        write: writes the encoder as it is now into a folder.
+        folder: the encoder's folder.
+        metric: name of the dev score that decides.
+        lower_is_better: whether a lower score is better.
+        write: writes the current encoder into a folder.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class BestEncoder:
         self._write = write
 
     def restore(self) -> None:
-        """Takes up what the run has kept before; says so if that cannot be used."""
+        """Reads the record of the encoder kept earlier; warns if that encoder cannot be used."""
         restore_replaced(self._folder)
         try:
             kept, files = _read_record(self._folder)
@@ -208,8 +208,8 @@ class BestEncoder:
             damage = str(error)
         if damage:
             logging.warning(
-                "%s: the encoder that the run has kept is lost: %s; that of the next evaluation "
-                "takes its place",
+                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
+                "will replace it",
                 self._folder,
                 damage,
             )
@@ -217,14 +217,14 @@ class BestEncoder:
             self.kept = kept
 
     def offer(self, scores: dict[str, float], step: int) -> bool:
-        """Keeps the encoder as it is now if it is better than the one kept.
+        """Keeps the current encoder if it is better than the one kept so far.
 
         Args:
-            scores: of the encoder; empty where there are no dev data.
+            scores: dev scores of the current encoder; empty without dev data.
             step: optimizer steps taken.
 
         Returns:
-            Whether it is kept.
+            Whether the current encoder is now the kept one.
 
         Raises:
             KeyError: the metric is not among the scores.
@@ -240,11 +240,11 @@ class BestEncoder:
         return True
 
     def end(self, scores: dict[str, float], step: int) -> Kept:
-        """Adds to the record where the run ended; returns it.
+        """Adds the end of the run to the record, and returns the record.
 
         Args:
-            scores: of the last step's encoder.
-            step: the last.
+            scores: dev scores of the last step's encoder.
+            step: the last step.
         """
         assert self.kept
         last = scores.get(self.kept.metric)
@@ -261,7 +261,7 @@ class BestEncoder:
 
 
 def read_kept(folder: pathlib.Path) -> Kept:
-    """Reads what is known of the encoder in a run directory's folder.
+    """Reads the record of the encoder that a run kept in a folder.
 
     Raises:
         InputError: there is no such record, or it is damaged.
@@ -270,7 +270,7 @@ def read_kept(folder: pathlib.Path) -> Kept:
 
 
 def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
-    """What is known of the encoder, and its files' SHA-256."""
+    """Reads the record of the encoder, and its files' SHA-256."""
     path = folder / RECORD_FILE
     content = read_json_object(path, "the record of a trained encoder")
     try:

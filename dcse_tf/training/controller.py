@@ -1,4 +1,4 @@
-"""The outer loop: restore, train, do what is due between the steps, save, stop."""
+"""The outer loop of training: restores, trains, runs hooks between steps, saves and stops."""
 
 import dataclasses
 import json
@@ -27,17 +27,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(Exception):
-    """A signal stopped the run, which was saved; the message says where and by which."""
+    """A signal stopped the run, after it was saved; the message names the signal and the step."""
 
 
 class StopSignals:
-    """While it is entered, the first signal asks for a stop and the second ends the process.
+    """A context manager in which the first signal requests a stop and the second ends the process.
 
-    Python runs a handler only between two of its own instructions, so not within a call of
-    TensorFlow, which may take many steps. So the signal's number goes to a pipe, and a thread sets
-    a variable that the inner loop reads before every step.
+    Python runs a signal handler only between two of its own instructions, hence not during a call
+    to TensorFlow, which may take many steps. Instead the signal's number is written to a pipe, and
+    a thread that reads the pipe sets a variable. The inner loop checks it at every step.
 
-    Outside the main thread, where signals cannot be had, nothing is done.
+    Does nothing outside the main thread, where Python allows no signal handlers.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class StopSignals:
 
 
 class TrainingError(RuntimeError):
-    """The training cannot go on."""
+    """Training cannot continue."""
 
 
 SKIPPED_FILE = "skipped_batches.json"
@@ -92,20 +92,20 @@ _SHOWN = 5
 
 
 class Divergence:
-    """What a loss that diverges leads to, and the batches that are left out because of it.
+    """Decides what to do when the loss diverges, and keeps the list of skipped batches.
 
-    They are listed in the run's folder, so that a run that is resumed leaves out the same.
+    The list is written to the run's folder, so that a resumed run skips the same batches.
 
     Args:
         run_dir: the run's folder.
-        list_sessions: the ids of the sessions of a step's batch.
-        loss_limit: a step's loss above it counts as diverged, as does one that is no number.
-        skip: whether to go back to the last checkpoint and leave the batch out; else stop.
-        most: batches left out at most in the whole run.
-        write: whether this process is the one that writes the lists.
+        list_sessions: returns the ids of the sessions in the batch of a step, counted from 0.
+        loss_limit: a loss above this, or one that is not finite, counts as diverged.
+        skip: whether to return to the last checkpoint and skip the batch; otherwise stop.
+        most: maximum number of batches to skip in the whole run.
+        write: whether this process writes the files.
 
     Raises:
-        InputError: the file is not such a list.
+        InputError: the run's list of skipped batches cannot be parsed.
     """
 
     def __init__(
@@ -135,18 +135,18 @@ class Divergence:
 
     @property
     def left_out(self) -> list[int]:
-        """Steps, from 0, that are not taken."""
+        """The steps to skip, counted from 0."""
         return [int(batch["step"]) for batch in self._batches]
 
     def leave_out(self, step: int, last: pathlib.Path | None) -> str:
-        """Leaves out the batch of a step whose loss diverged; returns what to log.
+        """Adds the batch of a diverged step to the skipped ones; returns a message to log.
 
         Args:
-            step: the step, from 0.
-            last: the last good checkpoint.
+            step: the step whose loss diverged, counted from 0.
+            last: the last good checkpoint; None if there is none yet.
 
         Raises:
-            TrainingError: it may not be left out.
+            TrainingError: the batch may not be skipped.
         """
         sessions = list(self._list_sessions(step))
         batch = {"step": step, "sessions": sessions}
@@ -173,13 +173,13 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Steps that were taken without a stop between them.
+    """A series of steps taken without interruption.
 
     Attributes:
-        step: the step after them, from the start of the run.
-        taken: how many they are.
-        seconds: how long they took, their input included.
-        metrics: what `Trainer.train` returns of them.
+        step: steps taken since the start of the run, these included.
+        taken: number of steps in this stretch.
+        seconds: how long they took, including the input pipeline.
+        metrics: the metrics that `Trainer.train` returned for them.
     """
 
     step: int
@@ -189,23 +189,23 @@ class Stretch:
 
 
 class Hook:
-    """Something done between stretches of steps. A subclass says what of it, and when.
+    """Base class of what a run does between stretches of steps.
 
-    A run calls `begin`; then, over and over, `at_boundary`, the steps up to the next boundary of
-    any hook, and `after_stretch`; and `end` when the last step is taken. Of several hooks each is
-    called in the order in which they were given.
+    A run calls `begin` once. It then repeats: `at_boundary`, the steps up to the next boundary of
+    any hook, `after_stretch`. After the last step it calls `end`. Several hooks are called in the
+    order in which they were given.
 
     Attributes:
-        every: steps between two boundaries, counted from the start of the run; 0 for none.
+        every: steps between two boundaries, counted from the start of the run; 0 for no boundaries.
     """
 
     every = 0
 
     def begin(self, step: int, resumed: bool) -> None:
-        """Called as the run starts at a step, by a checkpoint if it is resumed."""
+        """Called when the run starts at `step`; `resumed` if it starts from a checkpoint."""
 
     def next_boundary(self, step: int) -> int | None:
-        """The next step at which the steps must be interrupted; None if that does not matter."""
+        """The next step at which training must be interrupted; None if it need not be."""
         return (step // self.every + 1) * self.every if self.every else None
 
     def at_boundary(self, step: int, last: bool) -> None:
@@ -215,18 +215,18 @@ class Hook:
         """Called after each stretch in which a step was taken, unless it diverged."""
 
     def within_stretch(self, stretch: Stretch) -> None:
-        """Called every few seconds with a stretch's steps so far, where a line can move."""
+        """Called every few seconds with the steps so far, if a progress line can be redrawn."""
 
     def end(self, step: int) -> None:
-        """Called when the last step is taken."""
+        """Called after the last step."""
 
     def is_due(self, step: int, last: bool) -> bool:
-        """Whether a boundary is one of this hook's own; the last step is everyone's."""
+        """Whether a boundary is this hook's own; the last step is a boundary of every hook."""
         return last or step % self.every == 0
 
 
 class Boundaries(Hook):
-    """Interrupts the steps and does nothing.
+    """Interrupts training at its boundaries and does nothing there.
 
     Args:
         every: steps between two boundaries.
@@ -237,12 +237,12 @@ class Boundaries(Hook):
 
 
 class Checkpoints(Hook):
-    """Saves where the run is, and goes back to it.
+    """Saves and restores the state of the run.
 
     Args:
-        store: writes and restores.
+        store: writes and restores the checkpoints.
         every: steps between two checkpoints.
-        keep_start: whether the start is saved too, for a run that may have to go back to it.
+        keep_start: whether to save step 0 too, for a run that may have to return to it.
     """
 
     def __init__(self, store: CheckpointStore, every: int, keep_start: bool = False):
@@ -253,11 +253,11 @@ class Checkpoints(Hook):
         self._keep_start = keep_start
 
     def clear_left_overs(self) -> None:
-        """Deletes what writing left behind when it was cut off."""
+        """Deletes what interrupted writes left behind."""
         self._store.clear_left_overs()
 
     def restore(self) -> bool:
-        """Restores the newest whole checkpoint, if there is any."""
+        """Restores the newest intact checkpoint; returns whether there is one."""
         self.last = self._store.restore()
         if self.last:
             self._saved = step_of(self.last)
@@ -269,7 +269,7 @@ class Checkpoints(Hook):
             self.save(step)
 
     def save(self, step: int) -> None:
-        """Saves a step, unless it is saved already."""
+        """Saves the state after `step`, unless it is saved already."""
         if self._saved < step and (step > 0 or self._keep_start):
             self.last = self._store.save(step)
             self._saved = step
@@ -277,32 +277,32 @@ class Checkpoints(Hook):
 
 
 class ReadCheckpoints(Checkpoints):
-    """The checkpoints of a run that another worker saves."""
+    """Restores the checkpoints that the chief worker saves, and writes none."""
 
     def clear_left_overs(self) -> None:
-        """Leaves them to that worker."""
+        """Does nothing: the chief clears them."""
 
     def save(self, step: int) -> None:
-        """Takes a step as saved: without that worker there is no next one."""
+        """Does nothing: the chief saves, and without it no worker can take the next step."""
 
 
 class Controller:
-    """Drives a trainer through a run that may be cut off at any time.
+    """Drives a trainer through a run that may be interrupted at any time.
 
-    A checkpoint has the model, the optimizer with its step, and which step was evaluated last.
-    Data and dropout come from the step, so a run that is resumed continues as if it had not
-    stopped, and one that goes back to a checkpoint takes the same steps again.
+    A checkpoint holds the model, the optimizer with its step, and the step that was evaluated last.
+    Data and dropout are functions of the step. So a resumed run continues as if it had never
+    stopped, and a run that returns to a checkpoint repeats the same steps.
 
     Args:
         trainer: the inner loop.
-        start_at: makes the iterator over batches from a step on.
-        checkpoints: saves; after the hooks, so that what they did is saved with the step.
+        start_at: makes the iterator over the batches from a step on.
+        checkpoints: saves the state, after the hooks, so that it includes what they changed.
         hooks: what else is done between the steps.
         steps: the last step.
-        divergence: what to do about a loss that diverges.
-        signals: what a stop is asked by, also of the trainer.
-        several: whether other workers take the same steps. All then call the trainer alike, so
-            nothing is shown within a stretch, and wait for each other at the end.
+        divergence: decides what to do when the loss diverges.
+        signals: the requests to stop, which the trainer sees too.
+        several: whether other workers take the same steps. All workers must then call the trainer
+            alike, so no progress is shown within a stretch; they wait for each other at the end.
     """
 
     def __init__(
@@ -331,11 +331,11 @@ class Controller:
         return int(self._trainer.optimizer.iterations.numpy())
 
     def run(self) -> None:
-        """Trains to the last step, from the last checkpoint if there is one.
+        """Trains to the last step, from the newest intact checkpoint if there is one.
 
         Raises:
-            TrainingError: the loss diverged.
-            Stopped: a signal stopped it; where it is has been saved.
+            TrainingError: the loss diverged, or the workers are at different steps.
+            Stopped: a signal stopped the run; its state is saved.
         """
         with self._signals:
             self._checkpoints.clear_left_overs()
@@ -361,7 +361,7 @@ class Controller:
             self._meet("the workers ended at different steps")
 
     def _meet(self, otherwise: str) -> None:
-        """Waits for the other workers, who must be at the same step."""
+        """Waits for the other workers; raises an error unless all are at the same step."""
         if self._several and not self._trainer.all_have(self.step):
             raise TrainingError(otherwise)
 
@@ -374,7 +374,7 @@ class Controller:
         )
 
     def _train_stretch(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Trains to the next boundary of a hook; returns the iterator over what comes next."""
+        """Trains to the next boundary of any hook; returns the iterator over the next batches."""
         step, left_out = self.step, self._divergence.left_out
         if step in left_out:
             self._trainer.optimizer.iterations.assign(step + 1)
@@ -413,7 +413,7 @@ class Controller:
         return iterator
 
     def _go_back(self, bad: int) -> Iterator[Any]:
-        """After the step from `bad` to the next diverged: to the last checkpoint, without it."""
+        """Returns to the last checkpoint and skips step `bad` (from 0), whose loss diverged."""
         message = self._divergence.leave_out(bad, self._checkpoints.last)
         self._checkpoints.restore()
         logging.warning("%s", message)

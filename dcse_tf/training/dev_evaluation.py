@@ -1,4 +1,4 @@
-"""Dev scores while training."""
+"""Evaluation on dev data during training."""
 
 import functools
 import pathlib
@@ -27,27 +27,27 @@ _MANY = 0.5
 
 
 def describe_trouble(metrics: dict[str, float]) -> str | None:
-    """What to say of a stretch of training that teaches nothing; None where all is well.
+    """A warning if the model learns nothing from a stretch of training; None if all is well.
 
     Args:
-        metrics: means of the stretch; `without_negatives` is a share of the samples.
+        metrics: means over the stretch; `without_negatives` is a share of the samples.
     """
     share = metrics.get("without_negatives", 0.0)
     if share >= _MANY:
         return (
             f"{share:.0%} of the samples had no negative and taught nothing: every other response "
-            "of their batches is of their own session or has a text of it. Remedies: a larger "
-            "`global_batch_size`; a corpus in which fewer sessions repeat each other."
+            "in their batches is from their own session or repeats one of its texts. Remedies: a "
+            "larger `global_batch_size`; a corpus in which fewer sessions repeat each other."
         )
     return _describe_saturation(metrics)
 
 
 def _describe_saturation(metrics: dict[str, float]) -> str | None:
-    """What to say where all similarities are alike; None where they differ.
+    """A warning if all similarities are nearly equal; None if they differ.
 
-    Where the token embeddings point almost one way, R^T R is nearly of rank one, so every
-    candidate's context-aware embedding is parallel to its context-free one: all similarities are
-    1 and the objective cannot move, whatever the context.
+    If all token embeddings point in almost the same direction, R^T R has nearly rank one. Every
+    candidate's context-aware embedding is then parallel to its context-free one: all similarities
+    are 1, whatever the context, and the objective has almost no gradient.
     """
     positive = metrics.get("positive_similarity")
     negative = metrics.get("negative_similarity")
@@ -58,8 +58,9 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
     return (
         f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
         "for negatives, so the objective has nothing to tell apart and its gradient is almost "
-        "zero. The token embeddings point almost one way, as they do from random weights or a "
-        "collapsed pre-training. Remedies: start from a pre-trained `encoder`; adapt it longer "
+        "zero. The token embeddings all point in almost the same direction, as they do with random "
+        "weights or after a collapsed pre-training. Remedies: start from a pre-trained `encoder`; "
+        "adapt it longer "
         "first (`task`=mlm, with warm-up); lower `learning_rate`."
     )
 
@@ -68,15 +69,17 @@ CANDIDATES = 10
 
 
 class DevEvaluation:
-    """Scores the encoder as it is: the task's scores, response selection on the dev sessions by
-    the similarities that the task names, and the files of `dev_retrieval` and `dev_sts`. Scores
-    are percentages but for the task's own.
+    """Scores the current encoder on dev data.
+
+    The scores are the task's own, those of response selection on the dev sessions with each of the
+    task's similarities, and those on the files of `dev_retrieval` and `dev_sts`. All but the task's
+    own are percentages.
 
     Attributes:
-        scorer: the encoder as it is, for its matching similarity; None where the task has none.
-        retrieval: the set of `dev_retrieval`; None without.
-        geometry: of the last evaluation, "SET/FIGURE" to `geometry.describe`'s figures, which are
-            no scores: higher is not better.
+        scorer: computes the current encoder's matching similarity; None if the task has none.
+        retrieval: the retrieval set of `dev_retrieval`; None if there is none.
+        geometry: figures of `geometry.describe` from the last evaluation, by "SET/FIGURE". They are
+            not scores: higher is not better.
     """
 
     def __init__(self, setup: Setup, model: keras.Model):
@@ -115,7 +118,7 @@ class DevEvaluation:
             self._parts.append(functools.partial(self._correlate, sts))
 
     def evaluate(self) -> Scores:
-        """The scores, by name, such as "dev/map"."""
+        """Computes the scores, by name, such as "dev/map"."""
         self.geometry = {}
         return {f"dev/{name}": value for part in self._parts for name, value in part().items()}
 
@@ -141,7 +144,7 @@ class DevEvaluation:
 
 
 def _make_reranker(setup: Setup, scorer: SequenceScorer, settings: RerankerSettings) -> Reranker:
-    """The re-ranker as its weights are."""
+    """A re-ranker with the model's current weights."""
     rule = make_rule(setup.vocabulary, settings.first_tokens, settings.second_tokens)
     model = SequenceModel(scorer, rule, settings.speakers)
     run_dir = pathlib.Path(setup.options.run_dir)

@@ -1,4 +1,4 @@
-"""What a run does between its steps: it reports, evaluates and keeps the best, traces."""
+"""Hooks between the steps of a run: reports, evaluates and keeps the best encoder, profiles."""
 
 import dataclasses
 import pathlib
@@ -17,14 +17,14 @@ from dcse_tf.training.summaries import SummaryWriter
 
 
 class Report(Hook):
-    """Shows and summarises how the training goes.
+    """Shows the progress of training, and writes its metrics for TensorBoard.
 
     Args:
-        summaries: where the figures go.
+        summaries: where the metrics are written.
         every: steps between two reports.
         steps: the last step.
-        learning_rate: gives the present one.
-        advise: remarks on a stretch's metrics, None where there is nothing to say.
+        learning_rate: returns the current learning rate.
+        advise: returns a warning for a stretch's metrics, or None if all is well.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Report(Hook):
         self._advise = advise
 
     def begin(self, step: int, resumed: bool) -> None:
-        # A line a report where the line cannot move, as in a log file.
+        # Where the progress line cannot be redrawn, as in a log file, every report is a new line.
         self._progress = Progress("steps", self._steps, already=step, every=0.0)
 
     def within_stretch(self, stretch: Stretch) -> None:
@@ -65,7 +65,7 @@ class Report(Hook):
         for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / stretch.seconds
         metrics["learning_rate"] = self._learning_rate()
-        # The end of a long line is cut off, so what is looked at most comes first.
+        # A long line is cut off at the end, so the most important metrics come first.
         return {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
 
     def end(self, step: int) -> None:
@@ -74,11 +74,11 @@ class Report(Hook):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run ends with.
+    """The result of a run.
 
     Attributes:
-        scores: dev scores of the last step; empty where there are no dev data.
-        kept: where the encoder comes from that the run leaves.
+        scores: dev scores of the last step; empty without dev data.
+        kept: the step and score of the encoder that the run kept.
     """
 
     scores: Scores
@@ -86,25 +86,25 @@ class Outcome:
 
 
 class Watcher(Protocol):
-    """Shows what an evaluation found. Nothing that is learnt depends on it."""
+    """Shows the results of evaluations; does not affect training."""
 
     def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
-        """Called after each evaluation; `kept` if the encoder is the best so far."""
+        """Called after each evaluation; `kept` says whether the encoder is the best so far."""
 
 
 class Evaluate(Hook):
     """Evaluates on dev data, and keeps the encoder if it is the best so far.
 
     Args:
-        evaluate: gives dev scores; an empty dict where there are no dev data.
+        evaluate: returns the dev scores; an empty dict without dev data.
         best: keeps the best encoder.
         every: steps between two evaluations.
-        summaries: where the scores go.
-        scored: int64 variable of the step that was evaluated last, to be saved with the model.
-        watchers: who is told of them.
+        summaries: where the scores are written.
+        scored: int64 variable, the step that was evaluated last; it is saved with the model.
+        watchers: called with the scores after each evaluation.
 
     Attributes:
-        outcome: what the run ended with, after its end.
+        outcome: the result of the run; None until it has ended.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Evaluate(Hook):
         self._scores: Scores | None = None
 
     def begin(self, step: int, resumed: bool) -> None:
-        # What an attempt before the first checkpoint kept does not count.
+        # An encoder that was kept before the first checkpoint does not count.
         if resumed:
             self._best.restore()
 
@@ -136,7 +136,7 @@ class Evaluate(Hook):
             self._scores = self._score(step)
 
     def end(self, step: int) -> None:
-        # A run that is resumed at its end has evaluated its last step in another process.
+        # A run resumed at its end evaluated its last step in an earlier process.
         scores = self._score(step) if self._scores is None else self._scores
         self.outcome = Outcome(scores, self._best.end(scores, step))
 
@@ -148,7 +148,7 @@ class Evaluate(Hook):
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
         try:
-            # At step 0 too: a run that never improves leaves its start, and says so.
+            # At step 0 too: a run that never improves keeps the initial encoder, and says so.
             kept = self._best.offer(scores, step)
         except KeyError as error:
             known = ", ".join(sorted(scores))
@@ -159,16 +159,17 @@ class Evaluate(Hook):
         return scores
 
 
-# Steps before the trace: the first ones build graphs and fill buffers.
+# Steps before the profile, since the first steps build graphs and fill buffers.
 _WARM_UP = 10
 
 
 class Profile(Hook):
-    """Traces steps of a run for TensorBoard's Profile page.
+    """Profiles steps of a run for TensorBoard's Profile page.
 
     Args:
-        folder: of the summaries, under which the trace goes; None for the boundaries alone.
-        num_steps: how many steps to trace, after the first ten of this start; 0 for none.
+        folder: the folder of the summaries, where the profile is written; None to interrupt the
+            steps at the same boundaries without profiling.
+        num_steps: number of steps to profile, after the first ten of this process; 0 for none.
     """
 
     def __init__(self, folder: pathlib.Path | None, num_steps: int):
@@ -198,7 +199,7 @@ class Profile(Hook):
 
 
 def format_table(scores: Scores) -> str:
-    """Scores as aligned cells: those of a similarity in one row, the others in a last one."""
+    """Formats scores in aligned columns: a row for each similarity, and a last one for the rest."""
     rows: dict[str, list[str]] = {}
     for name, value in scores.items():
         similarity = name.rpartition("_")[0]

@@ -42,18 +42,19 @@ def train(options: TrainOptions) -> Outcome | None:
         train(TASKS["simcse"].options(data_dir="data", encoder="package:bert", run_dir="run"))
 
     Args:
-        options: of a task.
+        options: the options of a task.
 
     Returns:
-        The dev scores of the last step, and where the encoder comes from that the run leaves; None
-        on a worker that is not the chief, who evaluates and writes (see `workers`).
+        The dev scores of the last step, and the step and score of the kept encoder. None on workers
+        other than the chief, which alone evaluates and writes (see `workers`).
 
     Raises:
-        InputError: data or checkpoint cannot be used.
-        OptionError: an option cannot be used, or differs from those the run was begun with.
+        InputError: data or checkpoint cannot be used, or an option or input differs from those that
+            the run was started with.
+        OptionError: an option cannot be used.
         TrainingError: the loss diverged.
-        LockedError: another job is at work in the run directory.
-        Stopped: a signal stopped it.
+        LockedError: another job is using the run directory.
+        Stopped: a signal stopped the run.
     """
     worker = read_worker()
     with contextlib.ExitStack() as stack:
@@ -87,12 +88,12 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
         check_records(training.setup.data_dir, inputs.manifest)
         if pairs := _find_pairs(options):
             check_records(pairs, read_manifest(pairs))
-        raise  # the data are whole
+        raise  # the data are intact
     return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
 
 
 def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
-    """What is done between the steps besides checkpoints."""
+    """The hooks of the chief worker, without the checkpoints."""
     options, setup = training.options, training.setup
     summaries = SummaryWriter(pathlib.Path(options.run_dir) / "tensorboard")
     dev = DevEvaluation(setup, training.model)
@@ -115,7 +116,7 @@ def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
 
 
 def _follow_hooks(training: Training) -> list[Hook]:
-    """The chief's boundaries for another worker: all interrupt their steps at the same ones."""
+    """The hooks of another worker: they interrupt its steps at the boundaries of the chief's."""
     options = training.options
     return [
         Boundaries(options.eval_every),
@@ -174,7 +175,7 @@ def _make_controller(
 
 
 def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path]:
-    """The files besides the corpus that a run starts from, by what they are."""
+    """The files that a run starts from besides the corpus, by a description of each."""
     files = checkpoints.list_weight_files(inputs.folder) if inputs.folder else []
     found = {f"the encoder's {path.name}": path for path in files}
     for name in ("token_vectors", "token_index"):
@@ -186,7 +187,7 @@ def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path
 
 
 def _find_pairs(options: TrainOptions) -> pathlib.Path | None:
-    """The corpus of pairs that a task reads beside its own."""
+    """The corpus of pairs that a task reads in addition to its own; None if there is none."""
     # Only some tasks have the option.
     name = getattr(options, "neighbours_dir", "")
     return pathlib.Path(name) if name else None

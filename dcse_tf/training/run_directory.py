@@ -1,4 +1,4 @@
-"""What a run was begun with, kept in its directory and compared when it is started again."""
+"""Records the settings and inputs of a run in its directory, and checks them when it is resumed."""
 
 import pathlib
 from collections.abc import Set
@@ -13,13 +13,14 @@ from dcse_tf.training.checkpoint_store import find_checkpoint
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
 _DEVICES = "devices"
-# Settings that may differ when a run is resumed. What is learnt does not depend on the first ones
-# (of logical CPUs only their number matters, and that of the devices is compared). Of the second
-# the content of the files is compared instead of their names. The third ones change what is learnt
-# from now on, which is logged.
+# Settings that may differ when a run is resumed:
+# - _FREE: training does not depend on them (of `logical_cpus` only the number of devices matters,
+#   and that is compared separately).
+# - _FILES: the content of these files is compared instead of their names.
+# - _FROM_NOW_ON: these change training from now on, which is logged.
 _FREE = {
     "run_dir",
-    "epochs",  # resolved they follow from the steps, which are compared
+    "epochs",  # once resolved, they follow from the steps, which are compared
     "logical_cpus",
     "log_every",
     "save_every",
@@ -39,29 +40,29 @@ def begin_run(
     devices: int,
     write: bool = True,
 ) -> TrainOptions:
-    """Writes what a run is begun with; if it is resumed, compares that first.
+    """Records the settings and inputs of a run; if the run is resumed, compares them first.
 
-    A run without a checkpoint has learnt nothing yet, so whatever stopped it may be corrected.
+    A run without a checkpoint has learnt nothing yet, so any of its options may still be changed.
 
     Args:
-        options: resolved.
-        given: as the user gave them.
-        inputs: what `describe_inputs` returns.
-        devices: how many devices it trains on.
-        write: whether this process is the one that writes, if there are several.
+        options: the resolved options.
+        given: the options as the user gave them.
+        inputs: the result of `describe_inputs`.
+        devices: number of devices that the run trains on.
+        write: whether this process writes; only one of several workers does.
 
     Returns:
-        The options; those that were worked out are as they were when the run was begun.
+        The options. A resumed run keeps the default `warmup_steps` that it was started with.
 
     Raises:
-        InputError: an option or an input that decides what is learnt has changed.
+        InputError: an option or input that affects training has changed.
     """
     run_dir = pathlib.Path(options.run_dir)
     path = run_dir / CONFIG_FILE
     if path.is_file() and find_checkpoint(run_dir):
         before = TrainOptions.read_json(path)
         if given.warmup_steps < 0:
-            # With other steps the warm-up stays the tenth of those that the run was begun with.
+            # If `steps` changes, the warm-up remains a tenth of the original number of steps.
             options = options.replace(warmup_steps=before.warmup_steps)
         _compare_settings(path, before, options)
         _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
@@ -74,11 +75,11 @@ def begin_run(
 
 
 def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[str, str]:
-    """Fingerprints of what a run learns from, by the words in which a change is reported.
+    """Fingerprints of a run's inputs, by the names under which a change is reported.
 
     Args:
-        manifest: of the corpus.
-        files: further files.
+        manifest: the manifest of the corpus.
+        files: further input files, by such names.
     """
     splits = ", ".join(f"{name} {_counts(manifest, name)}" for name in manifest.splits)
     longest = f"at most {manifest.max_sequence_length} tokens"
@@ -99,7 +100,7 @@ def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOp
     from_now_on = set(_FROM_NOW_ON)
     remedy = "use the same, or another `run_dir`"
     if options.decay == "linear":
-        # The learning rate falls to 0 at the last step: with another one it would jump.
+        # The learning rate reaches 0 at the last step, so changing that step would make it jump.
         from_now_on.remove("steps")
         remedy += " (`steps` may change with another `decay` than linear)"
 
@@ -121,8 +122,8 @@ def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) ->
     before, now = MadeFrom.read(path), MadeFrom({**inputs, _DEVICES: devices})
     if change := before.compare(now).get(_DEVICES):
         logging.info(
-            "from now on %s: each draws dropout masks of its own, so the run does not end as it "
-            "would have",
+            "from now on %s: each device draws its own dropout masks, so the result of the run "
+            "will differ",
             change,
         )
         before = MadeFrom({**before.values, _DEVICES: devices})

@@ -1,4 +1,4 @@
-"""What a run writes for TensorBoard: scalars, texts, images, hyperparameters."""
+"""Writes a run's scalars, texts, images and hyperparameters for TensorBoard."""
 
 import pathlib
 
@@ -6,15 +6,15 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
 
-# What the table of hyperparameters can show.
+# The types of values that the table of hyperparameters can show.
 Setting = bool | int | float | str
 
 
 class SummaryWriter:
-    """Writes scalars, texts and so on, each at a step, flushed at once so that a page shows them.
+    """Writes summaries, flushing each one so that TensorBoard can show it immediately.
 
     Args:
-        folder: where the events go.
+        folder: where the event files are written.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -33,25 +33,25 @@ class SummaryWriter:
         self._writer.flush()
 
     def image(self, name: str, png: bytes, step: int) -> None:
-        """Writes one image, a PNG file as it is."""
+        """Writes one image, given as the bytes of a PNG file."""
         with self._writer.as_default(step=step):
             pixels = tf.io.decode_png(png, channels=3)
             tf.summary.image(name, pixels[tf.newaxis])
         self._writer.flush()
 
     def begin_session(self, settings: dict[str, Setting], name: str) -> None:
-        """Says for the table of hyperparameters what the run is made with.
+        """Writes the run's settings for the table of hyperparameters.
 
         Args:
-            settings: a column each.
-            name: of the run's row; runs of one name become one row.
+            settings: the settings; each is a column.
+            name: names the run's row; runs with the same name share one row.
         """
         with self._writer.as_default(step=0):
             hparams_api.hparams(settings, trial_id=name)
         self._writer.flush()
 
     def end_session(self) -> None:
-        """Says for the table of hyperparameters that the run is done."""
+        """Marks the run as finished in the table of hyperparameters."""
         ended = summary.session_end_pb(api_pb2.STATUS_SUCCESS)
         with self._writer.as_default(step=0):
             tf.summary.experimental.write_raw_pb(ended.SerializeToString(), step=0)

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run besides its figures."""
+"""What TensorBoard shows of a run besides its scalars."""
 
 import collections
 import dataclasses
@@ -29,30 +29,30 @@ from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import DevEvaluation
 from dcse_tf.training.summaries import Setting, SummaryWriter
 
-# What TensorBoard looks for in a run's folder.
+# The file that TensorBoard looks for in a run's folder, and the files that it names.
 CONFIG_FILE = "projector_config.pbtxt"
 TENSORS, METADATA = "sentences.tsv", "sentences_metadata.tsv"
-_COLORS = 50  # the page offers no colours by a column of more values
+_COLORS = 50  # the page does not offer to colour by a column with more values
 _OTHER = "(other)"
-_NONE = "(none)"  # a field of the metadata may not be empty
+_NONE = "(none)"  # stands for an empty field, which the metadata may not have
 
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """Sentences to show, and the labels to colour them by, "" where there is none."""
+    """Sentences to show, and the labels to colour them by; a missing label is ""."""
 
     sentences: list[str]
     labels: list[str]
 
 
 def choose_sentences(count: int, retrieval: RetrievalSet | None, dev: pathlib.Path) -> Points:
-    """The sentences to show.
+    """Chooses the sentences to show in the projector.
 
     Args:
-        count: most of them.
-        retrieval: taken evenly over the set, which may be sorted by intent; None for the dev
-            split.
-        dev: dev sessions in jsonl form, of which the first distinct utterances are taken.
+        count: maximum number of sentences.
+        retrieval: the retrieval set to take sentences from, at even intervals, because it may be
+            sorted by intent; None to use `dev`.
+        dev: file of dev sessions in jsonl form; the first distinct utterances are taken.
     """
     labels: dict[str, str] = {}
     if retrieval:
@@ -72,7 +72,7 @@ def choose_sentences(count: int, retrieval: RetrievalSet | None, dev: pathlib.Pa
 
 
 def write_projector(folder: pathlib.Path, points: Points, encode: Encode) -> None:
-    """Writes the embeddings, their metadata and the file that names both into a run's folder."""
+    """Writes the embeddings, their metadata and a configuration that names both to a folder."""
     embeddings = encode(points.sentences)
     with atomic_file(folder / TENSORS) as partial:
         np.savetxt(partial, embeddings, fmt="%.6g", delimiter="\t")
@@ -88,9 +88,9 @@ def write_projector(folder: pathlib.Path, points: Points, encode: Encode) -> Non
 
 
 def _format_metadata(points: Points) -> str:
-    """A line a sentence; with a head only if there are several columns, as TensorBoard has it.
+    """Formats one line per sentence. Only several columns have a header, as TensorBoard requires.
 
-    Labels that are too many to colour by get a column in which the rare ones are one.
+    If there are too many labels to colour by, another column merges the rare ones.
     """
     sentences = [_flatten(text) for text in points.sentences]
     if not any(points.labels):
@@ -108,47 +108,47 @@ def _flatten(text: str) -> str:
     return " ".join(text.split()) or _NONE
 
 
-# Options on which no result depends, or which the table shows in another column: it has one of
-# every other option, also of a task's own.
+# Options without a column in the table of hyperparameters: no result depends on them, or another
+# column shows them. All other options have a column, including a task's own.
 _UNTOLD = {field.name for field in dataclasses.fields(RunOptions)} - {"seed"}
 _UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_length"}
-# Scores by which runs are compared. The table of hyperparameters shows five figures, the first by
-# name, until it is asked for more: these are "best/...", before "eval/..." and "train/...", and no
-# task has more than five of them.
+# Scores by which runs are compared. By default the table of hyperparameters shows only the first
+# five metrics by name. These scores are named "best/...", which sorts before "eval/..." and
+# "train/...", and no task has more than five of them.
 HEADLINES = (
     *("dev/accuracy", "dev/cosine_r1", "dev/map", "dev/mrr", "dev/matching_r1", "dev/spearman"),
     *("dev/masked_lm_accuracy", "dev/pairs_accuracy", "dev/reranker_r1", "dev/reranker_mrr"),
 )
-_LONGEST = 80  # characters of a turn that is drawn, where there is such a session
+_LONGEST = 80  # preferred maximum length of a turn in a heatmap, in characters
 
 
 class TensorBoardShowcase(Hook):
-    """Hyperparameters, the scores of the encoder that is kept, the geometry of dev embeddings,
-    heatmaps of a dev session, the projector.
+    """Writes hyperparameters, the kept encoder's scores, the geometry of dev embeddings, heatmaps
+    of a dev session, and the projector.
 
     Args:
-        setup: of the run.
-        evaluation: gives what is drawn, and the geometry.
-        summaries: where it goes.
+        setup: the setup of the run.
+        evaluation: the dev evaluation, with its scorer, retrieval set and geometry.
+        summaries: where everything is written.
     """
 
     def __init__(self, setup: Setup, evaluation: DevEvaluation, summaries: SummaryWriter):
         self._setup = setup
         self._evaluation = evaluation
         self._summaries = summaries
-        # Chosen now, so that a fault in a file does not wait for the end of the training.
+        # Chosen now, so that an error in a file is found before training, not after it.
         self._points = self._choose_points()
 
     def begin(self, step: int, resumed: bool) -> None:
         options = self._setup.options
         text = json.dumps(options.to_dict(), indent=2, sort_keys=True)
         self._summaries.text("configuration", f"```\n{text}\n```", step)
-        # With its folders' names, for the last one may be "run" in all of them.
+        # Includes the names of parent folders, because every run's own folder may be called "run".
         name = "/".join(pathlib.Path(options.run_dir).absolute().parts[-3:])
         self._summaries.begin_session(list_settings(options), name)
 
     def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
-        """Shows what an evaluation found; `kept` if the encoder is the best so far."""
+        """Shows an evaluation's results; `kept` says whether the encoder is the best so far."""
         if kept:
             names = {*HEADLINES, self._setup.options.best_metric}
             found = {name: value for name, value in scores.items() if name in names}
@@ -161,12 +161,12 @@ class TensorBoardShowcase(Hook):
         try:
             for name in MAPS:
                 self._summaries.image(f"explain/{name}", draw_heatmap(explanation, name), step)
-        except InputError as error:  # a training does without matplotlib
+        except InputError as error:  # training does not require matplotlib
             logging.log_first_n(logging.INFO, "TensorBoard has no heatmaps: %s", 1, error)
 
     def end(self, step: int) -> None:
         if self._points.sentences:
-            # The encoder that the run leaves behind, not the last step's.
+            # The kept encoder, not the last step's.
             encoder = SentenceEncoder.load(self._setup.options.run_dir)
             write_projector(self._summaries.folder, self._points, encoder.encode)
         self._summaries.end_session()
@@ -186,12 +186,12 @@ class TensorBoardShowcase(Hook):
         return choose_session(read_dialogues(self._setup.data_dir / "dev.jsonl"), turns)
 
     def _explain(self) -> Explanation | None:
-        """The dev session taken apart as the encoder now is; None without a matching."""
+        """Explains a response of the dev session by the current encoder; None without a scorer."""
         scorer = self._evaluation.scorer
         if scorer is None:
             return None
         context, turns = self._setup.options.context, len(self._session[1])
-        # Where the session is long enough its first response with all its context.
+        # The first response with a full context, if the session is long enough.
         response = min(context.turns, turns - 1)
         tokens = self._setup.vocabulary.tokens
         return explain_response(
@@ -200,7 +200,7 @@ class TensorBoardShowcase(Hook):
 
 
 def list_settings(options: TrainOptions) -> dict[str, Setting]:
-    """The settings of the table of hyperparameters."""
+    """The settings to show in the table of hyperparameters."""
     values = options.to_dict()
     values["encoder"] = options.encoder or f"random, {options.encoder_size}"
     return {
@@ -211,8 +211,10 @@ def list_settings(options: TrainOptions) -> dict[str, Setting]:
 
 
 def choose_session(sessions: list[tuple[str, list[str]]], turns: int) -> tuple[str, list[str]]:
-    """The first of (id, texts) with `turns` turns and these short enough to be drawn small; or the
-    first with so many turns; or the first of those with most.
+    """Chooses a session to draw, as (id, texts).
+
+    It is the first one whose first `turns` turns are all short; or else the first one with at least
+    `turns` turns; or else the one with the most turns.
     """
     enough = [session for session in sessions if len(session[1]) >= turns]
     short = [s for s in enough if max(len(text) for text in s[1][:turns]) <= _LONGEST]

@@ -1,4 +1,4 @@
-"""The inner loop: devices, the optimizer, and steps of training on batches."""
+"""The inner loop of training: devices, optimizer and training steps."""
 
 import math
 import time
@@ -15,13 +15,13 @@ from dcse_tf.worker import read_worker
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
-    """Every visible GPU, or else so many logical CPU devices; one replica each.
+    """Makes a strategy with one replica per visible GPU or, without GPUs, per logical CPU device.
 
-    Where TF_CONFIG names several workers, those of all of them: see `workers`.
+    If TF_CONFIG names several workers, it has the replicas of all of them, see `workers`.
 
     Args:
-        logical_cpus: devices the CPU is divided into where there is no GPU.
-        deterministic: whether every operation must give the same bits each time.
+        logical_cpus: number of logical devices to divide the CPU into if there is no GPU.
+        deterministic: whether every operation must return the same bits each time.
     """
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -36,8 +36,8 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
         return workers.join_workers(logical_cpus)
     if gpus:
         return tf.distribute.MirroredStrategy()
-    # Between devices of one memory a plain sum is as good as collectives, whose keys are shared by
-    # all strategies of a process.
+    # For devices that share one memory a plain sum is as good as collectives, whose keys all
+    # strategies of a process would share.
     return tf.distribute.MirroredStrategy(
         [f"CPU:{i}" for i in range(logical_cpus)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
@@ -49,14 +49,15 @@ _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5  # the authors' released 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to a peak, then a decay.
+    """A learning rate schedule with linear warm-up to a peak, followed by decay.
 
     Args:
         peak: the highest learning rate.
-        warmup_steps: steps of the warm-up; the rate is peak * (step + 1) / warmup_steps there.
-        decay: "exponential" (x 0.98 every 10,000 steps, not below 1e-5 or a lower peak), "linear"
-            (to 0 at total_steps) or "constant".
-        total_steps: steps of the training.
+        warmup_steps: steps of the warm-up, during which the rate is
+            peak * (step + 1) / warmup_steps.
+        decay: "exponential" (times 0.98 every 10,000 steps, not below 1e-5, or the peak if that is
+            lower), "linear" (to 0 at total_steps) or "constant".
+        total_steps: steps of the whole training.
     """
 
     def __init__(self, peak, warmup_steps, decay, total_steps):
@@ -89,16 +90,16 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class SummedAdamW(keras.optimizers.AdamW):
-    """AdamW for gradients that are those of all devices already: they are not summed again."""
+    """AdamW for gradients that are already summed over all devices; it does not sum them again."""
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return list(grads_and_vars)
 
 
 def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> SummedAdamW:
-    """AdamW with BERT's constants; biases and layer norms are not decayed.
+    """Builds AdamW with BERT's constants, without weight decay of biases and layer norms.
 
-    The gradient is clipped by the trainer, after it is summed over the devices.
+    The trainer clips the gradient, after summing it over the devices.
     """
     optimizer = SummedAdamW(
         schedule, beta_1=0.9, beta_2=0.999, epsilon=1e-6, weight_decay=weight_decay
@@ -109,21 +110,22 @@ def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> SummedAdamW:
 
 COUNTS = ("samples", "tokens", "cells", "without_negatives")
 
-# Seconds between two calls of `tell`, each of which interrupts the steps for a moment.
+# Seconds between two calls of `tell`, each of which interrupts training briefly.
 _TELL_EVERY = 2.0
 
 
 def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
-    """Sets the state of every dropout, so that (seed, step, layer, replica) decide its masks.
+    """Sets the state of every dropout layer, so that its masks depend on (seed, step, layer,
+    replica) alone.
 
-    Keras counts the calls of a dropout instead, and does not save the count: a resumed run would
-    draw other masks, and so would one whose layers are called several times a step. All replicas
-    would draw the same masks.
+    By default Keras counts a layer's calls and does not save the count. A resumed run would then
+    draw different masks, as would one that calls its layers several times per step, and all
+    replicas would draw the same masks.
 
     Args:
         model: the training model.
         seed: the run's seed.
-        step: the step that comes next, from 0.
+        step: the next step, counted from 0.
     """
     layers = model._flatten_layers(include_self=False)
     found = [getattr(layer, "seed_generator", None) for layer in layers]
@@ -131,7 +133,7 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
 
     replica = tf.distribute.get_replica_context()
     replica_id = replica.replica_id_in_sync_group if replica else 0
-    # The 1 keeps these draws apart from those of initial weights.
+    # The 1 makes these draws independent of those of the initial weights.
     key = tf.constant([seed, 1], tf.int64)
     for part in (step, replica_id):
         key = tf.random.fold_in(key, tf.cast(part, tf.int64))
@@ -144,23 +146,23 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
 class Trainer:
     """Runs optimizer steps; knows nothing of tasks, checkpoints or summaries.
 
-    Gradients are those of the loss averaged over the global batch: each replica differentiates
-    the sum over its rows; gradients and all that is measured are added up over the replicas in one
-    message, and divided by the weight, clipped and applied by each. So the result does not depend
-    on how rows fall to replicas.
+    It follows the gradient of the loss averaged over the global batch. Each replica differentiates
+    the sum over its own rows. Gradients and metrics are then summed over the replicas in one
+    message, and each replica divides the gradients by the total weight, clips and applies them. So
+    the result does not depend on how the rows are divided among the replicas.
 
     Args:
-        strategy: of `make_strategy`, under whose scope model and optimizer were made.
+        strategy: as `make_strategy` returns it; model and optimizer were made in its scope.
         model: the training model.
         optimizer: the optimizer.
-        compute_loss: the task's sums.
-        metric_names: the names of these sums.
-        clip_norm: largest global norm of the gradient.
-        jit_compile: whether loss and gradients are compiled with XLA.
-        stop_asked: bool variable; where it is set on any worker, all stop after the same step. No
-            stop without one.
-        seed: of the dropout masks.
-        reduce_dtype: in which gradients are summed over the devices.
+        compute_loss: computes the task's sums over a replica's rows: loss, weight and metrics.
+        metric_names: names of the task's own metrics among these sums.
+        clip_norm: maximum global norm of the gradient.
+        jit_compile: whether to compile loss and gradients with XLA.
+        stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
+            None: no stop can be requested.
+        seed: the seed of the dropout masks.
+        reduce_dtype: the type in which gradients are summed over the devices.
     """
 
     def __init__(
@@ -200,18 +202,20 @@ class Trainer:
         loss_limit: float = math.inf,
         tell: Callable[[dict[str, float]], None] | None = None,
     ) -> dict[str, float]:
-        """Takes steps, fewer if a stop is asked for or the loss diverges.
+        """Takes `num_steps` steps, or fewer if a stop is requested or the loss diverges.
 
         Args:
-            iterator: over the distributed dataset.
-            num_steps: how many at most.
-            loss_limit: a step's loss above it, or one that is no number, ends the steps.
-            tell: is given what is returned, of the steps so far, every few seconds.
+            iterator: iterator over the distributed dataset.
+            num_steps: maximum number of steps.
+            loss_limit: training ends after a step with a loss above this, or with a loss or
+                gradient that is not finite.
+            tell: called every few seconds with the return value for the steps so far.
 
         Returns:
-            The task's metrics averaged over the rows of these steps, `gradient_norm` (before
-            clipping) averaged over the steps, and the counts; `steps` taken; `diverged`, 1 if the
-            last of them did, else 0; `stopped`, 1 if a stop was asked for, else 0.
+            Loss and the task's metrics, averaged over the rows of these steps; `gradient_norm`
+            (before clipping), averaged over the steps; the sums of `COUNTS`; `steps`, the number of
+            steps taken; `diverged`, 1 if the last step diverged, else 0; `stopped`, 1 if a stop
+            was requested, else 0.
         """
         limit = tf.constant(loss_limit, tf.float32)
         names = (*self._names, "gradient_norm", "steps", "stopped")
@@ -220,7 +224,7 @@ class Trainer:
         while not ended:
             count = min(num_steps - taken, self._pace) if tell else num_steps
             begun = time.monotonic()
-            # It adds to the sums, so that they are the same bits however often it is interrupted.
+            # Each call continues the same sums, so interruptions do not change their bits.
             sums, diverged = self._train(iterator, tf.constant(count), limit, sums)
             goal, taken = taken + count, int(sums["steps"])
             ended = bool(diverged) or taken < goal or taken == num_steps
@@ -230,7 +234,7 @@ class Trainer:
         return self._average(sums, diverged)
 
     def all_have(self, value: int) -> bool:
-        """Whether the processes that train have the same number; waits for all of them."""
+        """Whether all workers pass the same value; waits for all of them."""
         replicas = self.strategy.num_replicas_in_sync
         return int(self._sum(tf.constant(float(value)))) == value * replicas
 
@@ -261,7 +265,7 @@ class Trainer:
             if diverged or totals["stopped"] > 0.0:
                 break
             results = self.strategy.run(self._step, args=(next(iterator),))
-            # Every replica has the same.
+            # All replicas return the same values.
             local = self.strategy.experimental_local_results
             step = {name: local(value)[0] for name, value in results.items()}
             totals = {name: totals[name] + step[name] for name in totals}
@@ -271,7 +275,10 @@ class Trainer:
         return totals, diverged
 
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Gradients of the global batch's mean loss, and its sums, in a replica context."""
+        """Computes the gradients of the global batch's mean loss, and the batch's sums.
+
+        Must be called in a replica context.
+        """
         gradients, sums = self._differentiate(batch)
         stopped = tf.cast(self._stop_asked.read_value(), tf.float32)
         sums = {**{name: sums[name] for name in self._names}, "stopped": stopped}
@@ -281,26 +288,26 @@ class Trainer:
         return [gradient / weight for gradient in gradients], sums
 
     def _sum_over_replicas(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums of gradients, and of a vector of sums that comes last, in one message."""
+        """Sums gradients, and the vector of metrics that comes last, over the replicas."""
         replica = tf.distribute.get_replica_context()
         if self._reduce_dtype == "float32":
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
-        # A message has one type, and the sums are to stay exact.
+        # A message has one type, and the metrics must stay exact: hence two messages.
         sent = [tf.cast(value, self._reduce_dtype) for value in values[:-1]]
         gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, sent)
         (totals,) = replica.all_reduce(tf.distribute.ReduceOp.SUM, values[-1:])
         return [*(tf.cast(gradient, tf.float32) for gradient in gradients), totals]
 
     def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Gradients of the loss summed over this replica's rows, and the sums."""
-        # Frozen variables are not watched: nothing below the lowest trained layer is recorded.
+        """Gradients of the loss summed over this replica's rows, and the replica's sums."""
+        # Frozen variables are not watched, so nothing below the lowest trained layer is recorded.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
             sums = self._compute_loss(self.model, batch)
         gradients = tape.gradient(
             sums["loss"], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # Embeddings' gradients come as slices.
+        # The gradients of embeddings are tf.IndexedSlices.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
 
     def _step(self, batch: Tensors) -> Tensors:

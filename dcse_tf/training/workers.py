@@ -1,4 +1,4 @@
-"""Training by several processes, on one machine or many: their devices, and when one is lost."""
+"""Training with several processes, on one or many machines: their devices, and lost workers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,11 +11,14 @@ from dcse_tf.worker import Worker, read_worker
 
 
 class WorkersError(RuntimeError):
-    """The other workers cannot be reached any more."""
+    """The other workers can no longer be reached."""
 
 
 def join_workers(logical_cpus: int) -> tf.distribute.Strategy:
-    """Waits for all workers; then every GPU of each, or so many CPU devices, is a replica."""
+    """Waits for all workers; returns a strategy over the devices of all.
+
+    Every GPU is a replica or, on workers without GPUs, each of `logical_cpus` CPU devices.
+    """
     worker = read_worker()
     logging.info(
         "worker %d of %d at %s: waiting for the others", worker.index, worker.count, worker.address
@@ -26,7 +29,7 @@ def join_workers(logical_cpus: int) -> tf.distribute.Strategy:
 
 
 def _join_with_logical_cpus(count: int) -> tf.distribute.Strategy:
-    # TensorFlow takes one CPU device of a worker, however many there are.
+    # TensorFlow uses only one CPU device per worker, however many there are.
     from tensorflow.python.distribute import collective_all_reduce_strategy as collective
 
     class Extended(collective.CollectiveAllReduceExtended):
@@ -43,10 +46,10 @@ def _join_with_logical_cpus(count: int) -> tf.distribute.Strategy:
 
 @contextlib.contextmanager
 def name_lost_workers(worker: Worker) -> Iterator[None]:
-    """Turns the errors of collectives whose other side is gone into one sentence.
+    """Converts the errors that collectives raise when a worker is lost into a clear one.
 
     Raises:
-        WorkersError: another worker has ended.
+        WorkersError: another worker has ended or cannot be reached.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""The corpus formats: how files of dialogues are read, by the name that `format` takes.
+"""The corpus formats: readers of dialogue files, by the name that the option `format` takes.
 
-A format is a module with a reader, and a line here. Code outside the package registers its own:
+A format is a module with a reader, registered here. Code outside the package can register its own:
 
     from dcse_tf.data.dialogue import Utterance
     from dcse_tf.data.formats import register_format
@@ -14,7 +14,7 @@ A format is a module with a reader, and a line here. Code outside the package re
             else:
                 bad_lines.report(path, number, "expected question<TAB>answer")
 
-    register_format("pairs", read_pairs, help="a question and its answer a line")
+    register_format("pairs", read_pairs, help="a question and its answer per line")
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from dcse_tf.data.formats import (
 )
 from dcse_tf.input_files import BadLines
 
-# An id and utterances, and of some formats candidates for the last of these.
+# An id and utterances and, in some formats, candidates for the last utterance.
 RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
@@ -49,8 +49,9 @@ class Format:
     """How a kind of file is read.
 
     Attributes:
-        read: from a path to (session id, utterances in order), and third the `GivenCandidates` if
-            the file has any. It reports lines that it cannot use to the `BadLines` and continues.
+        read: reads a path and yields (session id, utterances in order), with `GivenCandidates` as a
+            third item if the file has candidates. It reports unusable lines to the `BadLines` and
+            continues.
         help: what the files are, in one line.
         has_intents: whether utterances come with intents.
         has_acts: whether utterances come with dialogue acts.
@@ -82,7 +83,7 @@ def register_format(
         name: the value of the option.
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
-        has_intents: whether utterances come with intents, as retrieval sets need them.
+        has_intents: whether utterances come with intents, which retrieval sets need.
         has_acts: whether utterances come with dialogue acts.
         has_candidates: whether sessions come with candidates for their last turn.
 
@@ -97,12 +98,12 @@ def register_format(
 register_format(
     "session_tsv",
     session_tsv.read_sessions,
-    help="{session_id}\\t{role}\\t{text} a line, the lines of a session together",
+    help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
 )
 register_format(
     "jsonl",
     jsonl.read_sessions,
-    help='{"session_id", "turns": [{"role", "text"}]} a line, a turn may have "intents", "acts"',
+    help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
     has_intents=True,
     has_acts=True,
 )
@@ -110,14 +111,14 @@ register_format(
     "parquet",
     parquet.read_sessions,
     help="Parquet with session_id, role and text, the rows of a session together and in order, or "
-    "with session_id and turns, as jsonl has them; `columns` if they have other names",
+    "with session_id and turns, as in jsonl; `columns` if the columns have other names",
     has_intents=True,
     has_acts=True,
 )
 register_format(
     "labelled",
     labelled.read_sessions,
-    help="CSV or TSV of sentences and their labels, for the task labelled: a label is a session",
+    help="CSV or TSV of sentences and labels, for the task labelled: each label is a session",
     has_intents=True,
 )
 register_format(
@@ -170,8 +171,8 @@ register_format(
 register_format(
     "candidates",
     groups.read_sessions,
-    help="groups as build_candidates and score_candidates write them, a context and its response "
-    "with negatives a line",
+    help="groups as build_candidates and score_candidates write them: per line a context, its "
+    "response and negatives",
     has_candidates=True,
 )
 register_format(

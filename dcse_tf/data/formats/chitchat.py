@@ -10,11 +10,11 @@ from dcse_tf.input_files import BadLines
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields a session a conversation, with the senders as roles.
+    """Yields a session for each conversation, with the senders as roles.
 
-    The file maps conversation ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`, an
-    inner list being the messages of one turn. It has no lines to speak of, so a conversation that
-    is not of this form is reported with its number.
+    The file maps conversation ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`; each
+    inner list has the messages of one turn. A conversation of another form is reported by its
+    number, since the file is not divided into lines.
 
     Raises:
         InputError: the file is not one JSON object.
@@ -32,5 +32,5 @@ def _parse(message: dict[str, Any]) -> Utterance:
     sender, text = message["sender"], message["text"]
     if not isinstance(sender, str) or not isinstance(text, str):
         raise TypeError("sender and text must be texts")
-    text.encode()  # JSON can spell characters that UTF-8 cannot hold
+    text.encode()  # JSON escapes can spell lone surrogates, which UTF-8 cannot encode
     return Utterance(sender, text)

@@ -1,4 +1,4 @@
-"""CrossWOZ (Zhu et al. 2020): `{train,val,test}.json[.zip]`, one object of dialogues."""
+"""CrossWOZ (Zhu et al. 2020): `{train,val,test}.json[.zip]`, one JSON object of dialogues."""
 
 import pathlib
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ _ROLES = {"usr": "user", "sys": "system"}
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields a session a dialogue, with user and system as roles.
+    """Yields a session for each dialogue, with user and system as roles.
 
     An intent is a dialogue act with its domain ("Request-酒店"); slots and values are left out. A
-    dialogue of another form is reported with its number.
+    dialogue of another form is reported by its number.
 
     Raises:
         InputError: the file is not one JSON object.

@@ -1,8 +1,8 @@
 """The training rows of DialogueCSE's authors (`train_data.txt`).
 
-Six fields, tab-separated: turns before the response and turns after it, joined by "|"; their roles
-as "before-response-after", 0 or 1 joined by "|"; a constant; candidate responses joined by "|", the
-true one first; their labels.
+Six tab-separated fields: turns before the response, joined by "|"; turns after it, likewise; the
+roles as "before-response-after", each a list of 0 or 1 joined by "|"; a constant; candidate
+responses joined by "|", the true one first; their labels.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ _ROLES = {"0": "customer", "1": "agent"}
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the dialogues that the rows are windows of, with customer and agent as roles.
 
-    The sampled negatives are dropped; rows of one dialogue are merged (`response_windows`).
+    The sampled negatives are dropped, and rows of one dialogue are merged (`response_windows`).
     Sessions are named by file and line.
     """
     for number, turns in merge_windows(lambda bad: _read_windows(path, bad), bad_lines):

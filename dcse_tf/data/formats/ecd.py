@@ -1,8 +1,8 @@
-"""The E-commerce Dialogue Corpus as it is released, for response selection (Zhang et al. 2018).
+"""The E-commerce Dialogue Corpus as released for response selection (Zhang et al. 2018).
 
-A label, the context's turns and a response a line, tab-separated, words parted by spaces. A context
-repeats once a candidate; label 1 marks the true response. The response is the agent's, and speakers
-alternate.
+Each line has a label, the context's turns and a response, tab-separated, with spaces between words.
+A context is repeated for each candidate; label 1 marks the true response. Speakers alternate, and
+the response is the agent's.
 """
 
 import pathlib
@@ -15,14 +15,15 @@ from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
 from dcse_tf.data.formats.response_windows import Window, merge_windows
 from dcse_tf.input_files import BadLines
 
-# The spaces of the word segmentation; one between two Latin words or numbers may be their own.
+# The spaces of the word segmentation. A space between two Latin words or numbers is kept, as it may
+# be part of the original text.
 _SEGMENTATION = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the dialogues that the lines are windows of, with customer and agent as roles.
 
-    Negatives are dropped; windows of one dialogue are merged (`response_windows`). Sessions are
+    Negatives are dropped, and windows of one dialogue are merged (`response_windows`). Sessions are
     named by file and line.
     """
     for number, turns in merge_windows(lambda bad: _read_windows(path, bad), bad_lines):
@@ -37,7 +38,7 @@ def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candida
 
 
 def read_given_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[groups.GivenSession]:
-    """Yields a session a true response, with the file's other responses to its context."""
+    """Yields a session for each true response, with the file's negatives for its context."""
     yield from groups.read_labelled_sessions(
         path, bad_lines, read_candidates, lambda bad: _read_windows(path, bad)
     )
@@ -54,6 +55,6 @@ def _parse_turns(texts: list[str]) -> list[Utterance]:
 
 
 def _parse_turn(text: str, from_end: int) -> Utterance:
-    """A turn by its place from the end, which is 1 for the response."""
+    """Makes a turn from its text and its position from the end, which is 1 for the response."""
     text = _SEGMENTATION.sub("", " ".join(text.split()))
     return Utterance("agent" if from_end % 2 else "customer", text)

@@ -1,12 +1,12 @@
-"""Grouped candidates: as JSON Lines, and as sessions whose last turn has negatives beside it.
+"""Grouped candidates: read from JSON Lines, and as sessions with negatives for their last turn.
 
-A line of the JSON Lines is a context with its candidates:
+Each line of the JSON Lines is a context with its candidates:
 
     {"id": "7:3", "dialogue": "7", "context": [{"role": "a", "text": "..."}], "responder": "b",
      "candidates": ["...", "..."], "labels": [1, 0], "scores": [2.5, -1.0]}
 
 "dialogue" and "scores" may be left out. Groups of one dialogue share its contexts, so they go to
-one split, and none is a negative of another.
+the same split, and their responses are no negatives of each other.
 """
 
 import itertools
@@ -27,10 +27,10 @@ _LARGEST_SCORE = 3e38
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[GivenSession]:
-    """Yields the session of each group: the context and the true response, named by the group's id.
+    """Yields a session for each group: the context and the true response, with the group's id.
 
-    Either all groups of a file have scores or none has. A group without "dialogue" is a dialogue
-    of its own.
+    Either all groups of a file have scores or none has. A group without "dialogue" is its own
+    dialogue.
     """
     rows = drop_empty(path, read_candidates(path, bad_lines), bad_lines)
     names = SeenIds()
@@ -40,7 +40,7 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[GivenSess
         problem = _find_problem(members)
         has_scores = members[0].score is not None
         if not problem and name in names:
-            problem = f"the id {name!r} stands in the file for a second time"
+            problem = f"the id {name!r} appears in the file for a second time"
         elif not problem and scored not in (None, has_scores):
             lacks = "has" if has_scores else "lacks"
             problem = f'expected "scores" in all groups or in none; this one {lacks} them'
@@ -58,17 +58,16 @@ def read_labelled_sessions(
     read: Callable[[pathlib.Path, BadLines], Iterable[Candidate]],
     read_windows: Callable[[BadLines], Iterable[Window]],
 ) -> Iterator[GivenSession]:
-    """Yields the sessions of a file with a candidate a line.
+    """Yields the sessions of a file with one candidate per line.
 
-    A group is a line with label 1 and those with label 0 that follow it with the same context.
-    Sessions are named by file and line, and dialogues as `merge_windows` finds them.
+    A group is a line with label 1 and the lines with label 0 and the same context that follow it.
+    Sessions are named by file and line. Their dialogues are those that `merge_windows` finds.
 
     Args:
         path: the file.
-        bad_lines: where lines and groups that cannot be used are counted.
-        read: the reader of its candidates.
-        read_windows: reads the context and the response of each line with label 1, the same every
-            time.
+        bad_lines: counts unusable lines and groups.
+        read: reads the file's candidates.
+        read_windows: reads the context and response of each line with label 1, the same every time.
     """
     dialogues = name_dialogues(read_windows, BadLines(bad_lines.limit, named=0))
     for members in _split_runs(drop_empty(path, read(path, bad_lines), bad_lines)):
@@ -91,7 +90,7 @@ def _split_runs(rows: Iterable[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def _find_problem(members: list[Candidate]) -> str:
-    """What is wrong with a group, the true responses first; "" if nothing is."""
+    """What is wrong with a group, whose true responses come first; "" if nothing is."""
     positives = sum(row.label for row in members)
     if not positives:
         return "expected a candidate with label 1, the true response, before the others"
@@ -110,7 +109,7 @@ def _make_session(name: str, dialogue: str, members: list[Candidate]) -> GivenSe
 
 
 def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    """Yields the candidates of each line, in order; a line that is no group is bad as a whole."""
+    """Yields the candidates of each line, in order; a line that is not a group is a bad line."""
     return itertools.chain.from_iterable(read_json_lines(path, bad_lines, _parse_group))
 
 
@@ -137,7 +136,7 @@ def _parse_group(number: int, value: Any) -> list[Candidate]:
         )
     scores = _parse_scores(value.get("scores"), len(texts))
     context = tuple(Utterance(turn["role"], turn["text"]) for turn in turns)
-    # JSON can spell characters that UTF-8 cannot hold.
+    # JSON escapes can spell lone surrogates, which UTF-8 cannot encode.
     "".join(
         [name, dialogue, responder, *texts, *itertools.chain(*((t.role, t.text) for t in context))]
     ).encode()

@@ -1,6 +1,6 @@
-"""JDDC, the JD customer service corpus: 7 tab-separated fields a message.
+"""JDDC, the JD customer service corpus: one message per line, with 7 tab-separated fields.
 
-Session, user, waiter_send (1 = agent), transferred, repeat, sku, text.
+The fields are session, user, waiter_send (1 = agent), transferred, repeat, sku and text.
 """
 
 import pathlib
@@ -15,14 +15,14 @@ _FIELDS = 7
 _ROLES = {"0": "customer", "1": "agent"}
 _NOTHING = {"nan", "null", "none"}
 
-# "[数字x]" stands where the publisher took a number out. The brackets and the x are no language,
-# and five tokens to BERT; what remains is the word, as a person would name the thing.
+# "[数字x]" replaces a number that the publisher removed. The brackets and the x are not language
+# and would be extra tokens for BERT, so only the word inside is kept.
 _PLACEHOLDER = re.compile(r"\[([^\[\]\s]{1,8}?)x\]")
 _EMOTICON = re.compile(r"#E-[0-9A-Za-z]*(?:\[数字x\])?")
 _MESSAGE_BREAK = "!@@@!"
 
-# What the shop's programme writes in the customer's name before anybody has spoken: which button
-# was pressed, cards of orders, links to goods.
+# What the shop's software writes in the customer's name before anyone has spoken: which button was
+# pressed, order cards, links to products.
 _OPENING = re.compile(
     r"(?:(?:"
     r"(?:我要)?(?:转)?人工(?:客服)?(?=\s|$)"
@@ -37,12 +37,12 @@ _OPENING = re.compile(
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields sessions as they end, with customer and agent as roles.
+    """Yields each session when its last row is read, with customer and agent as roles.
 
-    Placeholders become their words ("[数字x]": "数字"), emoticon codes and the marks between
-    several messages of one turn become spaces. What the shop's programme writes at the start in
-    the customer's name ("人工客服", an order's card) is removed. A line with another number of
-    fields, or with another sender than 0 and 1, is bad.
+    Placeholders become the word inside ("[数字x]": "数字"). Emoticon codes, and the marks between
+    several messages of one turn, become spaces. What the shop's software writes in the customer's
+    name at the start ("人工客服", an order card) is removed. A line with another number of fields,
+    or with a sender other than 0 or 1, is bad.
     """
     for session_id, turns in group_rows(_read_rows(path, bad_lines), path, bad_lines):
         yield session_id, list(_clean(turns))

@@ -1,4 +1,4 @@
-"""JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` a line.
+"""JSON Lines: `{"session_id": ..., "turns": [{"role": ..., "text": ...}, ...]}` on each line.
 
 A turn may have "intents" and "acts", lists of labels.
 """
@@ -12,22 +12,22 @@ from dcse_tf.input_files import BadLines
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields the session of each line; a line that does not hold one is bad as a whole."""
+    """Yields the session of each line; a line that is not a session is a bad line."""
     return read_json_lines(path, bad_lines, lambda number, value: parse_session(value))
 
 
 def parse_session(value: object) -> tuple[str, list[Utterance]]:
-    """The session of what a line holds.
+    """Converts the JSON value of a line to a session.
 
     Raises:
-        ValueError: it does not hold one.
+        ValueError: the value is not a session; the message says why.
     """
     if not isinstance(value, dict) or not isinstance(value.get("turns"), list):
         raise ValueError('expected {"session_id": text, "turns": [...]}')
     session_id = value.get("session_id")
     if isinstance(session_id, bool) or not isinstance(session_id, str | int) or session_id == "":
         raise ValueError('expected "session_id" to be a text')
-    str(session_id).encode()  # JSON can spell characters that UTF-8 cannot hold
+    str(session_id).encode()  # JSON escapes can spell lone surrogates, which UTF-8 cannot encode
     turns = []
     for index, turn in enumerate(value["turns"]):
         if not isinstance(turn, dict):

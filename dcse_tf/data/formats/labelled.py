@@ -1,7 +1,7 @@
-"""Labelled sentences, a table with a header: the sentences of a label are a session.
+"""Labelled sentences, in a table with a header: the sentences of each label form a session.
 
-For the task `labelled`, which draws two sentences of a label at a time. They are no dialogue: what
-learns from contexts has nothing to learn from them.
+This is for the task `labelled`, which draws two sentences of a label at a time. The sessions are
+not dialogues: objectives that learn from contexts can learn nothing from them.
 """
 
 import pathlib
@@ -17,10 +17,10 @@ LABEL_COLUMNS = ("label", "intent", "category")
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields each label's distinct sentences when all are read, in the order of first mention.
+    """Yields each label's distinct sentences, in order of first occurrence, once all rows are read.
 
-    A name with .tsv or .tsv.gz is a TSV file, any other CSV. A row is bad if it has another number
-    of fields than the header, or no sentence or label.
+    A file named .tsv or .tsv.gz is read as TSV, any other as CSV. A row is bad if its number of
+    fields differs from the header's, or its sentence or label is empty.
     """
     rows = read_table(path, tabs=".tsv" in path.suffixes)
     _, header = next(rows, (0, []))
@@ -36,7 +36,7 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
             continue
         labels.setdefault(label, {})[text] = None
     for label, sentences in labels.items():
-        # Two speakers by turns, so that none are joined as one's consecutive utterances.
+        # Two alternating speakers, so that no sentences are joined as one speaker's.
         yield label, [Utterance("ab"[i % 2], text, (label,)) for i, text in enumerate(sentences)]
 
 

@@ -1,6 +1,6 @@
 """Lines of response-selection files: a label, the context's turns and a response, tab-separated.
 
-A context repeats once a candidate; label 1 marks the true response, label 0 another one.
+A context is repeated for each candidate; label 1 marks the true response, label 0 a negative.
 """
 
 import pathlib
@@ -15,14 +15,14 @@ class Candidate(NamedTuple):
     """A context with one of its candidates, as a reader of candidates yields it.
 
     Attributes:
-        line: where it stands in the file, from 1.
-        label: 1 for the true response, 0 for another one.
+        line: its line number in the file, from 1.
+        label: 1 for the true response, 0 for a negative.
         context: the turns before the response, in order.
         response: the candidate's text.
-        responder: the role of whoever gives the response.
-        group: the group that the file puts it into; "" if candidates of one context are one.
+        responder: the role of the response's speaker.
+        group: id of the group that the file assigns it to; "" if groups are given by the context.
         dialogue: id of the dialogue that the group is from; "" if the file does not say.
-        score: a teacher's; None if the file has none.
+        score: a teacher's score; None if the file has none.
     """
 
     line: int
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 
 def split_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields (line number, label, texts of the context's turns and then of the response)."""
+    """Yields (line number, label, texts), the texts being the context's turns and the response."""
     for number, line in read_lines(path, bad_lines):
         label, *texts = line.split("\t")
         if label.strip() in ("0", "1") and len(texts) >= 2:
@@ -53,7 +53,7 @@ def split_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, 
 def drop_empty(
     path: pathlib.Path, rows: Iterable[Candidate], bad_lines: BadLines
 ) -> Iterator[Candidate]:
-    """Leaves out turns with nothing to read; a row without a context or a response is bad."""
+    """Drops turns with nothing to read; a candidate left without context or response is bad."""
     for row in rows:
         context = tuple(turn for turn in row.context if not is_silent(turn.text))
         if not context:

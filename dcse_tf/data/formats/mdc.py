@@ -1,7 +1,8 @@
 """The Microsoft Dialogue Corpus: `{movie,restaurant,taxi}_all.tsv` of e2e_dialog_challenge.
 
-A header line, then session.ID, Message.ID, Message.Timestamp, Message.From, Message.Text and one or
-more columns of dialogue acts, tab-separated. The name of an act, before its bracket, is an intent.
+After a header line, the tab-separated columns are session.ID, Message.ID, Message.Timestamp,
+Message.From, Message.Text, and one or more dialogue acts. The name of an act, before its bracket,
+is an intent.
 """
 
 import pathlib
@@ -17,11 +18,11 @@ _ACT = re.compile("[a-z][a-z_ ]*", re.IGNORECASE)
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields sessions as they end.
+    """Yields each session when its last row is read.
 
-    Session numbers begin anew in each domain's file, so the file's name before "_" stands before
-    them. Quotes around a text are removed. A line is bad if it has fewer than five fields, no
-    session number, or another speaker than user or agent.
+    Session numbers start afresh in each domain's file, so they are prefixed with the file's name up
+    to "_". Quotes around a text are removed. A line is bad if it has fewer than five fields, no
+    session number, or a speaker other than user or agent.
     """
     return group_rows(_read_rows(path, bad_lines), path, bad_lines)
 
@@ -55,6 +56,6 @@ def _unquote(field: str) -> str:
     field = field.strip()
     if len(field) > 1 and field[0] == field[-1] == '"':
         inside = field[1:-1].replace('""', "\0")
-        if '"' not in inside:  # or else the outer quotes belong to two quotations
+        if '"' not in inside:  # otherwise the outer quotes belong to two separate quotations
             return inside.replace("\0", '"').strip()
     return field

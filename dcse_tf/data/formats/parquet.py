@@ -1,7 +1,8 @@
-"""Parquet: a session a row, or a turn a row; the schema says which.
+"""Parquet with a session per row, or with a turn per row; the schema decides which.
 
-A session has the columns session_id and turns, a list of structs with what a turn of jsonl has. A
-turn has session_id, role and text, the rows of a session together and in order.
+Rows that are sessions have the columns session_id and turns, a list of structs with the fields of a
+jsonl turn. Rows that are turns have session_id, role and text; the rows of a session stand together
+and in order.
 """
 
 import pathlib
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 NAMES = ("session_id", "turns", "role", "text", "intents", "acts")
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 _ROWS = 1024  # read at a time
-_BUFFER = 1 << 20  # bytes of a column, of which otherwise all of a row group is read at once
+_BUFFER = 1 << 20  # bytes of a column read at a time; without it, its whole row group is read
 
 
 def read_sessions(
     path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str] = _AS_THEY_ARE
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields sessions as they end; a row with a null is bad.
+    """Yields each session when its last row is read; a row with a null is bad.
 
     Args:
         path: the file.
-        bad_lines: where rows that cannot be used are counted, by their numbers from 1.
-        columns: what the file calls those of NAMES, where it is not that.
+        bad_lines: counts unusable rows; they are numbered from 1.
+        columns: a mapping from NAMES to the file's column names, where these differ.
 
     Raises:
-        InputError: the file is not Parquet, or its columns are others; pyarrow is not installed.
+        InputError: the file is not Parquet or lacks the columns, or pyarrow is not installed.
     """
     pyarrow = require("pyarrow", "parquet", "`format`=parquet")
     parquet = require("pyarrow.parquet", "parquet", "`format`=parquet")
@@ -58,12 +59,12 @@ def has_session_rows(schema: "pa.Schema", columns: Mapping[str, str], where: str
     """Whether the rows of a table are sessions; otherwise they are turns.
 
     Args:
-        schema: of the table.
+        schema: the schema of the table.
         columns: see `read_sessions`.
-        where: the table, for the message.
+        where: names the table in the error message.
 
     Raises:
-        InputError: it has the columns of neither.
+        InputError: the table has the columns of neither.
     """
     session_id, turns, role, text, *_ = (columns.get(name, name) for name in NAMES)
     kinds = {name: schema.field(name).type for name in schema.names if schema.names.count(name) < 2}
@@ -110,7 +111,7 @@ def _is_list_with(kind: Any, *fields: str) -> bool:
 def _read_rows(
     file: Any, wanted: list[str], path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[int, tuple]]:
-    """Yields (number of the row from 1, its values)."""
+    """Yields (row number from 1, the row's values)."""
     number = 0
     for batch in file.iter_batches(_ROWS, columns=wanted, use_threads=False):
         for values in _decode(batch, wanted):
@@ -143,7 +144,7 @@ def _parse_sessions(
 ) -> Iterator[tuple[str, list[Utterance]]]:
     fields = {name: names[name] for name in ("role", "text", "intents", "acts")}
     for number, (session_id, turns) in rows:
-        # What a line of jsonl would leave out is null here.
+        # Fields that jsonl would leave out are null in Parquet.
         parsed = turns and [
             turn and {name: turn[own] for name, own in fields.items() if turn.get(own) is not None}
             for turn in turns

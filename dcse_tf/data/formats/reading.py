@@ -1,4 +1,4 @@
-"""What the readers of several formats share: sessions from rows, from JSON, and their ids."""
+"""Shared by the readers of several formats: reading tables and JSON, and grouping rows."""
 
 import csv
 import io
@@ -21,9 +21,9 @@ _RECENT = 1 << 16
 
 
 class SeenIds:
-    """A set of texts by 64-bit fingerprints: eight bytes each, and a buffer.
+    """A set of texts, stored as 64-bit fingerprints: eight bytes each, plus a buffer.
 
-    A Python set would take a hundred bytes an id, which is most of the memory of a job that
+    A Python set would take a hundred bytes per id, which would be most of the memory of a job that
     streams millions of sessions.
     """
 
@@ -47,14 +47,15 @@ class SeenIds:
 
 
 def read_table(path: pathlib.Path, tabs: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line where the row ends, its fields) of the rows that are not empty.
+    """Yields (line where the row ends, its fields) for each row that is not empty.
 
     Args:
-        path: of a CSV file, quoted where need be; or with `tabs` of a TSV file, in which quotes
-            mean nothing.
+        path: the file.
+        tabs: whether it is a TSV file, in which quotes have no meaning; otherwise it is a CSV file,
+            whose fields may be quoted.
 
     Raises:
-        InputError: the file cannot be read as such.
+        InputError: the file cannot be read in that format.
     """
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
     try:
@@ -76,12 +77,13 @@ def read_table(path: pathlib.Path, tabs: bool = False) -> Iterator[tuple[int, li
 def read_json_lines(
     path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], T]
 ) -> Iterator[T]:
-    """Yields what is made of the JSON of each line.
+    """Yields what `parse` makes of the JSON value of each line.
 
     Args:
         path: the file.
-        bad_lines: lines that hold no JSON, or not what was expected.
-        parse: makes it of the line's number and value; its ValueError says why it cannot.
+        bad_lines: counts lines that are not JSON, or not the expected JSON.
+        parse: converts a line's number and value; it raises ValueError, with the reason, if the
+            value is not as expected.
     """
     for number, line in read_lines(path, bad_lines):
         try:
@@ -97,15 +99,15 @@ def read_json_lines(
 def group_rows(
     rows: Iterable[tuple[int, str, Utterance]], path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields sessions as they end, so that memory holds one of them.
+    """Yields each session when its last row is read, so that memory holds only one.
 
-    A row of a session that had ended is bad: pieces of one session must not become two, which
-    could then be negatives of each other.
+    A row of a session that has already ended is bad: two pieces of one session must not become
+    two sessions, which could then be negatives of each other.
 
     Args:
-        rows: (line number, session id, utterance), the rows of a session together and in order.
+        rows: (line number, session id, utterance); the rows of a session together and in order.
         path: the file, for messages.
-        bad_lines: where rows that cannot be used are counted.
+        bad_lines: counts unusable rows.
     """
     current: str | None = None
     turns: list[Utterance] = []
@@ -133,7 +135,7 @@ _FAULTS = (ijson.JSONError, UnicodeDecodeError, *UNREADABLE)
 
 
 def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
-    """Yields (number from 1, key, value) of the members of a file's one JSON object.
+    """Yields (number from 1, key, value) for each member of a file that is one JSON object.
 
     Raises:
         InputError: the file is not one JSON object, or cannot be read.
@@ -150,7 +152,7 @@ def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
 
 
 def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
-    """Yields (number from 1, value) of the elements of a file's one JSON array.
+    """Yields (number from 1, value) for each element of a file that is one JSON array.
 
     Raises:
         InputError: the file is not one JSON array, or cannot be read.
@@ -167,7 +169,7 @@ def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
 
 
 def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
-    """ijson finds nothing in a value of another kind, and says nothing."""
+    """Checks how the JSON begins: in a value of another kind ijson silently finds nothing."""
     try:
         with open_input(path) as file:
             head = file.read(1024).lstrip()
@@ -179,7 +181,7 @@ def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
 
 def _after(number: int, error: Exception) -> str:
     text = error.args[0] if error.args else ""
-    if isinstance(text, bytes):  # as yajl words it
+    if isinstance(text, bytes):  # yajl's messages are bytes
         text = text.decode(errors="replace")
     reason = str(text).strip().splitlines()
     return f"after {number} member(s): {reason[0] if reason else type(error).__name__}"

@@ -1,7 +1,7 @@
-"""Windows of dialogues, as response-selection files have them, back to dialogues.
+"""Reassembles dialogues from the windows in response-selection files.
 
-Such a file has a line for every response that was drawn, with the turns around it. Lines whose
-turns overlap come from one dialogue; as sessions of their own they would count turns twice, and be
+Such a file has a line for every sampled response, with the turns around it. Lines whose turns
+overlap come from one dialogue. As separate sessions they would count turns twice, and become
 negatives of each other.
 """
 
@@ -16,8 +16,8 @@ from dcse_tf.input_files import BadLines
 
 Window = tuple[int, list[Utterance]]
 
-# A window that begins with the last turns of another continues it, if that is this many turns
-# and characters; fewer are greetings and thanks, which all dialogues share.
+# A window that begins with the last turns of another continues it, if they share at least this many
+# turns and characters; less may be greetings and thanks, which all dialogues share.
 _JOINING_TURNS = 3
 _JOINING_CHARACTERS = 10
 _NONE = -1
@@ -29,16 +29,16 @@ def merge_windows(
 ) -> Iterator[Window]:
     """Yields every dialogue once.
 
-    A window whose turns all stand in another, one after the other, is left out. A window that
-    begins with the last three turns or more of another (ten characters or more) is joined to it.
-    Anything less is taken for another dialogue.
+    A window whose turns are all contained in another, consecutively, is dropped. A window that
+    begins with the last three or more turns of another (of ten or more characters) is joined to it.
+    Any smaller overlap counts as a different dialogue.
 
-    The windows are read twice: first for fingerprints of the turns, eight bytes each, then for
-    the texts. Only texts of windows that others go on from are held, until the last is read.
+    The windows are read twice: first for fingerprints of the turns, eight bytes each, then for the
+    texts. Only windows to be joined are held in memory, until the last of their dialogue is read.
 
     Args:
-        read: reads the windows, (line number, turns), the same every time.
-        bad_lines: where lines that cannot be used are counted, once.
+        read: reads the windows as (line number, turns), the same every time.
+        bad_lines: counts unusable lines, once.
     """
     prints = _Fingerprints(read(bad_lines))
     inside = _find_containers(prints) != _NONE
@@ -62,13 +62,13 @@ def merge_windows(
 def name_dialogues(
     read: Callable[[BadLines], Iterable[Window]], bad_lines: BadLines
 ) -> dict[int, int]:
-    """Which dialogue each window is from, as `merge_windows` has them.
+    """Finds the dialogue that each window belongs to, as `merge_windows` would merge them.
 
     Args:
-        read, bad_lines: as there; the windows are read once.
+        read, bad_lines: as in `merge_windows`, but the windows are read only once.
 
     Returns:
-        Of each window's line the number that `merge_windows` gives the dialogue.
+        A dict from each window's line number to the number that `merge_windows` gives its dialogue.
     """
     lines = array.array("q")
 
@@ -89,12 +89,13 @@ def name_dialogues(
 
 
 class _Fingerprints:
-    """Fingerprints of all turns, from which any run of turns has one by one subtraction.
+    """Rolling fingerprints of all turns: one subtraction gives the fingerprint of any run of turns.
 
     Attributes:
-        lengths: turns of each window.
-        starts: where each window begins among all turns, and one more.
-        characters: of the turns before each place, up to _JOINING_CHARACTERS of each turn.
+        lengths: int64 `[windows]`, number of turns of each window.
+        starts: int64 `[windows + 1]`, where each window begins in the list of all turns.
+        characters: int64 `[turns + 1]`, number of characters before each turn, counting at most
+            _JOINING_CHARACTERS per turn.
     """
 
     def __init__(self, windows: Iterable[Window]):
@@ -114,7 +115,7 @@ class _Fingerprints:
         self._inverses = np.cumprod(np.full(len(turns) + 1, pow(_BASE, -1, 2**64), np.uint64))
 
     def runs(self, places: np.ndarray, size: int) -> np.ndarray:
-        """Fingerprints of the runs of `size` turns that begin at places."""
+        """Fingerprints of the runs of `size` turns that begin at the given turns."""
         return (self._sums[places + size] - self._sums[places]) * self._inverses[places]
 
 
@@ -123,9 +124,8 @@ def _fingerprint(turn: Utterance) -> int:
 
 
 def _find_containers(prints: _Fingerprints) -> np.ndarray:
-    """For each window a longer one in which it stands, or of equal ones the first; int `[windows]`.
-
-    -1 for a window that stands in no other.
+    """For each window the one that contains it, int `[windows]`: a longer one, or else the first of
+    several equal ones; -1 if no other window contains it.
     """
     starts, lengths = prints.starts, prints.lengths
     container = np.full(len(lengths), _NONE)
@@ -140,7 +140,7 @@ def _find_containers(prints: _Fingerprints) -> np.ndarray:
         longer = np.flatnonzero(lengths > size)
         if not len(longer):
             continue
-        # Every place in a longer window from which as many turns remain.
+        # Every position in a longer window from which at least `size` turns remain.
         room = lengths[longer] - size + 1
         within = np.arange(room.sum()) - np.repeat(np.cumsum(room) - room, room)
         runs = prints.runs(np.repeat(starts[longer], room) + within, size)
@@ -152,18 +152,18 @@ def _find_containers(prints: _Fingerprints) -> np.ndarray:
 
 
 def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each window the one that continues it, and by how many turns they overlap.
+    """For each window the one that continues it (-1 for none), and the number of turns they share.
 
-    Each has at most one follower and continues at most one, the longest overlap first, and of
-    equal ones the first in the file.
+    Each window has at most one follower and follows at most one. Longer overlaps are matched first;
+    among equal ones, the first in the file.
     """
     starts, lengths, characters = prints.starts, prints.lengths, prints.characters
     follower = np.full(len(lengths), _NONE)
     overlap = np.zeros(len(lengths), np.int64)
     taken = np.zeros(len(lengths), bool)
-    # Of every chain, its last window by its first one, and the other way round.
+    # For every chain, `last` maps its first window to its last, and `first` its last to its first.
     first, last = np.arange(len(lengths)), np.arange(len(lengths))
-    # Both windows are longer than what they share.
+    # Both windows must be longer than their overlap.
     longest = int(np.sort(lengths)[-2]) if len(lengths) > 1 else 0
     for size in range(longest - 1, _JOINING_TURNS - 1, -1):
         able = ~inside & (lengths > size)
@@ -179,7 +179,7 @@ def _find_followers(prints: _Fingerprints, inside: np.ndarray) -> tuple[np.ndarr
         found = np.isin(endings, beginnings)
         for key, window in zip(endings[found].tolist(), before[found].tolist(), strict=True):
             for place, choice in enumerate(groups[key]):
-                if choice != first[window]:  # else joining them would close a circle
+                if choice != first[window]:  # joining these would close a cycle
                     follower[window], overlap[window], taken[choice] = choice, size, True
                     head, tail = first[window], last[choice]
                     last[head], first[tail] = tail, head

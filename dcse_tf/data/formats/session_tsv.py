@@ -9,7 +9,7 @@ from dcse_tf.input_files import BadLines, read_lines
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields sessions as they end; a line with another number of fields is bad."""
+    """Yields each session when its last line is read; a line without three fields is bad."""
     return group_rows(_read_rows(path, bad_lines), path, bad_lines)
 
 

@@ -1,4 +1,4 @@
-"""Schema-Guided Dialogue (Rastogi et al. 2020): `dialogues_*.json`, a list of dialogues each."""
+"""Schema-Guided Dialogue (Rastogi et al. 2020): `dialogues_*.json`, each a list of dialogues."""
 
 import pathlib
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ _STATES_INTENT = "INFORM_INTENT"
 
 
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields a session a dialogue, with user and system as roles.
+    """Yields a session for each dialogue, with user and system as roles.
 
-    The intents of a turn are those that it states, by the act INFORM_INTENT. The intent that runs
-    on until another is stated, "active_intent", is not taken: it would be the label of "yes, that's
-    right" too. Acts are written with their slots, as "REQUEST:time"; one without a slot ends with
-    the colon. A dialogue of another form is reported with its number.
+    The intents of a turn are those that it states with the act INFORM_INTENT. "active_intent",
+    which persists until another intent is stated, is not used: it would label "yes, that's right"
+    too. Acts are written with their slots, such as "REQUEST:time"; an act without a slot ends with
+    the colon. A dialogue of another form is reported by its number.
 
     Raises:
         InputError: the file is not one JSON array.

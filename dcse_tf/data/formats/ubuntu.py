@@ -1,22 +1,22 @@
-"""The Ubuntu Dialogue Corpus (Lowe et al. 2015), as it is released for response selection.
+"""The Ubuntu Dialogue Corpus (Lowe et al. 2015), as released for response selection.
 
-The tab-separated copy of version 1 has a label, the context's utterances and a response a line.
-Lowe's CSV files have a header: Context, Utterance, Label for training; Context, Ground Truth
-Utterance, Distractor_0, ... for validation and test.
+The tab-separated copy of version 1 has one line per candidate: a label, the context's utterances
+and a response. Lowe's CSV files have a header: Context, Utterance, Label for training; Context,
+Ground Truth Utterance, Distractor_0, ... for validation and test.
 
-The copy of version 1 that Gu et al. (2019, 2020) share has a number, the context with __EOS__
-between utterances, and the ids of its true and of its other responses a line, tab-separated,
-several ids parted by |, none being NA. Their texts are in responses.txt of the same folder, an id
-and a text a line. An utterance between __EOS__ is taken as a tab-separated field is.
+The copy of version 1 shared by Gu et al. (2019, 2020) has one line per context, tab-separated: a
+number, the context with __EOS__ between utterances, the ids of its true responses and those of its
+other responses. Several ids are separated by |; NA means none. The texts are in responses.txt in
+the same folder, an id and a text per line. Utterances between __EOS__ are treated like the
+tab-separated fields of the other copy.
 
-In all of them the tags __eou__ (end of utterance) and __eot__ (end of turn), in any case, may stand
-in a text. Where a context has an __eot__, its turns end there and nowhere else, so that the
-utterances of a turn become one text; otherwise each field is a turn. The tags themselves never
-reach a text.
+All copies may have the tags __eou__ (end of utterance) and __eot__ (end of turn) in a text, in
+upper or lower case. If a context has an __eot__, its turns end only there, so that the utterances
+of a turn become one text; otherwise each field is a turn. The tags are removed from the texts.
 
-Speakers alternate: the turns from the response backwards are b's, a's, b's, ... Only if every turn
-of a context begins with a tag such as <ann>, those are the speakers, the response's tag too if it
-has one, and they are taken out of the texts.
+Speakers alternate: counted back from the response, the turns are b's, a's, b's, ... But if every
+turn of a context begins with a tag such as <ann>, the tags name the speakers, including the
+response's if it has one, and are removed from the texts.
 """
 
 import pathlib
@@ -35,7 +35,7 @@ _TURN_END = re.compile("__eot__", re.IGNORECASE)
 _UTTERANCE_END = re.compile("__eos__", re.IGNORECASE)
 _TAG = re.compile("__eo[tus]__", re.IGNORECASE)
 _SPEAKER = re.compile(r"\s*<([^\s<>]{1,40})>\s")
-_UNKNOWN = "unknown"  # the responder, where a single speaker has spoken before
+_UNKNOWN = "unknown"  # the responder, if the context has a single speaker
 _LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 _TRAIN = ["Context", "Utterance", "Label"]
 _TEST = ["Context", "Ground Truth Utterance"]
@@ -44,8 +44,8 @@ _TEST = ["Context", "Ground Truth Utterance"]
 def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
     """Yields the dialogues that the tab-separated lines are windows of.
 
-    Negatives are dropped; windows of one dialogue are merged (`response_windows`). Where the file
-    names no speakers, those of a dialogue alternate, a's turn first. Sessions are named by file and
+    Negatives are dropped, and windows of one dialogue are merged (`response_windows`). If the file
+    names no speakers, a and b alternate in each dialogue, a first. Sessions are named by file and
     line.
     """
     yield from _merge(path, bad_lines, _read_lines)
@@ -54,14 +54,14 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
 def read_csv_sessions(
     path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    """`read_sessions` of Lowe's CSV files."""
+    """`read_sessions` for Lowe's CSV files."""
     yield from _merge(path, bad_lines, _read_rows)
 
 
 def read_ids_sessions(
     path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    """`read_sessions` of the copy with the responses' ids."""
+    """`read_sessions` for the copy with response ids."""
     yield from _merge(path, bad_lines, _read_ids)
 
 
@@ -73,19 +73,19 @@ def read_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candida
 def read_csv_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
     """Yields the candidates of each row of Lowe's CSV files, in order.
 
-    A row of the validation and test files is a group, the true response first. In the training file
-    neighbouring rows of one context are.
+    In the validation and test files each row is a group, the true response first. In the training
+    file neighbouring rows with the same context are a group.
     """
     yield from map(_name_speakers, _read_rows(path, bad_lines))
 
 
 def read_ids_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    """Yields the candidates of each line of the copy with ids, a group, the true ones first."""
+    """Yields the candidates of the copy with ids. Each line is a group, true responses first."""
     yield from map(_name_speakers, _read_ids(path, bad_lines))
 
 
 def read_given_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[groups.GivenSession]:
-    """Yields a session a true response of the tab-separated lines, with the other responses."""
+    """Yields a session for each true response of the tab-separated lines, with its negatives."""
     yield from groups.read_labelled_sessions(
         path, bad_lines, read_candidates, lambda bad: _windows(_read_lines(path, bad))
     )
@@ -160,8 +160,8 @@ def _merge(
     read: Callable[[pathlib.Path, BadLines], Iterator[Candidate]],
 ) -> Iterator[tuple[str, list[Utterance]]]:
     for number, turns in merge_windows(lambda bad: _windows(read(path, bad)), bad_lines):
-        # Only now: either speaker may give a window's response, and named by their places from it
-        # the same turns would differ from window to window.
+        # Speakers are named only after merging. Either speaker may give a window's response, so
+        # named by distance from it, the same turn would have different speakers in two windows.
         named = [turn.role or "ab"[place % 2] for place, turn in enumerate(turns)]
         yield f"{path.name}-{number}", list(map(Utterance, named, (turn.text for turn in turns)))
 
@@ -173,7 +173,7 @@ def _windows(rows: Iterable[Candidate]) -> Iterator[Window]:
 
 
 def _name_speakers(row: Candidate) -> Candidate:
-    """Gives the turns their speakers, who alternate, if the file does not name them."""
+    """Gives the turns alternating speakers if the file does not name them."""
     if row.responder:
         return row
     turns = len(row.context)
@@ -183,10 +183,10 @@ def _name_speakers(row: Candidate) -> Candidate:
 
 
 def _parse(line: int, label: int, fields: list[str], response: str, group: str = "") -> Candidate:
-    """A candidate; without speakers, which are "" then, if not every turn has one."""
+    """Parses a candidate. Unless every turn of the context names its speaker, all roles are ""."""
     if any(_TURN_END.search(field) for field in fields):
         fields = _TURN_END.split(" ".join(fields))
-        if is_silent(_clean(fields[-1])):  # what follows the last tag
+        if is_silent(_clean(fields[-1])):  # nothing follows the last tag
             fields.pop()
     speakers = [_SPEAKER.match(field) for field in fields]
     roles = [speaker[1] for speaker in speakers if speaker]
@@ -196,7 +196,7 @@ def _parse(line: int, label: int, fields: list[str], response: str, group: str =
         own = _SPEAKER.match(response)
         if own:
             responder, response = own[1], response[own.end() :]
-        else:  # whoever else speaks
+        else:  # the last speaker before it other than the previous turn's
             others = (role for role in reversed(roles) if role != roles[-1])
             responder = next(others, _UNKNOWN)
     else:
