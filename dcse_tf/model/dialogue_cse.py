@@ -206,10 +206,12 @@ def build_dialogue_cse(
         candidate_index, candidate_mask and, in both directions, candidate_context, to
         {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`} and the outputs of
         `ask_start`. Further inputs and outputs depend on the objective:
+
         - distillation: from given_index, given_mask and teacher_scores to {"given_similarity":
           float32 `[batch, given]`, "distillation_loss": float32 `[batch]`};
         - neighbours: from the tensors of `share_pairs` to the outputs of `contrast_neighbours`;
         - rehearsal: from the tensors of `share_rehearsed` to the outputs of `rehearse`.
+
         "loss" does not include the shares of the last two.
     """
     inputs, index = table_inputs(layout), index_inputs(objective.both_directions)

@@ -161,7 +161,7 @@ class DualLSTM(_LSTMMatcher):
         self.matching = self.add_weight(shape, "identity", name="matching")
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as `PairMatcher` says."""
+        """Arguments and result as described in `PairMatcher`."""
         lengths = count_segments(segment_ids, padding_mask)
         tokens = self.lstm(self.embed(token_ids, training), lengths)
         states = take_last(tokens, lengths)
@@ -227,7 +227,7 @@ class ESIM(_LSTMMatcher):
         self.composition_lstm.build((None, None, self.hidden_dim))
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as `PairMatcher` says."""
+        """Arguments and result as described in `PairMatcher`."""
         lengths = count_segments(segment_ids, padding_mask)
         tokens = self.context_lstm(self.embed(token_ids, training), lengths)
 
@@ -381,7 +381,7 @@ def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
     units, gates = shape[0], shape[1] // shape[0]
     normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
     basis, triangle = tf.linalg.qr(normal)
-    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR leaves the signs open
+    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR does not fix the signs
     return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
 
 

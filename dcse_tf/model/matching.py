@@ -61,7 +61,7 @@ class CosineSimilarity(keras.layers.Layer):
     """
 
     def call(self, first, second):
-        """Args: first, second: float `[..., dim]`. Returns: float `[...]`."""
+        """The cosine of two tensors, float `[..., dim]`: float `[...]`."""
         product = ops.sum(first * second, axis=-1)
         squares = ops.sum(first * first, axis=-1) * ops.sum(second * second, axis=-1)
         return product * inverse_root(squares)
@@ -172,8 +172,15 @@ class TurnAttention(keras.layers.Layer):
         return ops.where(turn_mask, weights, ops.zeros((), weights.dtype))
 
     def call(self, refined, turn_mask):
-        """Args: refined: float `[..., turns, dim]`, R_hat pooled over its tokens; turn_mask: bool
-        `[..., turns]`. Returns: float `[..., turns]`."""
+        """Weights of the turns.
+
+        Args:
+            refined: float `[..., turns, dim]`, R_hat pooled over its tokens.
+            turn_mask: bool `[..., turns]`, True = real turn.
+
+        Returns:
+            float `[..., turns]`.
+        """
         return self.weigh(self.score(refined), turn_mask)
 
     def compute_output_shape(self, refined_shape, turn_mask_shape):

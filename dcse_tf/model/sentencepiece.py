@@ -198,5 +198,5 @@ def _check_splitting(path: pathlib.Path, splitting: dict[str, Any]) -> None:
         if kind != "WhitespaceSplit":
             raise InputError(
                 f"{path}: pre_tokenizer {kind!r:.40}, expected Metaspace with {SPACE} before every "
-                "word, and WhitespaceSplit before it perhaps"
+                "word, with or without WhitespaceSplit"
             )

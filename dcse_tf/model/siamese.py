@@ -56,7 +56,7 @@ class PairScore(keras.layers.Layer):
         """
         from_context = ops.matmul(context, self.context_kernel) + self.bias
         from_sentence = ops.matmul(sentences, self.candidate_kernel)
-        # Passed as tensors, because `remat` does not track what a function closes over.
+        # Passed as arguments, because `remat` does not track what a function closes over.
         kernels = (ops.convert_to_tensor(self.difference_kernel),
                    ops.convert_to_tensor(self.output_kernel))  # fmt: skip
         table = (sentences, from_sentence, *kernels)

@@ -369,11 +369,11 @@ def compute_token_embeddings(
     known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
     matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
     if not np.isfinite(matrix).all():
-        raise InputError("a vector is not of finite numbers")
+        raise InputError("a vector contains a number that is not finite")
     if len(known) < 2 or not np.ptp(matrix, axis=0).any():
         raise InputError(
-            f"{len(known)} entries of the vocabulary have a vector in it; expected two different "
-            "ones at least: vectors of the language's words or characters"
+            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
+            "different vectors, of words or characters of the language"
         )
     projected = _project(matrix, random.shape[1])
     projected *= random.std() / projected.std()

@@ -142,7 +142,7 @@ class LeverOptions(BatchOptions):
                 "anchor_weight", "prediction_weight", "rehearsal_weight", "false_negative_cosine",
             )  # fmt: skip
             name = next(each for each in asked if self.is_given(each))
-            self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
+            self.refuse(name, "needs an `encoder`: embeddings from random weights mean nothing")
         for name in ("neighbour_weight", "neighbour_pairs"):
             if self.is_given(name) and not self.neighbours_dir:
                 self.refuse(name, "has no meaning without `neighbours_dir`")

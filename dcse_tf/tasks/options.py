@@ -254,10 +254,12 @@ class TrainOptions(RunOptions):
         """
         spec = registry.TASKS[self.task]
         if not isinstance(self, spec.options):
-            self.refuse("task", f"its options are of the class {spec.options.__name__}")
+            self.refuse("task", f"expected options of the class {spec.options.__name__}")
         self.check_start()
         if self.jit_compile and self.layout == "bucketed":
-            self.refuse("layout", "its shapes change at every step; not compiled")
+            self.refuse(
+                "layout", "its shapes change at every step, which `jit_compile` cannot handle"
+            )
         if self.global_batch_size % self.logical_cpus:
             raise OptionError(
                 f"`global_batch_size`={self.global_batch_size}: not divisible by "
@@ -291,12 +293,12 @@ class TrainOptions(RunOptions):
         if bool(self.encoder) == bool(self.encoder_size):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
         if self.token_vectors and not self.encoder_size:
-            self.refuse("token_vectors", "a checkpoint has its own; only for `encoder_size`")
+            self.refuse("token_vectors", "needs `encoder_size`: a checkpoint has its own")
         if self.token_vectors.endswith(".npz") != bool(self.token_index):
             raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
         run_dir = self.run_dir.rstrip("/")
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
-            self.refuse("run_dir", "its encoder would be replaced while it is started from")
+            self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         """Fills in all values that depend on the corpus, so that the run's JSON records them.
@@ -479,7 +481,7 @@ class SequenceOptions(TrainOptions):
         if self.layout == "bucketed":
             self.refuse("layout", "sequences of dialogues are packed or padded")
         if self.jit_compile:
-            self.refuse("jit_compile", "its shapes change at every step; not compiled")
+            self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
 
     def longest_sequence(self, longest_utterance: int) -> int:
         """The number of tokens in the longest context and response together."""

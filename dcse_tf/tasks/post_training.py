@@ -78,7 +78,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         super().check()
         if self.global_batch_size < 2:
             self.refuse(
-                "global_batch_size", "turns of other sessions come from the batch; 2 or more"
+                "global_batch_size", "turns of other sessions come from the batch: expected >= 2"
             )
 
 

@@ -124,7 +124,7 @@ class ResponseSelectionOptions(SequenceOptions):
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
-            self.refuse("auxiliary", f"{_NO_TASK} stands alone")
+            self.refuse("auxiliary", f"{_NO_TASK} excludes other tasks")
         most = self.global_batch_size - 1
         if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
