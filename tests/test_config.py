@@ -374,7 +374,11 @@ def test_filling_in_twice_changes_nothing():
         (TrainOptions, {"best_metric": "dev/map"}, "`best_metric`=dev/map: with these settings"),
         (TrainOptions, {"dev_samples": 0, "dev_sts": "s"}, "the scores are dev/spearman"),
         (TrainOptions, {"task": "mlm", "best_metric": "dev/cosine_r1"}, "dev/accuracy, dev/loss"),
-        (TrainOptions, {"encoder_size": "", "encoder": "run/"}, "`run_dir`=run: its encoder would"),
+        (
+            TrainOptions,
+            {"encoder_size": "", "encoder": "run/"},
+            "`run_dir`=run: contains the encoder to",
+        ),
         (
             BuildRetrievalOptions,
             {"format": "ecd", "roles": ()},

@@ -300,7 +300,7 @@ def test_pieces_share_the_length_of_a_sequence():
     [
         ({"pairs": "nsp"}, "`pairs`=nsp: expected one of 'utterance', 'pieces', 'relevance'"),
         ({"layout": "bucketed"}, "`layout`=bucketed: sequences of dialogues are packed or padded"),
-        ({"jit_compile": True}, "`jit_compile`=True: its shapes change at every step"),
+        ({"jit_compile": True}, "`jit_compile`=True: not supported: the shapes"),
         ({"global_batch_size": 1}, "`global_batch_size`=1: turns of other sessions come from"),
         ({"context_side": "both"}, "`context_side`=both: has no meaning"),
         ({"best_metric": "dev/cosine_r1"}, "`best_metric`=dev/cosine_r1: with these settings"),

@@ -197,9 +197,9 @@ def _corpus():
     ("changes", "message"),
     [
         ({"auxiliary": ("nsp",)}, "`auxiliary`=nsp: 'nsp': expected next_session, restoration"),
-        ({"auxiliary": ("none", "consistency")}, "none stands alone"),
+        ({"auxiliary": ("none", "consistency")}, "none excludes other tasks"),
         ({"layout": "bucketed"}, "`layout`=bucketed: sequences of dialogues are packed or padded"),
-        ({"jit_compile": True}, "`jit_compile`=True: its shapes change at every step"),
+        ({"jit_compile": True}, "`jit_compile`=True: not supported: the shapes"),
         ({"negatives": 8}, "`negatives`=8: they come from the other sessions of the batch"),
         ({"context_side": "both"}, "`context_side`=both: has no meaning"),
         ({"dev_sts": "s"}, "`dev_sts`=s: a re-ranker gives no embeddings of sentences"),

@@ -12,10 +12,10 @@ class AffineMaps(keras.layers.Layer):
     """Applies affine maps to embeddings `[n, dim]`, one after another.
 
     Used for sentence-transformers' Dense modules and for whitening. Each map is computed in the
-    type of its matrix.
+    dtype of its matrix.
 
     Args:
-        maps: at least one.
+        maps: the maps in order, at least one.
     """
 
     def __init__(self, maps: Sequence[AffineMap], **kwargs):

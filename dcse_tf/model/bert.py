@@ -1,4 +1,4 @@
-"""BERT: the backbone, and the functional encoder on it."""
+"""BERT: the backbone, and the functional encoder built on it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 class TokenCentering(keras.layers.Layer):
     """Subtracts the mean token embedding (not in the paper).
 
-    Where token embeddings point almost one way, every candidate's context-aware embedding is
-    parallel to its context-free one and the objective cannot move; without their common part it
-    can. As in batch normalisation the mean is the batch's while training, over all devices, and a
-    running average of these afterwards. A constant taken from the output of the last layer norm
-    is the same as a smaller bias of it, so a trained encoder carries the centring in its weights.
+    If all token embeddings point in almost the same direction, every candidate's context-aware
+    embedding is parallel to its context-free one, and the objective has nothing to learn from.
+    Removing the common component avoids this. As in batch normalisation, the mean is that of the
+    batch (over all devices) while training, and a running average afterwards. Subtracting a
+    constant from the output of the last layer norm equals changing its bias, so a trained encoder
+    includes the centring in its weights.
 
     Args:
-        momentum: of the running average; 0.99 remembers some hundred steps.
+        momentum: momentum of the running average; 0.99 averages over about a hundred steps.
     """
 
     def __init__(self, momentum=0.99, **kwargs):
@@ -44,7 +45,7 @@ class TokenCentering(keras.layers.Layer):
     def build(self, tokens_shape, padding_mask_shape):
         settings = {"initializer": "zeros", "trainable": False, "aggregation": "mean"}
         self.average = self.add_weight(shape=tokens_shape[-1:], name="average", **settings)
-        # The weights of the steps in the average; they add up to one in the long run.
+        # The total weight of the steps in the average, which tends to 1.
         self.weight = self.add_weight(shape=(), name="weight", **settings)
 
     def call(self, tokens, padding_mask, training=False):
@@ -52,9 +53,9 @@ class TokenCentering(keras.layers.Layer):
 
         Args:
             tokens: float `[utterances, tokens, dim]`.
-            padding_mask: bool `[utterances, tokens]`, True = real token; the others are not in
+            padding_mask: bool `[utterances, tokens]`, True = real token; padding is left out of
                 the mean.
-            training: whether the mean is the batch's.
+            training: whether to use (and record) the batch's mean.
 
         Returns:
             float `[utterances, tokens, dim]`.
@@ -88,7 +89,7 @@ def _mean_over_replicas(tokens, padding_mask):
 
 
 def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
-    """A config.json for random weights: BERT's proportions, 64 dimensions a head."""
+    """A config.json for random weights: BERT's proportions, with 64 dimensions in each head."""
     return {
         "architectures": ["BertModel"],
         "attention_probs_dropout_prob": 0.1,
@@ -112,12 +113,12 @@ def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> 
 def build_backbone(
     config: dict[str, Any], dropout: float, compute_dtype: str = "float32"
 ) -> keras_hub.models.BertBackbone:
-    """A BERT of the shape that config.json gives, its weights not yet set.
+    """A BERT of the shape given by config.json, whose weights are still to be set.
 
     Args:
         config: HuggingFace's configuration of a BERT.
         dropout: dropout probability while training.
-        compute_dtype: "float32" or "bfloat16"; the weights are float32 in either.
+        compute_dtype: "float32" or "bfloat16"; the weights are float32 in both cases.
     """
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
     import keras_hub
@@ -136,7 +137,7 @@ def build_backbone(
         dropout=dropout,
         dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
     )
-    # The backbone takes neither epsilon nor activation; its layers read theirs when called.
+    # The constructor accepts neither epsilon nor activation, but layers read both when called.
     backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
     for layer in backbone.transformer_layers:
         layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
@@ -146,17 +147,17 @@ def build_backbone(
 
 
 def make_gelu(approximate: bool) -> Callable[[Any], Any]:
-    """GELU, by tanh or by erf."""
+    """GELU: approximated with tanh, or exact with erf."""
     return functools.partial(keras.activations.gelu, approximate=approximate)
 
 
 def gelu_of(backbone: keras_hub.models.BertBackbone) -> Callable[[Any], Any]:
-    """The activation between the two products of a BERT's layers."""
+    """The activation in the feed-forward part of a BERT's layers."""
     return backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
 
 
 def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
-    """What all layer norms of a BERT add to the variance."""
+    """The epsilon that all of a BERT's layer norms add to the variance."""
     return float(backbone.embeddings_layer_norm.epsilon)
 
 
@@ -166,17 +167,17 @@ def load_backbone(
     compute_dtype: str = "float32",
     vocabulary: Vocabulary | None = None,
 ) -> keras_hub.models.BertBackbone:
-    """A BERT with the weights of a checkpoint folder.
+    """Loads a BERT with the weights of a checkpoint folder.
 
     Args:
-        folder: the checkpoint.
+        folder: the checkpoint folder.
         dropout: dropout probability while training.
         compute_dtype: "float32" or "bfloat16".
-        vocabulary: where it may have more entries than the checkpoint; each of these begins as a
-            copy of [SEP]'s.
+        vocabulary: the vocabulary to be used, if it may have more entries than the checkpoint;
+            additional entries are initialised as copies of [SEP]'s.
 
     Raises:
-        InputError: the folder does not hold a BERT, or not all of it.
+        InputError: the folder does not hold a complete BERT.
     """
     config = read_config(folder)
     tensors = bert_weights.read_bert_tensors(folder, config)
@@ -198,10 +199,10 @@ def save_backbone(
     """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder.
         backbone: the BERT.
         config: its configuration.
-        token_mean: float `[dim]` that is subtracted from its token embeddings.
+        token_mean: float `[dim]`, subtracted from its token embeddings, if given.
     """
     tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
     if token_mean is not None:
@@ -210,9 +211,9 @@ def save_backbone(
 
 
 def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float = 0.02) -> None:
-    """Draws matrices anew from a truncated normal by (seed, position); vectors stay as they are.
+    """Draws matrices from a truncated normal by (seed, position); leaves vectors and biases.
 
-    Keras draws initial weights from global state; here a seed gives the same model anywhere.
+    Keras draws initial weights from global state; this way, a seed gives the same model anywhere.
     """
     for position, weight in enumerate(weights):
         if len(weight.shape) < 2 or "bias" in weight.name:
@@ -228,8 +229,11 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
 
     Args:
         backbone: the BERT; changed in place.
-        layers: how many transformer layers from the bottom; -1 for half of them.
-        embeddings: whether the embedding layers are frozen too.
+        layers: number of transformer layers to freeze, from the bottom; -1 for half of them.
+        embeddings: whether to freeze the embedding layers too.
+
+    Raises:
+        InputError: the BERT has fewer layers.
     """
     count = backbone.num_layers // 2 if layers < 0 else layers
     if count > backbone.num_layers:
@@ -245,15 +249,15 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
 
 
 def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:
-    """Adds low-rank adapters to the layers that are trained, and freezes all else.
+    """Adds low-rank adapters to the layers that are trained, and freezes everything else.
 
-    They begin as nothing: their second factor is zero. Wherever a kernel is read, for a checkpoint
-    folder too, the adapter is in it.
+    They initially change nothing, since their second factor is zero. Reading a kernel, also to
+    write a checkpoint folder, gives it with the adapter merged in.
 
     Args:
         backbone: the BERT; changed in place.
-        rank: of the adapters.
-        seed: of the first factors.
+        rank: rank of the adapters.
+        seed: seed of the first factors.
     """
     layers = [layer for layer in backbone.transformer_layers if layer.trainable]
     for variable in backbone.variables:
@@ -270,7 +274,7 @@ def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) 
 def build_bert_encoder(
     backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
 ) -> keras.Model:
-    """The encoder of equations 1 and 2: a table of utterances to token embeddings.
+    """The encoder of equations 1 and 2: maps a table of utterances to token embeddings.
 
     Args:
         backbone: the BERT.
@@ -282,7 +286,8 @@ def build_bert_encoder(
     """
     token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
     padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
-    # Only what leads to the last layer's tokens: the pooler is not part of a sentence encoder.
+    # A model with the last layer's tokens as output leaves out the pooler, which is not part of a
+    # sentence encoder.
     tokens = keras.Model(backbone.input, backbone.output["sequence_output"], name="bert")
     embeddings = tokens(
         {

@@ -1,6 +1,6 @@
-"""RoBERTa's tokenisation in the graph: pairs of bytes, merged in the order of a list.
+"""RoBERTa's tokenisation in the graph: byte-pair encoding.
 
-keras-hub's BytePairTokenizer computes it, which keeps the words that it has seen. The tests compare
+keras-hub's BytePairTokenizer computes it and caches the words that it has seen. The tests compare
 the result with the HuggingFace tokenizer token for token.
 """
 
@@ -20,15 +20,15 @@ from dcse_tf.input_files import parse_json
 from dcse_tf.model.fast_vocabulary import FastVocabulary, complete_tokens
 from dcse_tf.model.vocabulary import Tokenizer
 
-SPACE = "\u0120"  # how a space is written, which begins the token that begins a word
+SPACE = "\u0120"  # stands for a space: first character of a token that begins a word
 
 
 @dataclasses.dataclass(frozen=True)
 class BytePair(FastVocabulary):
-    """A vocabulary of byte pairs.
+    """A vocabulary of byte-pair encoding.
 
     Attributes:
-        merges: two tokens each, that are merged into one; the first that can be is.
+        merges: pairs of tokens to merge, "first second", the highest priority first.
     """
 
     merges: tuple[str, ...]
@@ -68,22 +68,22 @@ class BytePairTokenizer(Tokenizer):
         entries = {token: index for index, token in enumerate(vocabulary.tokens)}
         self._pairs = keras_hub.tokenizers.BytePairTokenizer(entries, list(vocabulary.merges))
 
-    # Outside a graph the library takes another tokenizer, which splits as Llama's does.
+    # Outside a graph, the library uses another tokenizer, which splits texts as Llama's does.
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        # The library ends a text at a null character.
+        # The library truncates a text at a null character.
         return self._pairs(tf.strings.regex_replace(texts, r"\x00", ""))
 
 
 def parse_byte_pairs(path: pathlib.Path, content: Any) -> BytePair:
-    """The vocabulary of a `tokenizer.json` of byte pairs.
+    """The vocabulary of a `tokenizer.json` with byte-pair encoding.
 
     Args:
-        path: the file, for messages.
-        content: what is in it.
+        path: the file's path, for error messages.
+        content: the file's parsed content.
 
     Raises:
-        InputError: it does something that RoBERTa's does not.
+        InputError: it tokenises in another way than RoBERTa's.
     """
     try:
         model, splitting = content["model"], content["pre_tokenizer"]
@@ -111,10 +111,10 @@ def parse_byte_pairs(path: pathlib.Path, content: Any) -> BytePair:
 
 
 def read_byte_pairs(folder: pathlib.Path) -> BytePair:
-    """Reads `vocab.json` and `merges.txt`, as RoBERTa was published.
+    """Reads `vocab.json` and `merges.txt`, the files that RoBERTa was published with.
 
     Raises:
-        InputError: a file cannot be read, or is of another form.
+        InputError: a file cannot be read or is not in the expected format.
     """
     path, rules = folder / "vocab.json", folder / "merges.txt"
     try:

@@ -1,9 +1,10 @@
-"""Where an encoder lies: from what a user names to a folder in HuggingFace's BERT format.
+"""Encoder folders: finds the folder a user names and reads and writes the files in it.
 
-Apart from the layer that applies it: reading a folder must not start TensorFlow.
+A folder is in HuggingFace's BERT format or in sentence-transformers' format. The latter has
+modules.json, the transformer in the folder itself or in a subfolder, and one subfolder with a
+config.json for the pooling and for each further module.
 
-Such a folder has modules.json, the transformer in the folder itself or in one below, and a folder
-with a config.json for the pooling and for each further module.
+The layer that applies the modules is elsewhere: reading a folder must not import TensorFlow.
 """
 
 import dataclasses
@@ -28,12 +29,12 @@ from dcse_tf.model.relative_positions import BUCKETS
 def write_tensor_file(
     path: pathlib.Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes arrays, contiguous ones, into a file that others may read as the umask says.
+    """Writes contiguous arrays to a safetensors file with the permissions that the umask gives.
 
     Raises:
         OutputError: it cannot be written.
     """
-    # The library writes a file that only its owner may read, and then renames it.
+    # The library writes a file that only its owner can read and renames it over `path`.
     path.touch()
     mode = path.stat().st_mode
     try:
@@ -57,7 +58,7 @@ def read_tensor_file(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class AffineMap:
-    """x to (x - shift) @ matrix + bias, computed in the type of the matrix.
+    """Maps x to (x - shift) @ matrix + bias, computed in the dtype of the matrix.
 
     Attributes:
         shift: float `[dim]`.
@@ -85,8 +86,8 @@ class SentenceModules:
 
     Attributes:
         pooling: "mean" or "cls".
-        maps: then applied to the sentence embedding, in order.
-        unit_norm: whether it is scaled to unit length in the end.
+        maps: applied in order to the sentence embedding.
+        unit_norm: whether the result is scaled to unit length.
     """
 
     pooling: str
@@ -95,26 +96,26 @@ class SentenceModules:
 
 
 def find_transformer(folder: pathlib.Path) -> pathlib.Path:
-    """Where the transformer of a sentence-transformers folder lies; else the folder itself."""
+    """The transformer's folder in a sentence-transformers folder; else the folder itself."""
     path = folder / _MODULES_FILE
     return folder / _list_modules(path)[0][1] if path.is_file() else folder
 
 
 def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
-    """The modules behind a transformer; None if it is not part of a sentence-transformers folder.
+    """The modules after a transformer; None if it is not part of a sentence-transformers folder.
 
     Args:
-        transformer: see `find_transformer`.
+        transformer: the transformer's folder, see `find_transformer`.
 
     Raises:
-        InputError: there is a module that cannot be computed here.
+        InputError: a module is not supported.
     """
     path = _find_with(transformer, _MODULES_FILE)
     return _read_chain(path.parent, _list_modules(path)[1:], path) if path else None
 
 
 def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
-    """A file of the folder that a transformer is of, which is its own or the one above it."""
+    """The path of a file in the model's root, which is the transformer's folder or its parent."""
     for root in (transformer, transformer.parent):
         path = root / name
         if path.is_file() and find_transformer(root) == transformer:
@@ -123,7 +124,7 @@ def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
 
 
 def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
-    """Raises InputError if a map stands behind the pooling: training would lose it."""
+    """Raises InputError if a Dense module follows the pooling: training would lose it."""
     modules = read_modules(transformer)
     if modules and modules.maps:
         raise InputError(
@@ -133,7 +134,7 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
 
 
 def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
-    """(class name, folder) of every module, the transformer first."""
+    """The (class name, folder) of every module, the transformer first."""
     content = _read_json(path)
     try:
         found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
@@ -167,13 +168,13 @@ def _read_chain(
 
 
 def read_prefix(transformer: pathlib.Path) -> str:
-    """The text that an encoder puts before every text: sentence-transformers' default prompt.
+    """The prefix that an encoder adds to every text: sentence-transformers' default prompt.
 
     Args:
-        transformer: see `find_transformer`.
+        transformer: the transformer's folder, see `find_transformer`.
 
     Raises:
-        InputError: the file that names it is of another form.
+        InputError: the file with the prompts is not in the expected format.
     """
     path = _find_with(transformer, _PROMPTS_FILE)
     if path is None:
@@ -187,13 +188,13 @@ def read_prefix(transformer: pathlib.Path) -> str:
 
 
 def write_prefix(folder: pathlib.Path, prefix: str) -> None:
-    """Writes what `read_prefix` reads, and sentence-transformers; nothing for no prefix."""
+    """Writes a prefix for `read_prefix` and sentence-transformers; an empty one writes nothing."""
     if prefix:
         _write_json(folder / _PROMPTS_FILE, describe_prefix(prefix))
 
 
 def describe_prefix(prefix: str) -> dict[str, Any]:
-    """A prefix in sentence-transformers' words."""
+    """A prefix as the entries of sentence-transformers' configuration."""
     if not prefix:
         return {"prompts": {}, "default_prompt_name": None}
     return {"prompts": {"prefix": prefix}, "default_prompt_name": "prefix"}
@@ -238,12 +239,12 @@ def _read_dense(folder: pathlib.Path) -> AffineMap:
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
-    """Writes modules.json and the modules' folders; the transformer lies in the folder itself.
+    """Writes modules.json and the modules' folders; the transformer is in the folder itself.
 
     Args:
-        folder: where to.
-        modules: what stands behind the transformer.
-        dim: of the token embeddings.
+        folder: the folder to write to.
+        modules: the modules after the transformer.
+        dim: width of the token embeddings.
     """
     names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
     names += ["Normalize"] if modules.unit_norm else []
@@ -293,9 +294,9 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 
 
 ENCODER_FOLDER = "encoder"
-# Of a re-ranker, see `dcse_tf.model.reranker_files`.
+# A re-ranker's settings, see `dcse_tf.model.reranker_files`.
 RERANKER_FILE = "reranker.json"
-# Of the matching of an encoder, see `dcse_tf.model.matching_files`.
+# An encoder's form of matching, see `dcse_tf.model.matching_files`.
 MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
@@ -322,10 +323,10 @@ _ALL_FILES = (
     _PROMPTS_FILE,
     "baseline*",
 )
-# Of a sentence-transformers model on the hub: the transformer may lie in one of its folders.
+# A sentence-transformers model on the hub may have its transformer in one of these folders.
 _MODULE_FILES = ("modules.json", _PROMPTS_FILE)
 _MODULE_FOLDERS = "?_*"
-# HuggingFace's names of GELU by erf, and of its approximation by tanh.
+# HuggingFace's names for GELU computed with erf and for its tanh approximation.
 _EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
 _SHAPE_KEYS = (
     "vocab_size",
@@ -339,14 +340,14 @@ _SHAPE_KEYS = (
 
 
 def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
-    """Folder of the checkpoint that a flag names.
+    """The folder of the checkpoint that a flag names.
 
     Args:
-        name: a folder with config.json, a vocabulary (see `read_vocabulary` of
-            `dcse_tf.model.tokenizer`) and safetensors; one of
-            sentence-transformers; a run directory; package:NAME, an installed Python package that
-            has such a folder inside; or else a hub name.
-        flag: the flag, for the message.
+        name: one of: a folder with config.json, a vocabulary (see `read_vocabulary` of
+            `dcse_tf.model.tokenizer`) and safetensors; a sentence-transformers folder; a run
+            directory; package:NAME, an installed Python package with such a folder inside; a
+            name on the hub.
+        flag: the flag's name, for error messages.
         weights: whether weights are needed, or only the vocabulary.
 
     Raises:
@@ -395,13 +396,13 @@ def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = True) -> None:
-    """Copies the files of a checkpoint folder that make an encoder of it.
+    """Copies the files of a checkpoint folder that define an encoder.
 
     Args:
-        source: the checkpoint.
-        target: where to; it exists.
-        weights: whether the BERT's are among them, and what tokenises, whose numbers of tokens
-            they follow.
+        source: the checkpoint folder.
+        target: an existing folder.
+        weights: whether to copy also the BERT's weights and the tokenizer, whose token ids they
+            follow.
     """
     rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, _PROMPTS_FILE)
     patterns = [name for name in _ALL_FILES if weights or name not in rest]
@@ -422,16 +423,16 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def approximates_gelu(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT computes GELU by tanh, as BERT's first code did, and not by erf.
+    """Whether a BERT computes GELU with tanh, as BERT's first code did, and not with erf.
 
     Args:
-        config: see `read_config`.
+        config: the BERT's configuration, see `read_config`.
     """
     return config["hidden_act"] in _TANH_GELU
 
 
 def find_padding(folder: pathlib.Path) -> int:
-    """The id of the padding in a checkpoint's own numbering; 0 where there is no tokenizer.
+    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer.
 
     Raises:
         InputError: the tokenizer's file cannot be read.
@@ -442,10 +443,10 @@ def find_padding(folder: pathlib.Path) -> int:
             return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
     path = folder / _TOKENIZER_JSON
     if not path.is_file():
-        # XLM-R's and RoBERTa's begin with <s>, <pad>.
+        # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
         return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
     try:
-        with path.open("rb") as file:  # the entries of the vocabulary come behind these
+        with path.open("rb") as file:  # the vocabulary's many entries come after these
             for token in ijson.items(file, "added_tokens.item"):
                 if token["content"] in _PADDINGS:
                     return int(token["id"])
@@ -455,11 +456,12 @@ def find_padding(folder: pathlib.Path) -> int:
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads config.json as that of a BERT, see `dcse_tf.model.families`; `layer_norm_eps` is filled
-    in where it is missing.
+    """Reads config.json as a BERT's configuration, see `dcse_tf.model.families`.
+
+    Missing `hidden_act` and `layer_norm_eps` get their defaults.
 
     Raises:
-        InputError: it is not a BERT that can be built exactly.
+        InputError: the architecture or a setting is not supported.
     """
     path = folder / "config.json"
     config = read_json_object(path)
@@ -497,18 +499,18 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def is_mpnet(folder: pathlib.Path) -> bool:
-    """Whether a folder has the weights of an MPNet, by its config.json."""
+    """Whether a folder's config.json is an MPNet's; False if there is none."""
     path = folder / "config.json"
     return path.is_file() and read_json_object(path).get("model_type") == "mpnet"
 
 
 def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
-    """The length a sentence encoder was trained with, from sentence-transformers' settings.
+    """The sequence length in tokens from sentence-transformers' settings; `default` without them.
 
-    From version 6 on the library keeps it in the tokenizer's.
+    Since version 6 the library keeps the length in the tokenizer's settings.
 
     Raises:
-        InputError: the settings name no length.
+        InputError: neither file gives a length.
     """
     path = folder / _SETTINGS_FILE
     if not path.is_file():
@@ -526,10 +528,10 @@ def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = 
     """Writes sentence-transformers' settings.
 
     Args:
-        folder: of the encoder.
-        length: in tokens, [CLS] and [SEP] among them.
-        pooler: whether the weights have BERT's pooler. Without it the settings say so: the library
-            would warn that it makes up random weights for one.
+        folder: the encoder's folder.
+        length: maximum length in tokens, including [CLS] and [SEP].
+        pooler: whether the weights include BERT's pooler. If not, the settings say so; otherwise
+            the library would warn that it initialises one at random.
     """
     settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     if not pooler:

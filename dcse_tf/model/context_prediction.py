@@ -1,10 +1,10 @@
-"""What stands around an utterance, predicted from the utterance alone.
+"""Predicts the turns around an utterance from the utterance alone.
 
-For each place around it a head of its own predicts the embedding, by the encoder as it was at the
-start, of the turn that stands there. What the heads can predict, the utterance's embedding must
-hold: which question it answers, and what follows from it (compare Kiros et al. 2015, "Skip-Thought
-Vectors"). Unlike a contrast of an utterance with its context this does not give the two one vector.
-The heads are thrown away after training.
+For each position around the utterance, a separate head predicts the initial encoder's embedding of
+the turn there. The utterance's embedding must contain what the heads predict: which question it
+answers, and what follows from it (compare Kiros et al. 2015, "Skip-Thought Vectors"). Unlike a
+contrast of an utterance with its context, this does not make the two similar. The heads are
+discarded after training.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from dcse_tf.model.matching import masked_mean, unit
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ContextPrediction(keras.layers.Layer):
-    """1 - cosine of the turns around an utterance and what is predicted of them.
+    """1 - cosine of the predicted and the actual embeddings of the turns around an utterance.
 
-    Give it dtype="float32" under mixed precision.
+    Under mixed precision, give it dtype="float32".
 
     Args:
-        slots: which slots of a context are predicted, counted from 0; each has a head of its own.
-        rate: how many times the learning rate the heads learn at, see `ProjectionHead`.
+        slots: the slots of a context to predict, counted from 0; each has a head of its own.
+        rate: the heads' learning rate as a multiple of the optimizer's, see `ProjectionHead`.
     """
 
     def __init__(self, slots: Sequence[int], rate=1.0, **kwargs):
@@ -35,7 +35,7 @@ class ContextPrediction(keras.layers.Layer):
         dim = table_shape[-1]
 
         def identities(shape, dtype=None):
-            # At first each turn is predicted to be like the utterance itself.
+            # Initially, each turn is predicted to have the utterance's own embedding.
             return ops.broadcast_to(ops.eye(dim, dtype=dtype) / self.rate, shape)
 
         self.kernel = self.add_weight(
@@ -44,18 +44,18 @@ class ContextPrediction(keras.layers.Layer):
         self.bias = self.add_weight(shape=(len(self.slots), dim), initializer="zeros", name="bias")
 
     def call(self, table, table_before, padding_mask, response, context_index, turn_mask):
-        """Compares what is predicted with what stands there.
+        """Computes the loss of every utterance.
 
         Args:
-            table, table_before: float `[utterances, tokens, dim]`, by the encoder that is trained,
-                and as it was.
+            table, table_before: float `[utterances, tokens, dim]`, encoded by the trained encoder
+                and by the initial one.
             padding_mask: bool `[utterances, tokens]`, True = real token.
-            response: int32 `[batch]` into the table.
-            context_index: int32 `[batch, turns]` into the table, the turns around each.
+            response: int32 `[batch]`, places of the utterances in the table.
+            context_index: int32 `[batch, turns]`, places of the turns around each in the table.
             turn_mask: bool `[batch, turns]`, True = real turn.
 
         Returns:
-            float `[batch]`, the mean over the real turns among those predicted; from 0 to 2.
+            float `[batch]`, the mean over the real turns among `slots`, from 0 to 2; 0 without any.
         """
         predicted = unit(ops.take(masked_mean(table, padding_mask), response, axis=0))
         predicted = ops.einsum("bd,sde->bse", predicted, self.rate * self.kernel)

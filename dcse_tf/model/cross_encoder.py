@@ -1,7 +1,7 @@
 """Response selection as functional models: a reader of sequences, and a head for each task.
 
-A reader gives a vector for every token and one for every sequence of two segments. BERT's sequence
-vector is [CLS]'s.
+A reader computes a vector for every token and one for every sequence of two segments. BERT's
+sequence vector is that of [CLS].
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class PairHead(keras.layers.Layer):
-    """A perceptron of two layers on the vector of a sequence (Xu et al. 2020, equation 1).
+    """A two-layer perceptron on the vector of a sequence (Xu et al. 2020, equation 1).
 
-    With a tanh between them it is BERT's pooler and a classifier, so that a checkpoint's pooler can
-    be its start.
+    With a tanh in between, it is BERT's pooler followed by a classifier, so a checkpoint's pooler
+    can initialise it.
 
     Args:
         dim: width of the hidden layer; 0 for a single layer.
-        classes: how many figures it gives.
+        classes: number of outputs.
     """
 
     def __init__(self, dim, classes=1, **kwargs):
@@ -55,7 +55,7 @@ class PairHead(keras.layers.Layer):
         self.output_layer.build((None, self.dim or vectors_shape[-1]))
 
     def call(self, vectors):
-        """Gives float `[rows, classes]`, or `[rows]` of one class, for float `[rows, width]`."""
+        """Maps float `[rows, width]` to `[rows, classes]`, or to `[rows]` for one class."""
         figures = self.output_layer(self.hidden(vectors) if self.hidden else vectors)
         return ops.squeeze(figures, -1) if self.classes == 1 else figures
 
@@ -65,12 +65,12 @@ class PairHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class TurnScores(keras.layers.Layer):
-    """Which turn of a dialogue does not belong to it (Xu et al. 2020, equations 6 and 7).
+    """Scores for which turn of a dialogue does not belong (Xu et al. 2020, equations 6 and 7).
 
-    A turn's vector is the mean and the maximum of its tokens' side by side.
+    A turn's vector concatenates the mean and the maximum of its tokens' vectors.
 
     Args:
-        turns: most turns of a dialogue.
+        turns: the largest number of turns in a dialogue.
     """
 
     def __init__(self, turns, **kwargs):
@@ -87,13 +87,13 @@ class TurnScores(keras.layers.Layer):
         """Scores the turns of dialogues.
 
         Args:
-            tokens: float `[tokens, dim]`, those of all turns.
-            turn_ids: int32 `[tokens]`, dialogue x turns + turn of each.
-            labels: int32 `[dialogues]`; only their number counts.
+            tokens: float `[tokens, dim]`, the tokens of all turns.
+            turn_ids: int32 `[tokens]`, each token's dialogue x turns + turn.
+            labels: int32 `[dialogues]`; only the number of entries is used.
 
         Returns:
-            float `[dialogues, turns]`; where a dialogue has no such turn, so small that a softmax
-            gives 0.
+            float `[dialogues, turns]`; -1e9, to which a softmax gives 0, for a turn that a
+            dialogue does not have.
         """
         dialogues = ops.shape(labels)[0]
         segments = dialogues * self.turns
@@ -116,15 +116,15 @@ class TurnScores(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class TakeRows(keras.layers.Layer):
-    """Finds the rows of a padded table that some of its tokens are in."""
+    """Gathers the vectors of the rows that given tokens of a padded table are in."""
 
     def call(self, vectors, token_ids, places):
         """Takes a row's vector for each place.
 
         Args:
-            vectors: float `[rows, dim]`.
-            token_ids: int32 `[rows, tokens]`; only its shape counts.
-            places: int32 `[places]`, of tokens in the table, taken row by row.
+            vectors: float `[rows, dim]`, one vector a row.
+            token_ids: int32 `[rows, tokens]`; only its shape is used.
+            places: int32 `[places]`, indices of tokens in the flattened table.
 
         Returns:
             float `[places, dim]`.
@@ -137,16 +137,16 @@ class TakeRows(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a reader makes of a table of sequences, symbolically.
+    """A reader's symbolic inputs and outputs for a table of sequences.
 
     Attributes:
         inputs: the table's tensors by name.
-        tokens: float32 `[cells, dim]`, every token the reader computes, in one list.
+        tokens: float32 `[cells, dim]`, the flat list of all tokens the reader computes.
         dim: width of a token's vector.
         pair_dim: width of a sequence's vector.
-        pairs: from places int32 `[rows]` of [CLS] tokens to the sequences' vectors
+        pairs: maps int32 `[rows]`, the places of [CLS] tokens, to the sequences' vectors
             `[rows, pair_dim]`.
-        token_embedding: the reader's, to which a prediction of tokens is tied.
+        token_embedding: the reader's embedding layer, to which a token-prediction head is tied.
     """
 
     inputs: dict[str, keras.KerasTensor]
@@ -160,12 +160,12 @@ class Reading:
 def build_speaker_embedding(
     dim: int, seed: int, tensors: dict[str, np.ndarray]
 ) -> keras.layers.Embedding:
-    """A vector for who speaks the response and one for the others (Gu et al. 2020, SA-BERT).
+    """One vector for the response's speaker and one for all others (Gu et al. 2020, SA-BERT).
 
     Args:
         dim: width of the token embeddings.
-        seed: of the initial weights, where the checkpoint has none.
-        tensors: of the checkpoint.
+        seed: seed of the initial weights, used if the checkpoint has none.
+        tensors: the checkpoint's tensors by name.
     """
     layer = keras.layers.Embedding(SPEAKERS, dim, dtype="float32", name="speaker_embedding")
     layer.build((None, None))
@@ -185,8 +185,9 @@ def read_with_bert(
 
     Args:
         backbone: the BERT.
-        layout: of the tables that come, with segment_ids and, for speakers, speaker_ids.
-        speakers: added to the embeddings.
+        layout: the layout of the input tables, which also have segment_ids and, with `speakers`,
+            speaker_ids.
+        speakers: embedding of the speakers, added to the token embeddings.
     """
     inputs = table_inputs(layout)
     inputs.pop("places", None)
@@ -236,9 +237,9 @@ class HeadShape:
     """The sizes of the tasks' heads.
 
     Attributes:
-        turns: most turns of a dialogue.
-        hidden: width of the hidden layer of the heads of sequences.
-        linear: whether the matching's head is one layer, that begins as a sum (DualLSTM).
+        turns: the largest number of turns in a dialogue.
+        hidden: width of the hidden layer in heads on sequence vectors.
+        linear: whether the matching head is a single layer, initialised as a sum (DualLSTM).
     """
 
     turns: int
@@ -249,14 +250,14 @@ class HeadShape:
 def build_heads(
     tasks: Sequence[str], reading: Reading, shape: HeadShape, seed: int, tensors: dict[str, Any]
 ) -> dict[str, keras.layers.Layer]:
-    """The heads of the tasks but restoration's, by their names, with weights by the seed.
+    """The heads of all tasks except restoration, by task name.
 
     Args:
         tasks: "matching" and auxiliary tasks.
-        reading: what they are for.
-        shape: their sizes.
-        seed: of the initial weights.
-        tensors: of the checkpoint; its pooler is the start of the heads of sequences.
+        reading: the reader's outputs that the heads are applied to.
+        shape: the heads' sizes.
+        seed: seed of the initial weights.
+        tensors: the checkpoint's tensors; its pooler initialises the heads on sequence vectors.
     """
     heads: dict[str, keras.layers.Layer] = {}
     for number, name in enumerate(("matching", "next_session", "consistency", "incoherence")):
@@ -288,16 +289,16 @@ def _start_from_pooler(head: PairHead, tensors: dict[str, Any]) -> None:
 def build_pair_head(
     name: str, sizes: tuple[int, int], classes: int, seed: int, tensors: dict[str, Any]
 ) -> PairHead:
-    """A head of sequences, its hidden layer from a checkpoint's pooler where there is one.
+    """A head on sequence vectors, initialised from a checkpoint's pooler if there is one.
 
-    A single layer begins as a sum.
+    A head with a single layer is initialised as a sum.
 
     Args:
-        name: of the head.
-        sizes: width of a sequence's vector, and of the hidden layer, 0 for a single layer.
-        classes: how many figures it gives.
-        seed: of the initial weights.
-        tensors: of the checkpoint.
+        name: the head's name.
+        sizes: width of a sequence's vector and of the hidden layer (0: a single layer).
+        classes: number of outputs.
+        seed: seed of the initial weights.
+        tensors: the checkpoint's tensors by name.
     """
     dim, hidden = sizes
     head = PairHead(hidden, classes, dtype="float32", name=name)
@@ -313,7 +314,7 @@ def build_pair_head(
 def predict_tokens(
     head: keras.layers.Layer, reading: Reading, places: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """BERT's predictions at places int32 `[tokens]`: logits float32 `[tokens, vocabulary]`."""
+    """Token predictions at places, int32 `[tokens]`: logits, float32 `[tokens, vocabulary]`."""
     tokens, places = ops.expand_dims(reading.tokens, 0), ops.expand_dims(places, 0)
     return ops.squeeze(head(tokens, mask_positions=places), 0)
 
@@ -333,13 +334,13 @@ def build_selection_model(
     restoration: keras.layers.Layer | None,
     loss: JointLoss,
 ) -> keras.Model:
-    """The training model: a batch of `make_selection_batches` to the sums of `JointLoss`.
+    """The training model: maps a batch of `make_selection_batches` to the sums of `JointLoss`.
 
     Args:
-        reading: of the table.
-        heads: of the other tasks, see `build_heads`.
-        restoration: head of the restoration, see `masked_lm.build_head`; None without that task.
-        loss: of all of them.
+        reading: the reader's inputs and outputs for the batch's table.
+        heads: heads of the other tasks, see `build_heads`.
+        restoration: head of the restoration task, see `masked_lm.build_head`; None without it.
+        loss: the joint loss of all tasks.
     """
     inputs, figures, facts = dict(reading.inputs), {}, {}
     layers = {**heads, **({"restoration": restoration} if restoration else {})}
@@ -362,11 +363,11 @@ def build_selection_model(
 
 
 class LiveScorer:
-    """Scores sequences while the weights are trained.
+    """Scores sequences with weights that are being trained.
 
     Args:
-        reading: of padded tables.
-        head: of the matching.
+        reading: the reader's inputs and outputs for padded tables.
+        head: the matching head.
     """
 
     def __init__(self, reading: Reading, head: PairHead):
@@ -375,8 +376,14 @@ class LiveScorer:
         self._model = keras.Model(inputs, head(reading.pairs(places)), name="scorer")
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Logits float32 `[rows]` of token_ids, segment_ids, padding_mask and, if it has speakers,
-        speaker_ids `[rows, tokens]`.
+        """Scores a padded table.
+
+        Args:
+            inputs: token_ids, segment_ids, padding_mask and, if the reader has speaker embeddings,
+                speaker_ids, each `[rows, tokens]`.
+
+        Returns:
+            Logits, float32 `[rows]`.
         """
         rows, tokens = tf.unstack(tf.shape(inputs["token_ids"]))
         given = {**inputs, "matching_places": tf.range(rows) * tokens}
@@ -392,8 +399,8 @@ def name_tensors(
 
     Args:
         backbone: the BERT.
-        head: on the vectors of its sequences.
-        speakers: a tensor more, `bert.embeddings.speaker_embeddings.weight`.
+        head: a head on its sequence vectors.
+        speakers: saved as the tensor `bert.embeddings.speaker_embeddings.weight`, if given.
     """
     tensors = weights.to_tensors(weights.backbone_weights(backbone))
     if speakers:
@@ -414,10 +421,11 @@ def write_cross_encoder(
     """Writes `model.safetensors` with the names of HuggingFace's BertForSequenceClassification.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder.
         backbone: the BERT.
-        head: of the matching.
-        speakers: as `bert.embeddings.speaker_embeddings.weight`, which that class has not.
+        head: the matching head.
+        speakers: written as `bert.embeddings.speaker_embeddings.weight`, a tensor which that class
+            lacks.
     """
     named = name_tensors(backbone, head, speakers)
     named[f"{CLASSIFIER}.weight"] = np.ascontiguousarray(head.output_layer.kernel.numpy().T)
@@ -429,18 +437,18 @@ _HEAD_FILE = "model_head.safetensors"
 
 
 def write_head(folder: pathlib.Path, head: PairHead) -> None:
-    """Writes the head of the matching beside a matcher's own weights."""
+    """Writes the matching head beside a matcher's own weights."""
     tensors = {str(place): variable.numpy() for place, variable in enumerate(head.weights)}
     write_tensor_file(folder / _HEAD_FILE, tensors)
 
 
 def read_head_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """What `write_head` wrote, by names that begin with "head."."""
+    """Reads what `write_head` wrote, under names that begin with "head."."""
     return {f"head.{name}": value for name, value in read_tensor_file(folder / _HEAD_FILE).items()}
 
 
 def build_head(tensors: Mapping[str, np.ndarray]) -> PairHead:
-    """The head of tensors as `read_head_tensors` gives them."""
+    """Builds the matching head from the tensors of `read_head_tensors`."""
     weights = [
         tensors[f"head.{place}"] for place in range(len(tensors)) if f"head.{place}" in tensors
     ]

@@ -51,25 +51,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What is trained.
+    """The training objective. Only `temperature` and the default matching are the paper's.
 
     Attributes:
-        temperature: of the loss (equation 8).
+        temperature: temperature of the loss (equation 8).
         matching: the form of the matching.
-        cosine_weight: share of the plain cosine's loss in the loss, the rest being the matching
-            similarity's; from 0, the paper's, to 1, nothing else. Not in the paper between them.
-        distillation_weight: share in the loss of what a teacher says of given candidates, the rest
-            being the contrast with negatives; from 0 to 1. Not in the paper.
-        teacher_temperature: of the teacher's logits.
-        both_directions: whether also a response's context is contrasted with the contexts that
-            its negatives are responses to, the two losses counting alike. Not in the paper.
-        start: what is asked of the encoder as it was; None for nothing. Not in the paper.
-        heads: of contexts and of responses, which the plain cosine is computed behind; empty for
-            none. Not in the paper.
-        neighbour_weight: share in the loss of what tells neighbours apart, the rest being all
-            else; from 0 to 1. Not in the paper.
-        matryoshka_dims: of how many dimensions, the first ones, the plain cosine is contrasted as
-            well; these losses and that of all dimensions count alike. Not in the paper.
+        cosine_weight: share of the loss, from 0 to 1, that contrasts the plain cosine instead of
+            the matching similarity; 0 is the paper's objective.
+        distillation_weight: share of the loss, from 0 to 1, that distils a teacher's scores of
+            given candidates instead of contrasting the response with negatives.
+        teacher_temperature: temperature of the teacher's logits.
+        both_directions: whether a response's context is also contrasted with the contexts that
+            its negatives are responses to; the two losses have equal weight.
+        start: the objectives that use the initial encoder; None for none.
+        heads: projection heads of contexts and of responses, applied before the plain cosine;
+            empty for none.
+        neighbour_weight: share of the loss, from 0 to 1, of the contrast of neighbours.
+        matryoshka_dims: the plain cosine of the first so many dimensions is contrasted too, for
+            each of these numbers; these losses and that of all dimensions have equal weight.
     """
 
     temperature: float
@@ -85,13 +84,13 @@ class Objective:
 
 
 def build_matching(dim: int, form: MatchingForm = PAPER) -> keras.Model:
-    """The similarity of contexts and candidates, from encoded utterances, as it is printed.
+    """The similarity of contexts and candidates from encoded utterances, equation by equation.
 
-    The paper's is sections 4.2 to 4.4; the others' equations are in docs/matching.md.
+    The paper's form is in its sections 4.2 to 4.4, the others are in docs/matching.md.
 
     Args:
         dim: width of the token embeddings.
-        form: of the matching.
+        form: the form of the matching.
 
     Returns:
         A functional model from
@@ -137,13 +136,14 @@ def _match(
     candidate_padding_mask: keras.KerasTensor,
     turn_mask: keras.KerasTensor,
 ) -> keras.KerasTensor:
-    """The cosine of the context-aware embedding and what the form compares it with.
+    """The cosine of the context-aware embedding and the embedding it is compared with.
 
     Args:
-        form: any but maxsim.
+        form: any form except maxsim.
         context: float `[batch, turns, context_tokens, dim]`.
         candidates: float `[batch, candidates, tokens, dim]`.
-        context_padding_mask, candidate_padding_mask, turn_mask: bool, of these, True = real.
+        context_padding_mask, candidate_padding_mask, turn_mask: bool masks of the context's
+            tokens, the candidates' tokens and the turns; True = real.
     """
     refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
         context, candidates, context_padding_mask, candidate_padding_mask
@@ -172,7 +172,7 @@ def build_pair_similarity(form: MatchingForm, **settings: str) -> PairSimilarity
     """The layer that computes `build_matching`'s similarity for all pairs of a table.
 
     Args:
-        form: of the matching.
+        form: the form of the matching.
         settings: the layer's dtype and name.
     """
     if form.kind == "maxsim":
@@ -190,27 +190,29 @@ def build_dialogue_cse(
     objective: Objective,
     centering: TokenCentering | None = None,
 ) -> keras.Model:
-    """The training model: a batch as `dcse_tf.data.batch` makes it, to similarities and losses.
+    """The training model: maps a batch of `dcse_tf.data.batch` to similarities and losses.
 
-    The similarity is that of `build_matching` by a shorter way (`build_pair_similarity`); with a
-    cosine weight of 1 it is the plain cosine.
+    The similarity is that of `build_matching`, computed in a cheaper way
+    (`build_pair_similarity`); with a cosine weight of 1 it is the plain cosine.
 
     Args:
         backbone: the BERT.
-        layout: of the tables that come.
-        objective: what is trained.
+        layout: the layout of the input tables.
+        objective: the training objective.
         centering: applied to the token embeddings, if given.
 
     Returns:
         A functional model from the tensors of `lay_out`, context_index, turn_mask,
-        candidate_index and candidate_mask, in both directions also candidate_context, to
-        {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`}, and what
-        `ask_start` gives. With a distillation weight also from given_index, given_mask and
-        teacher_scores, and also to {"given_similarity": float32 `[batch, given]`,
-        "distillation_loss": float32 `[batch]`}. With a neighbour weight also from the tensors of
-        `share_pairs`, and to what `contrast_neighbours` gives; "loss" then is without its share.
-        With a rehearsal weight also from those of `share_rehearsed`, and to what `rehearse` gives,
-        likewise.
+        candidate_index, candidate_mask and, in both directions, candidate_context, to
+        {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`} and the outputs of
+        `ask_start`. Further inputs and outputs depend on the objective:
+
+        - distillation: from given_index, given_mask and teacher_scores to {"given_similarity":
+          float32 `[batch, given]`, "distillation_loss": float32 `[batch]`};
+        - neighbours: from the tensors of `share_pairs` to the outputs of `contrast_neighbours`;
+        - rehearsal: from the tensors of `share_rehearsed` to the outputs of `rehearse`.
+
+        "loss" does not include the shares of the last two.
     """
     inputs, index = table_inputs(layout), index_inputs(objective.both_directions)
     given = given_inputs() if objective.distillation_weight else {}
@@ -230,7 +232,7 @@ def build_dialogue_cse(
     if objective.both_directions:
         contexts = [_compare_contexts(x, index) for x in all_pairs]
         loss = _mix((0.5, 0.5), (loss, _mix(weights, [nt_xent(x, mask) for x in contexts])))
-    # What is reported is the first.
+    # The first similarity is the one that is reported.
     outputs |= {"similarity": similarities[0], "loss": loss}
     if given:
         outputs |= _teach(objective, weights, own_pairs, given)
@@ -247,7 +249,7 @@ def _tell_beside(
     before: keras.KerasTensor | None,
     inputs: dict[str, keras.KerasTensor],
 ) -> tuple[dict[str, keras.KerasTensor], dict[str, keras.KerasTensor]]:
-    """Further inputs of texts that stand beside the dialogues, and what is said of them."""
+    """Inputs and outputs for texts other than the dialogues: neighbours and rehearsed texts."""
     start, padding_mask = objective.start, inputs["padding_mask"]
     further, outputs = dict[str, keras.KerasTensor](), dict[str, keras.KerasTensor]()
     if share := objective.neighbour_weight:
@@ -269,7 +271,7 @@ def _teach(
     own_pairs: Sequence[keras.KerasTensor],
     given: dict[str, keras.KerasTensor],
 ) -> dict[str, keras.KerasTensor]:
-    """What a teacher's scores of the given candidates add to the outputs."""
+    """The outputs of distillation: the given candidates' similarities and the loss."""
     similarities = [ops.take_along_axis(x, given["given_index"], axis=1) for x in own_pairs]
     teach = Distillation(
         objective.temperature, objective.teacher_temperature, dtype="float32", name="distillation"
@@ -279,7 +281,7 @@ def _teach(
 
 
 def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
-    """The loss of the contrast, and what a teacher and the encoder as it was add to it."""
+    """The loss with the terms of the teacher and of the initial encoder added."""
     loss, share, start = outputs["loss"], objective.distillation_weight, objective.start
     if share:
         loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))
@@ -294,7 +296,7 @@ def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> 
 def _take_own_contexts(
     all_pairs: keras.KerasTensor, index: dict[str, keras.KerasTensor]
 ) -> keras.KerasTensor:
-    """Of the similarities of contexts the rows of those that are rows' own."""
+    """Selects each row's own context from the similarities of all contexts."""
     if "candidate_context" not in index:
         return all_pairs
     return ops.take(all_pairs, index["candidate_context"][:, 0], axis=0)
@@ -303,8 +305,14 @@ def _take_own_contexts(
 def _compare_contexts(
     all_pairs: keras.KerasTensor, index: dict[str, keras.KerasTensor]
 ) -> keras.KerasTensor:
-    """The similarity of a row's response with its own context and those of its negatives, float
-    `[batch, candidates]`, of that of all contexts with all utterances.
+    """The similarity of each row's response with its own and its negatives' contexts.
+
+    Args:
+        all_pairs: float `[contexts, utterances]`, the similarities of all pairs.
+        index: the batch's index into the table.
+
+    Returns:
+        float `[batch, candidates]`.
     """
     of_response = ops.transpose(ops.take(all_pairs, index["candidate_index"][:, 0], axis=1))
     return ops.take_along_axis(of_response, index["candidate_context"], axis=1)
@@ -315,7 +323,7 @@ def _mix(weights: Sequence[float], losses: Sequence[keras.KerasTensor]) -> keras
 
 
 def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]]:
-    """The similarities that an objective contrasts, and their losses' weights."""
+    """The similarities that an objective contrasts, each with its loss's weight."""
     share = objective.cosine_weight
     layers: list[tuple[float, keras.layers.Layer]] = []
     if share < 1.0:

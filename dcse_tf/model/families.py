@@ -1,8 +1,9 @@
-"""Encoders that compute what a BERT computes, under other names: read, they are BERTs.
+"""Architectures that compute the same as BERT under other names, and are read as BERTs.
 
-RoBERTa and XLM-R count positions from behind the padding's and have one segment; DistilBERT has
-none. What is trained from them is written as a BERT, which every library loads. MPNet is a BERT
-whose attention adds a bias by distance, which no BERT can be written with: it is written as MPNet.
+RoBERTa and XLM-R count positions from pad_token_id + 1 and have one segment; DistilBERT has no
+segments. Encoders trained from these are written as BERTs, which every library loads. MPNet is a
+BERT whose attention adds a bias by distance; BERT's format has no such bias, so it is written as
+MPNet.
 """
 
 import dataclasses
@@ -27,10 +28,11 @@ class Family:
     """An architecture, by HuggingFace's `model_type`.
 
     Attributes:
-        prefix: of its tensors' names, where they stand in a model with a head.
-        keys: of its configuration, in place of BERT's.
-        names: pattern of a tensor's name -> BERT's name.
-        skipped: how many rows of the position table stand for no position.
+        prefix: prefix of its tensors' names in a model with a head.
+        keys: BERT's key of the configuration -> its own.
+        names: regular expression in its tensors' names -> replacement that gives BERT's name.
+        skipped: maps its configuration to the number of unused rows at the start of the position
+            table.
     """
 
     prefix: str
@@ -40,7 +42,7 @@ class Family:
 
 
 def _read_padding(config: Mapping[str, Any]) -> int:
-    """RoBERTa's own where the configuration names none."""
+    """The padding's id; RoBERTa's own, 1, if the configuration does not give it."""
     padding = config.get("pad_token_id")
     return padding if type(padding) is int else 1
 
@@ -82,7 +84,7 @@ _DISTILBERT = Family(
         r"vocab_projector\.bias": f"{_HEAD}.bias",
     },
 )
-# BERT's names and MPNet's, within a tensor's name.
+# Parts of tensor names: BERT's -> MPNet's.
 _MPNET_NAMES = {
     ".attention.self.query.": ".attention.attn.q.",
     ".attention.self.key.": ".attention.attn.k.",
@@ -90,7 +92,7 @@ _MPNET_NAMES = {
     ".attention.output.dense.": ".attention.attn.o.",
     ".attention.output.LayerNorm.": ".attention.LayerNorm.",
 }
-# Its positions are counted from 2 whatever the configuration says.
+# MPNet counts positions from 2, whatever the configuration says.
 _MPNET_SKIPPED = 2
 _MPNET = Family(
     "mpnet.",
@@ -98,7 +100,7 @@ _MPNET = Family(
     skipped=lambda config: _MPNET_SKIPPED,
 )
 RELATIVE_BIAS = "encoder.relative_attention_bias.weight"
-# The number of buckets of distance, in the configuration of an MPNet and of no other.
+# The number of distance buckets. Only the configuration of an MPNet has this key.
 RELATIVE_BUCKETS = "relative_attention_num_buckets"
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
@@ -110,10 +112,10 @@ FAMILIES: dict[str, Family] = {
 
 
 def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the BERT that an encoder is, from that in its config.json.
+    """Converts the content of an encoder's config.json to a BERT's configuration.
 
-    A BERT's own comes back as it is. Sizes that are missing or are no numbers are left to the check
-    of the result.
+    A BERT's own configuration is returned unchanged. Missing or invalid sizes are not checked here,
+    but by the reader of the result.
     """
     name = config.get("model_type", "bert")
     family = FAMILIES[name]
@@ -127,18 +129,18 @@ def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     positions = result.get("max_position_embeddings")
     if type(positions) is int:
         result["max_position_embeddings"] = positions - family.skipped(config)
-    # A second segment, as the first, for models that read a context and a response.
+    # Add a second segment, equal to the first, for models that read a context and a response.
     if result.get("type_vocab_size", 1) == 1:
         result["type_vocab_size"] = 2
     return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
 
 
 def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """The tensors of an encoder under BERT's names, without "bert.".
+    """Converts an encoder's tensors to BERT's, under BERT's names without "bert.".
 
     Args:
-        config: of its config.json.
-        tensors: as they are in its files.
+        config: the content of its config.json.
+        tensors: the tensors of its files by name.
     """
     name = config.get("model_type", "bert")
     family = FAMILIES.get(name, FAMILIES["bert"])
@@ -159,16 +161,16 @@ def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarra
 
 
 def is_relative(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT's attention adds a bias by distance: whether it was read from an MPNet.
+    """Whether a BERT's attention adds a bias by distance, that is, whether it is an MPNet.
 
     Args:
-        config: see `make_bert_config`.
+        config: the configuration from `make_bert_config`.
     """
     return RELATIVE_BUCKETS in config
 
 
 def make_mpnet_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the MPNet that was read as a BERT: `make_bert_config` backwards."""
+    """The configuration of an MPNet that was read as a BERT: the inverse of `make_bert_config`."""
     result = {key: value for key, value in config.items() if key != "type_vocab_size"}
     return {
         **result,
@@ -180,12 +182,12 @@ def make_mpnet_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_mpnet_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """The tensors of an MPNet under its own names, from BERT's: `make_bert_tensors` backwards."""
+    """The tensors of an MPNet under its own names: the inverse of `make_bert_tensors`."""
     result: Tensors = {}
     for key, value in tensors.items():
         for ours, theirs in _MPNET_NAMES.items():
             key = key.replace(ours, theirs)
         result[key] = value
-    del result[_SEGMENTS]  # zeros
+    del result[_SEGMENTS]  # all zeros: MPNet has no segments
     result[_POSITIONS] = np.pad(result[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])
     return result

@@ -1,4 +1,4 @@
-"""What vocabularies have in common that HuggingFace keeps in a `tokenizer.json` alone."""
+"""The base of vocabularies that are written as a `tokenizer.json` alone."""
 
 import abc
 import dataclasses
@@ -23,7 +23,7 @@ class FastVocabulary(Vocabulary):
 
     @abc.abstractmethod
     def _make_fast(self) -> tokenizers.Tokenizer:
-        """HuggingFace's tokenizer of this vocabulary, but for the special entries."""
+        """HuggingFace's tokenizer of this vocabulary, without the special entries."""
 
     def _write_files(self, folder: pathlib.Path) -> None:
         _write_files(folder, self, self._make_fast(), {})
@@ -48,7 +48,8 @@ def _write_files(
 ) -> None:
     """Writes `tokenizer.json` and `tokenizer_config.json`.
 
-    The class is HuggingFace's for any tokenizer.json: RoBERTa's own have <s> before <pad>.
+    The tokenizer class is HuggingFace's generic one, since RoBERTa's classes expect <s> before
+    <pad>.
     """
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **_name_tokens(), **further}
     text = json.dumps(settings, indent=2) + "\n"
@@ -59,17 +60,15 @@ def _write_files(
 def complete_tokens(
     path: pathlib.Path, tokens: Sequence[str], added: dict[int, str]
 ) -> tuple[str, ...]:
-    """The entries of a tokenizer.json in the order of their ids, but the padding first.
-
-    The first entry takes the padding's place.
+    """The entries of a tokenizer.json by id, with the padding swapped with the first entry.
 
     Args:
-        path: the file, for messages.
-        tokens: of the model.
-        added: id -> entry, of `added_tokens`, some of which may be in the model too.
+        path: the file's path, for error messages.
+        tokens: the model's entries in the order of their ids.
+        added: id -> entry from `added_tokens`; these may be in the model too.
 
     Raises:
-        InputError: a special entry is missing, or an entry stands there twice.
+        InputError: a special entry is missing, or an entry occurs twice.
     """
     names = list(tokens)
     while (token := added.get(len(names))) is not None:

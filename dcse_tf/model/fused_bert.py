@@ -1,4 +1,4 @@
-"""BERT for inference: token embeddings, and scores of pairs, faster than by Keras' layers."""
+"""BERT for inference: token embeddings and scores of pairs, faster than with Keras layers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,20 +16,20 @@ Hold = Callable[[np.ndarray, tf.DType], Any]
 
 
 class FusedBert(tf.Module):
-    """Computes what keras-hub's BERT computes, faster, from the tensors of a checkpoint.
+    """Computes the same as keras-hub's BERT, faster, from the tensors of a checkpoint.
 
-    Tokens are rows of one matrix, so that TensorFlow joins a product, its bias and GELU into one
-    oneDNN operation, which it does not do for the three axes that Keras multiplies; query, key and
-    value are one product. With bfloat16 the matrix products and what lies between them (attention,
-    GELU) are in bfloat16; residuals, layer norms and the output stay float32.
+    All tokens are rows of one matrix, so that TensorFlow fuses a product, its bias and GELU into
+    one oneDNN operation, which it does not do for Keras' three-dimensional products. Query, key
+    and value are one product. With bfloat16, matrix products, attention and GELU are computed in
+    bfloat16; residuals, layer norms and the output stay float32.
 
     Args:
-        tensors: see `read_bert_tensors`; with `SPEAKER_TABLE` of a BERT that knows who speaks, and
-            with `RELATIVE_BIAS` of an MPNet.
-        config: see `read_config`.
+        tensors: the weights, see `read_bert_tensors`; with `SPEAKER_TABLE` if the BERT has speaker
+            embeddings, and with `RELATIVE_BIAS` for an MPNet.
+        config: the configuration, see `read_config`.
         compute_dtype: "float32" or "bfloat16".
-        hold: makes of an array and a type what holds a weight: constants, or variables where a
-            SavedModel is to be written.
+        hold: makes a weight from an array and a dtype: constants, or variables if a SavedModel is
+            to be written.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class FusedBert(tf.Module):
             for name in ("word", "position", "token_type")
         )
         self._tokens = hold(words, tf.float32)
-        # Every token has what the first segment adds; those of another one, the difference.
+        # The first segment's embedding is added to every position; tokens of other segments then
+        # add the difference.
         self._positions = hold(places + segments[0], tf.float32)
         self._segments = hold(segments - segments[0], tf.float32)
         relative = tensors.get(RELATIVE_BIAS)
@@ -77,7 +78,7 @@ class FusedBert(tf.Module):
     def _attention_weights(
         self, tensors: Mapping[str, np.ndarray], prefix: str, *names: str
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Some of query, key and value as one product; the query carries the products' scale."""
+        """Some of query, key and value as one product; the query includes the scores' scale."""
         scales = [(self.dim // self._heads) ** -0.5 if name == "query" else 1.0 for name in names]
         paths = [f"{prefix}.attention.self.{name}" for name in names]
         return self._dense_weights(tensors, *paths, scale=np.repeat(scales, self.dim))
@@ -99,16 +100,19 @@ class FusedBert(tf.Module):
         return self._hold(gamma, tf.float32), self._hold(beta, tf.float32)
 
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
-        """Token embeddings, as `build_bert_encoder`'s model gives them.
+        """Token embeddings, the same as those of `build_bert_encoder`'s model.
 
         Args:
-            inputs: token_ids int32 `[utterances, tokens]` and padding_mask bool of that shape,
-                True = real. Of that shape too, where they are given: segment_ids, else all 0, and
-                of a BERT that knows who speaks, speaker_ids.
-            training: False; there is no dropout here.
+            inputs: token_ids int32 and padding_mask bool (True = real token), both
+                `[utterances, tokens]`. In the same shape, int32: segment_ids (all 0 if missing)
+                and, if the BERT has speaker embeddings, speaker_ids.
+            training: must be False, since there is no dropout.
 
         Returns:
             float32 `[utterances, tokens, dim]`.
+
+        Raises:
+            ValueError: `training` is True.
         """
         if training:
             raise ValueError("FusedBert is for inference")
@@ -119,9 +123,11 @@ class FusedBert(tf.Module):
         return tf.reshape(x, tf.stack([-1, tokens, self.dim]))
 
     def _embed(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the first layer takes, `[all tokens, dim]`; and what attention adds to its scores of
-        the tokens, `[utterances, 1, 1, tokens]`, or of pairs of them, `[utterances, heads, tokens,
-        tokens]`.
+        """The first layer's input and the bias that attention adds to its scores.
+
+        Returns:
+            float32 `[all tokens, dim]`; and `[utterances, 1, 1, tokens]` or, for an MPNet,
+            `[utterances, heads, tokens, tokens]`.
         """
         token_ids = inputs["token_ids"]
         x = tf.gather(self._tokens, token_ids) + self._positions[: tf.shape(token_ids)[1]]
@@ -151,15 +157,22 @@ class FusedBert(tf.Module):
     def _attend(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor
     ) -> tf.Tensor:
-        """Attention within each utterance; `[utterances, heads, tokens, width]` each, the queries
-        perhaps of fewer tokens, to `[all queries, dim]`.
+        """Attention within each utterance.
+
+        Args:
+            query, key, value: `[utterances, heads, tokens, width]`; the query may have fewer
+                tokens.
+            bias: see `_embed`.
+
+        Returns:
+            `[all query tokens, dim]`.
         """
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
         x = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
         return tf.reshape(x, [-1, self.dim])
 
     def _finish_layer(self, x: tf.Tensor, attended: tf.Tensor, layer: dict[str, Any]) -> tf.Tensor:
-        """What of a layer each token has by itself, `[tokens, dim]`."""
+        """The part of a layer after attention, token by token: `[tokens, dim]`."""
         x = x + tf.cast(_dense(attended, layer["attended"]), tf.float32)
         x = self._layer_norm(x, layer["attended_norm"])
         hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=self._approximate)
@@ -181,10 +194,10 @@ def _dense(x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
 class FusedCrossEncoder(FusedBert):
     """A BERT with BertForSequenceClassification's head of one output.
 
-    The head reads [CLS] alone, so the last layer computes the keys and values of all tokens, but
-    the query and what follows of [CLS] alone. Nothing is left out of the score.
+    The head only reads [CLS], so the last layer computes keys and values for all tokens, but the
+    query and everything after it for [CLS] alone. The scores are exact.
 
-    Args: as of `FusedBert`; the tensors with those of the head, see `head_shapes`.
+    Args: as for `FusedBert`; the tensors include those of the head, see `head_shapes`.
     """
 
     def __init__(
@@ -195,7 +208,7 @@ class FusedCrossEncoder(FusedBert):
         hold: Hold = tf.constant,
     ):
         super().__init__(tensors, config, compute_dtype, hold)
-        # Of a few rows: in float32 whatever the rest is in.
+        # Always in float32, since the head computes only one row for each sequence.
         self._pooler, self._classifier = (
             (
                 hold(tensors[f"{name}.weight"].T, tf.float32),
@@ -241,7 +254,7 @@ class FusedCrossEncoder(FusedBert):
 
 
 def head_shapes(dim: int, speakers: bool) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors that a re-ranker has besides its BERT's, by name."""
+    """The shapes of a re-ranker's tensors other than its BERT's, by name."""
     shapes: dict[str, tuple[int, ...]] = {
         f"{POOLER}.weight": (dim, dim),
         f"{POOLER}.bias": (dim,),

@@ -1,7 +1,7 @@
 """How a table of utterances is laid out for the encoder: padded, packed, or in buckets.
 
-Whatever the layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a
-layout decides only what is encoded on the way. See `dcse_tf.model.layout`.
+With any layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a layout
+only decides what the encoder computes. See `dcse_tf.model.layout.Layout`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     import keras_hub
 
 
-# One function of the graph, however many tables a step lays out.
+# A tf.function, so that the graph has it once, however many tables a step lays out.
 @tf.function(reduce_retracing=True)
 def first_fit_decreasing(
     lengths: tf.Tensor, row_length: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Packs items: the longest first, each into the first row with room for it.
+    """Packs items into rows: the longest first, each into the first row with room for it.
 
-    Items of one length are placed together: first fit fills the rows in order, so that how many of
-    them a row takes follows from its room. That is one step a length, not one an item.
+    Items of equal length are placed together. First fit fills the rows in order, so a row's room
+    determines how many of them it takes. This needs one step for each length, not for each item.
 
     Args:
-        lengths: int32 `[items]`, each at most `row_length`; an item of length 0 is at row 0, 0.
-        row_length: what a row holds.
+        lengths: int32 `[items]`, each at most `row_length`; items of length 0 get row 0, start 0.
+        row_length: capacity of a row.
 
     Returns:
         row: int32 `[items]`, the row of each item.
-        start: int32 `[items]`, where in its row it begins.
-        rows: int32 scalar, how many rows are used.
+        start: int32 `[items]`, where each item begins in its row.
+        rows: int32 scalar, the number of rows used.
     """
     items = tf.size(lengths)
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -55,7 +55,7 @@ def first_fit_decreasing(
         begun = begun.write(step, row_length - room)
         room = room - takes * length
 
-    # Item by item in the order of falling length, row by row within a length.
+    # One entry for each item, by decreasing length and, within a length, by row.
     takes = tf.reshape(taken.stack(), [-1])
     cell = tf.repeat(tf.range(tf.size(takes)), takes)
     rows = cell % items
@@ -80,12 +80,13 @@ class Layout:
     """A way to lay out a table.
 
     Attributes:
-        kind: "padded": as it is; "packed": several utterances to a row, attention within each;
-            "bucketed": in groups of utterances of similar length, each padded to its longest.
-        row_length: packed: tokens of a row.
-        buckets: bucketed: number of groups, of equal numbers of utterances.
-        row_multiple: packed: rows are filled up with empty ones to a multiple of this, so that
-            shapes are few.
+        kind: "padded": the table unchanged; "packed": several utterances in a row, with attention
+            within each; "bucketed": groups of utterances of similar length, each padded to its
+            longest.
+        row_length: packed: number of tokens in a row.
+        buckets: bucketed: number of groups, which have equal numbers of utterances.
+        row_multiple: packed: empty rows are added up to a multiple of this number, so that there
+            are few different shapes.
     """
 
     kind: str
@@ -94,7 +95,7 @@ class Layout:
     row_multiple: int = 1
 
     def names(self) -> tuple[str, ...]:
-        """The tensors that `lay_out` gives."""
+        """The names of the tensors that `lay_out` returns."""
         return {
             "padded": ("token_ids", "padding_mask"),
             "packed": ("token_ids", "segments", "positions", "places", "padding_mask"),
@@ -110,20 +111,21 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
     """Lays out a table.
 
     Args:
-        token_ids: int32 `[utterances, tokens]`, zero-padded, no row empty.
-        layout: how.
-        marks: further tables of that shape, such as the segment of each token, to be laid out in
-            the same way; padded and packed only.
+        token_ids: int32 `[utterances, tokens]`, zero-padded, without empty rows.
+        layout: the layout.
+        marks: further int32 tables of that shape by name, such as the segment of each token, laid
+            out in the same way; only for padded and packed layouts.
 
     Returns:
         padding_mask: bool `[utterances, tokens]`, True = real token.
         token_ids: int32, padded: as given; packed: `[rows, row_length]`, 0 = nothing there.
-        segments: packed: int32 `[rows, row_length]`, a number for each utterance, 0 = none.
-        positions: packed: int32 `[rows, row_length]`, of a token in its utterance.
+        segments: packed: int32 `[rows, row_length]`, the number of a token's utterance, from 1;
+            0 = none.
+        positions: packed: int32 `[rows, row_length]`, a token's position in its utterance.
         token_ids_0, ...: bucketed: int32 `[utterances of the group, tokens of its longest]`.
-        places: packed and bucketed: int32 `[utterances, tokens]`, where the encoder's tokens, all
-            in one list, have each token; 0 where there is none.
-        The marks by their names.
+        places: packed and bucketed: int32 `[utterances, tokens]`, each token's index in the flat
+            list of the encoder's tokens; 0 at padding.
+        The marks under their names.
     """
     padding_mask = token_ids != 0
     table = {"token_ids": token_ids, **(marks or {})}
@@ -137,14 +139,14 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
 
 
 def join_tables(*tables: tf.Tensor) -> tf.Tensor:
-    """Tables one after another, int32 `[utterances, tokens]`, zero-padded to the widest."""
+    """Concatenates int32 tables `[utterances, tokens]`, zero-padded to the widest."""
     width = tf.reduce_max([tf.shape(table)[1] for table in tables])
     padded = [tf.pad(table, [[0, 0], [0, width - tf.shape(table)[1]]]) for table in tables]
     return tf.concat(padded, axis=0)
 
 
 def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
-    """Fingerprints of rows that no record has one for, such as contexts in one sequence.
+    """Fingerprints of rows whose records do not contain one, such as contexts in one sequence.
 
     Args:
         token_ids: int32 `[rows, tokens]`, zero-padded.
@@ -156,7 +158,7 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
 
 
 def count_cells(batch: Tensors) -> tf.Tensor:
-    """Tokens that the encoder computes for a laid-out table, real or not; float32 scalar."""
+    """The number of tokens that the encoder computes, padding included; float32 scalar."""
     grids = [value for name, value in batch.items() if name.startswith("token_ids")]
     return tf.add_n([tf.cast(tf.size(grid), tf.float32) for grid in grids])
 
@@ -192,7 +194,7 @@ def _group(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Ten
         members = order[utterances * i // layout.buckets : utterances * (i + 1) // layout.buckets]
         width = tf.reduce_max(tf.concat([tf.gather(lengths, members), [1]], axis=0))
         grid = tf.gather(token_ids, members)[:, :width]
-        # A group without an utterance is one empty cell: Keras cannot add tensors of no rows.
+        # A group without utterances gets one empty cell: Keras cannot add tensors without rows.
         grid = tf.pad(grid, [[0, tf.maximum(1 - tf.size(members), 0)], [0, 0]])
         groups[f"token_ids_{i}"] = grid
         starts.append(cells + tf.range(tf.size(members)) * width)
@@ -203,7 +205,7 @@ def _group(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Ten
 
 
 def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
-    """Symbolic inputs for the tensors that `lay_out` gives."""
+    """Symbolic inputs for the tensors that `lay_out` returns."""
     return {
         name: keras.Input((None,), dtype="bool" if "mask" in name else "int32", name=name)
         for name in layout.names()
@@ -229,16 +231,17 @@ def build_table_encoder(
     layout: Layout,
     centering: TokenCentering | None = None,
 ) -> keras.Model:
-    """The encoder of equations 1 and 2 on a laid-out table; the weights are the backbone's.
+    """The encoder of equations 1 and 2 on a laid-out table, with the backbone's weights.
 
     Args:
         backbone: the BERT.
-        layout: of the tables that come.
+        layout: the layout of the input tables.
         centering: applied to the token embeddings, if given.
 
     Returns:
         A functional model from the tensors of `lay_out` to token embeddings, float `[utterances,
-        tokens, dim]`, the same for every layout; where there is no token, any finite vector.
+        tokens, dim]`. Real tokens get the same embeddings in every layout; padding gets arbitrary
+        finite vectors.
     """
     if layout.kind == "padded":
         return build_bert_encoder(backbone, centering)
@@ -257,15 +260,15 @@ def build_table_encoder(
 
 
 def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
-    """Which tokens of a row attend to which: those of one utterance to one another.
+    """The attention mask within rows: tokens of one utterance attend to one another.
 
-    Empty cells attend to one another too, so that no row of the attention is empty.
+    Empty cells also attend to one another, so that no row of the attention is fully masked.
 
     Args:
         segments: int32 `[rows, tokens]`, see `lay_out`.
 
     Returns:
-        bool `[rows, tokens, tokens]`.
+        bool `[rows, tokens, tokens]`, True where a token attends to another.
     """
     return ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
 
@@ -278,14 +281,14 @@ def run_layers(
     segment_ids: keras.KerasTensor | None = None,
     added: keras.KerasTensor | None = None,
 ) -> keras.KerasTensor:
-    """A BERT's layers on tokens that are not the rows of a padded table.
+    """Runs a BERT on tokens with a given attention mask, such as rows of several utterances.
 
     Args:
         backbone: the BERT.
         token_ids: int32 `[rows, tokens]`.
         attention_mask: bool `[rows, tokens, tokens]`, True where a token attends to another.
-        positions: int32 `[rows, tokens]`; None for the place in the row.
-        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for 0.
+        positions: int32 `[rows, tokens]`; None for positions counted along the row.
+        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for all 0.
         added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
 
     Returns:

@@ -1,5 +1,5 @@
-"""The losses: NT-Xent over one positive and its negatives, and a teacher's distribution over given
-candidates; of response selection with its tasks; of BERT's pre-training.
+"""The losses: NT-Xent over one positive and its negatives, distillation of a teacher's scores,
+response selection with its auxiliary tasks, and BERT's pre-training.
 """
 
 import keras
@@ -11,7 +11,7 @@ class NTXent(keras.layers.Layer):
     """-log softmax of the positive's similarity among the candidates' (paper, equation 8).
 
     Args:
-        temperature: what similarities are divided by.
+        temperature: divisor of the similarities.
     """
 
     def __init__(self, temperature=0.1, **kwargs):
@@ -22,13 +22,13 @@ class NTXent(keras.layers.Layer):
         """Computes the loss of every row.
 
         Args:
-            similarity: float `[batch, candidates]`, column 0 the positive.
+            similarity: float `[batch, candidates]`; column 0 is the positive.
             candidate_mask: bool `[batch, candidates]`, True = a candidate.
 
         Returns:
             float `[batch]`.
         """
-        # Below every real logit, a cosine over the temperature, by more than exp can hold.
+        # So far below every real logit, a cosine divided by the temperature, that exp gives 0.
         masked = ops.full((), -1e9, similarity.dtype)
         logits = ops.where(candidate_mask, similarity / self.temperature, masked)
         return ops.logsumexp(logits, axis=-1) - logits[:, 0]
@@ -42,14 +42,14 @@ class NTXent(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class Distillation(keras.layers.Layer):
-    """Cross entropy of the similarities' softmax under a teacher's (Hinton et al. 2015).
+    """Cross entropy between a teacher's softmax and the similarities' (Hinton et al. 2015).
 
-    Its gradient is that of the Kullback-Leibler divergence, from which it differs by the entropy of
-    the teacher's softmax.
+    It differs from the Kullback-Leibler divergence by the entropy of the teacher's softmax, so
+    their gradients are equal.
 
     Args:
-        temperature: what similarities are divided by.
-        teacher_temperature: what the teacher's logits are divided by; higher is softer.
+        temperature: divisor of the similarities.
+        teacher_temperature: divisor of the teacher's logits; higher values give softer targets.
     """
 
     def __init__(self, temperature=0.1, teacher_temperature=1.0, **kwargs):
@@ -70,7 +70,7 @@ class Distillation(keras.layers.Layer):
         """
         masked = ops.full((), -1e9, similarity.dtype)
         logits = ops.where(candidate_mask, similarity / self.temperature, masked)
-        # The largest is taken off first: divided by a small temperature it might be infinite.
+        # Subtract the maximum first: divided by a small temperature, it might overflow.
         best = ops.max(ops.where(candidate_mask, teacher_scores, -3e38), axis=-1, keepdims=True)
         softened = (teacher_scores - best) / self.teacher_temperature
         teacher = ops.softmax(ops.where(candidate_mask, softened, masked), axis=-1)
@@ -92,9 +92,9 @@ class JointLoss(keras.layers.Layer):
     """The loss of response selection with its auxiliary tasks (Xu et al. 2020, equation 10).
 
     Args:
-        auxiliary_weight: of each auxiliary task's loss; the matching's is 1.
-        margin: by how much the consistency of two utterances of one speaker, a sigmoid, must exceed
-            that with another session's (equation 9).
+        auxiliary_weight: weight of each auxiliary task's loss; the matching's is 1.
+        margin: by how much the consistency (a sigmoid) of two utterances by one speaker must
+            exceed that of utterances from different sessions (equation 9).
     """
 
     def __init__(self, auxiliary_weight=1.0, margin=0.6, **kwargs):
@@ -103,15 +103,15 @@ class JointLoss(keras.layers.Layer):
         self.margin = margin
 
     def call(self, figures, facts):
-        """Adds up losses and hits over a batch.
+        """Sums losses and correct answers over a batch.
 
         Args:
-            figures: a task's logits by its name, see `build_selection_model`.
+            figures: each task's logits by its name, see `build_selection_model`.
             facts: labels, ids and weights of the tasks, see `make_selection_batches`.
 
         Returns:
-            float32 scalars: loss; TASK_loss and TASK_accuracy, weighted sums; weight, the sum of
-            the matching's weights. What guessing would score is incoherence_chance.
+            float32 scalars: loss; weight, the sum of the matching's weights; TASK_loss and
+            TASK_accuracy, weighted sums; incoherence_chance, the accuracy of guessing.
         """
         sums = {"weight": ops.sum(facts["matching_weights"])}
         loss = ops.zeros(())
@@ -139,7 +139,7 @@ class JointLoss(keras.layers.Layer):
         return {**sums, "loss": loss}
 
     def _rank_pairs(self, logits):
-        """Hinge loss of pairs of rows: the first must be above the second by the margin."""
+        """Hinge loss of pairs of rows: the first must exceed the second by the margin."""
         scores = ops.reshape(ops.sigmoid(logits), (-1, 2))
         losses = ops.relu(self.margin - scores[:, 0] + scores[:, 1])
         return losses, scores[:, 0] > scores[:, 1]
@@ -151,20 +151,21 @@ class JointLoss(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class PreTrainingLoss(keras.layers.Layer):
-    """The loss of BERT's pre-training: of the masked tokens and of the class of two segments.
+    """The loss of BERT's pre-training: masked tokens and the class of two segments.
 
-    Each is a cross entropy, and they count alike (Devlin et al. 2019, appendix A.2).
+    It is the sum of both cross entropies (Devlin et al. 2019, appendix A.2).
     """
 
     def call(self, figures, facts):
-        """Adds up losses and hits over a batch.
+        """Sums losses and correct answers over a batch.
 
         Args:
-            figures: logits float: pairs `[rows, classes]`, masked_lm `[predictions, vocabulary]`.
+            figures: float logits: pairs `[rows, classes]`, masked_lm `[predictions, vocabulary]`.
             facts: pairs_labels, masked_lm_ids and both weights, see `make_post_training_batches`.
 
         Returns:
-            float32 scalars: loss; TASK_loss and TASK_accuracy, weighted sums; weight, the rows.
+            float32 scalars: loss; weight, the number of rows; TASK_loss and TASK_accuracy, weighted
+            sums.
         """
         sums = {"weight": ops.cast(ops.shape(facts["pairs_labels"])[0], "float32")}
         for name, answer in (("pairs", "pairs_labels"), ("masked_lm", "masked_lm_ids")):
@@ -176,7 +177,7 @@ class PreTrainingLoss(keras.layers.Layer):
 
 
 def _choose(logits, answer):
-    """Cross entropy of the answer among the logits' classes, and whether it is the largest."""
+    """The answer's cross entropy, and whether its logit is the largest."""
     right = ops.take_along_axis(logits, ops.expand_dims(answer, -1), axis=-1)[:, 0]
     losses = ops.logsumexp(logits, axis=-1) - right
     return losses, ops.equal(ops.argmax(logits, axis=-1), ops.cast(answer, "int32"))

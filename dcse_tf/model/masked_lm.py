@@ -1,4 +1,4 @@
-"""Masked language modelling on the same encoder."""
+"""Masked language modelling with the sentence encoder's BERT."""
 
 import keras
 import keras_hub
@@ -12,16 +12,16 @@ from dcse_tf.model.layout import Layout, build_table_encoder, table_inputs
 def build_masked_lm(
     backbone: keras_hub.models.BertBackbone, layout: Layout
 ) -> tuple[keras.Model, keras_hub.layers.MaskedLMHead]:
-    """BERT's prediction head on the encoder, its output matrix tied to the token embedding.
+    """The encoder with BERT's prediction head, whose output matrix is the token embedding.
 
     Args:
         backbone: the BERT.
-        layout: of the tables that come.
+        layout: the layout of the input tables.
 
     Returns:
-        A functional model from the tensors of `lay_out` and mask_positions int32 `[predictions]`,
-        places in the table's tokens taken row by row, to logits float32 `[predictions,
-        vocabulary]`; and the head.
+        A functional model from the tensors of `lay_out` and mask_positions, int32 `[predictions]`,
+        indices into the flattened table, to logits, float32 `[predictions, vocabulary]`; and the
+        head.
     """
     inputs = table_inputs(layout)
     mask_positions = keras.Input((), dtype="int32", name="mask_positions")
@@ -37,11 +37,12 @@ def build_head(
     token_embedding: keras_hub.layers.ReversibleEmbedding,
     backbone: keras_hub.models.BertBackbone | None,
 ) -> keras_hub.layers.MaskedLMHead:
-    """BERT's prediction head, its output matrix tied to a token embedding.
+    """BERT's prediction head, whose output matrix is a token embedding.
 
     Args:
-        token_embedding: the encoder's.
-        backbone: whose activation and epsilon it has; without one those of BERT's first code.
+        token_embedding: the encoder's token embedding.
+        backbone: the BERT whose activation and epsilon the head uses; None for those of BERT's
+            first code.
     """
     return keras_hub.layers.MaskedLMHead(
         token_embedding=token_embedding,
@@ -54,15 +55,23 @@ def build_head(
 
 
 def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
-    """What the head has besides the token embedding, which is the encoder's."""
+    """The head's trainable variables except the token embedding, which is the encoder's."""
     tied = head.token_embedding.embeddings
     return [variable for variable in head.trainable_variables if variable is not tied]
 
 
 def load_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:
-    """Gives the head a checkpoint's weights, if the checkpoint has a head. Returns whether it had.
+    """Loads a checkpoint's prediction head, if it has one, and returns whether it does.
 
     A sentence encoder's checkpoint has none; the head is then trained from random weights.
+
+    Args:
+        head: the head to assign the weights to.
+        tensors: the checkpoint's tensors by name.
+        source: the checkpoint, for error messages.
+
+    Raises:
+        InputError: part of the head is missing or has the wrong shape.
     """
     pairs = list(weights.masked_lm_head_weights(head))
     if not any(pair.name in tensors for pair in pairs):

@@ -1,7 +1,7 @@
 """Matching models without a pre-trained language model: DualLSTM and ESIM.
 
-Both read the table that a cross-encoder reads (`dcse_tf.model.pairs`) and give what it gives: a
-vector for each row, on which a task puts its head, and a vector for each token.
+Both have a cross-encoder's input, the table of `dcse_tf.model.pairs`, and its outputs: a vector
+for each row, to which a task applies its head, and a vector for each token.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dcse_tf.model.segments import (
 
 
 class PairMatcher(Protocol):
-    """What a model that matches two segments offers to the tasks.
+    """The interface of models that match two segments.
 
     Attributes:
         token_embedding: the table of token vectors; `MaskedLMHead` can be tied to it.
-        pair_dim, tokens_dim: widths of what a call gives.
+        pair_dim, tokens_dim: widths of a call's two outputs.
     """
 
     token_embedding: keras.layers.Embedding
@@ -54,22 +54,22 @@ class PairMatcher(Protocol):
             token_ids: int32 `[rows, tokens]`, zero-padded.
             segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
             padding_mask: bool `[rows, tokens]`, True = real token.
-            training: whether there is dropout.
+            training: whether to apply dropout.
 
         Returns:
-            pair: float32 `[rows, pair_dim]`, of both segments of a row; of a row with one segment,
-                a vector of finite numbers.
-            tokens: float32 `[rows, tokens, tokens_dim]`; where there is no token, finite numbers.
+            pair: float32 `[rows, pair_dim]`, a vector of a row's two segments; arbitrary but
+                finite for a row with one segment.
+            tokens: float32 `[rows, tokens, tokens_dim]`; arbitrary but finite at padding.
         """
 
 
-# Wider than a BERT's 0.02: there a layer norm follows, here nothing scales the vectors up before
-# the first LSTM.
+# Larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors up
+# before the first LSTM.
 _EMBEDDING_STDDEV = 0.1
 
 
 class _LSTMMatcher(keras.layers.Layer):
-    """What the two models share: settings, the embedding, and names for the weights."""
+    """The base of both models: settings, the embedding, and names for the weights."""
 
     architecture = ""
 
@@ -95,19 +95,19 @@ class _LSTMMatcher(keras.layers.Layer):
         self.build_reader()
 
     def build_reader(self):
-        """Makes the weights behind the embedding."""
+        """Creates the weights of the layers after the embedding."""
         raise NotImplementedError
 
     def embed(self, token_ids, training):
-        """float `[rows, tokens, embedding_dim]`."""
+        """The token vectors after dropout, float `[rows, tokens, embedding_dim]`."""
         return self.embedding_dropout(self.token_embedding(token_ids), training=training)
 
     def name_weights(self):
-        """The name in the file and the variable of every weight, a dict."""
+        """A dict from every weight's name in the file to its variable."""
         raise NotImplementedError
 
     def settings(self):
-        """What `build_matcher` needs to make such a model, a dict for a JSON file."""
+        """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
         names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
         return {name: getattr(self, name) for name in names}
 
@@ -125,23 +125,23 @@ class _LSTMMatcher(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class DualLSTM(_LSTMMatcher):
-    """One LSTM reads both segments, each by itself (Lowe et al. 2015, section 4.3).
+    """One LSTM reads each of the two segments separately (Lowe et al. 2015, section 4.3).
 
-    With its final states c and r of the two segments, the paper's probability of a fitting pair is
-    sigma(c^T M r + b). "pair" is the products (c^T M)_i r_i, whose sum is c^T M r: a head of one
-    linear layer on it, with weights w and the bias b, gives c^T M diag(w) r + b, which is the
-    paper's score with the matrix M diag(w). Without a second segment r, and so "pair", is zero.
+    Let c and r be its final states after the two segments. The paper's probability that the pair
+    fits is sigma(c^T M r + b). "pair" holds the products (c^T M)_i r_i, whose sum is c^T M r. A
+    head of one linear layer with weights w and bias b therefore gives c^T M diag(w) r + b, the
+    paper's score with the matrix M diag(w). Without a second segment, r and "pair" are zero.
 
-    "tokens" are the LSTM's outputs: a token knows what stands before it in its segment.
+    "tokens" are the LSTM's outputs, so a token's vector depends on what precedes it in its segment.
 
-    M starts as the identity, as in the authors' code; the LSTM has no peepholes, unlike theirs.
+    M starts as the identity, as in the authors' code; unlike theirs, the LSTM has no peepholes.
 
     Args:
-        vocabulary_size: entries of the vocabulary.
-        embedding_dim: of the token vectors.
-        hidden_dim: of the LSTM's state.
+        vocabulary_size: number of entries in the vocabulary.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of the LSTM's state.
         dropout: probability of dropout on the token vectors while training; the paper has none.
-        seed: of the dropout, where a trainer does not set its state.
+        seed: seed of the dropout, unless a trainer sets its state.
 
     Example:
         matcher = build_matcher("dual_lstm", vocabulary_size=30000, seed=1)
@@ -161,7 +161,7 @@ class DualLSTM(_LSTMMatcher):
         self.matching = self.add_weight(shape, "identity", name="matching")
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as `PairMatcher` says."""
+        """Arguments and result as described in `PairMatcher`."""
         lengths = count_segments(segment_ids, padding_mask)
         tokens = self.lstm(self.embed(token_ids, training), lengths)
         states = take_last(tokens, lengths)
@@ -181,24 +181,25 @@ class ESIM(_LSTMMatcher):
     """The enhanced sequential inference model (Chen et al. 2017) on whole contexts (Chen and Wang
     2019, "Sequential matching model for end-to-end multi-turn response selection").
 
-    A BiLSTM reads both segments, each by itself: a and b. Every token attends to the other segment,
-    by products e_ij = a_i . b_j and a softmax over its tokens, which gives a~ and b~. A layer with
-    a ReLU narrows [a; a~; a - a~; a * a~] to the hidden width, the same for b; a second BiLSTM
-    reads that.
+    A BiLSTM reads each of the two segments separately, which gives a and b. Every token attends to
+    the other segment's tokens, by a softmax over the products e_ij = a_i . b_j, which gives a~ and
+    b~. A layer with a ReLU projects [a; a~; a - a~; a * a~] to the hidden width, and likewise for
+    b. A second BiLSTM reads the result.
 
-    "pair" is the mean and the maximum of the second BiLSTM over the first segment's tokens, then
-    those over the second's, 8 times the hidden width: what the paper puts an MLP on. A row without
-    a second segment has nothing to attend to; its "pair" is zero.
+    "pair" concatenates the mean and the maximum of the second BiLSTM's outputs over the first
+    segment, then those over the second: 8 times the hidden width. The paper applies an MLP to it.
+    A row without a second segment has nothing to attend to, and its "pair" is zero.
 
-    "tokens" are the first BiLSTM's outputs: a token knows its whole segment, not the other one.
+    "tokens" are the first BiLSTM's outputs: a token's vector depends on its whole segment, but not
+    on the other one.
 
     Args:
-        vocabulary_size: entries of the vocabulary.
-        embedding_dim: of the token vectors.
-        hidden_dim: of each direction's state, and of what the ReLU gives.
-        dropout: probability of dropout while training, on the token vectors, behind the ReLU and
+        vocabulary_size: number of entries in the vocabulary.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of each direction's state and of the ReLU layer.
+        dropout: probability of dropout while training, on the token vectors, after the ReLU and
             on "pair".
-        seed: of the dropout, where a trainer does not set its state.
+        seed: seed of the dropout, unless a trainer sets its state.
 
     Example:
         matcher = build_matcher("esim", vocabulary_size=30000, seed=1)
@@ -226,11 +227,11 @@ class ESIM(_LSTMMatcher):
         self.composition_lstm.build((None, None, self.hidden_dim))
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as `PairMatcher` says."""
+        """Arguments and result as described in `PairMatcher`."""
         lengths = count_segments(segment_ids, padding_mask)
         tokens = self.context_lstm(self.embed(token_ids, training), lengths)
 
-        # Only rows of two segments go on.
+        # Only rows with two segments are computed further.
         is_pair = tf.reduce_all(lengths > 0, axis=1, keepdims=True)
         padding_mask &= is_pair
         aligned = _align(tokens, segment_ids, padding_mask)
@@ -258,14 +259,14 @@ class ESIM(_LSTMMatcher):
 
 
 def _align(tokens: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor) -> tf.Tensor:
-    """For every token the mean of the other segment's tokens, weighed by attention to them.
+    """For every token, the mean of the other segment's tokens weighted by attention to them.
 
     Args:
         tokens: float `[rows, tokens, dim]`.
-        segment_ids, padding_mask: of the table.
+        segment_ids, padding_mask: int32 and bool `[rows, tokens]`, see `PairMatcher`.
 
     Returns:
-        float `[rows, tokens, dim]`, zero where there is no token.
+        float `[rows, tokens, dim]`, zero at padding.
     """
     split = split_segments(tokens, segment_ids, padding_mask)
     scores = tf.matmul(split.first, split.second, transpose_b=True)  # [rows, first, second]
@@ -276,13 +277,16 @@ def _align(tokens: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor) -
 
 
 def _masked_softmax(scores: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
-    """Over the last axis of float `[rows, n, m]`, of what bool `[rows, m]` marks."""
+    """Softmax over the last axis of float `[rows, n, m]`, within what bool `[rows, m]` marks."""
     masked = tf.constant(scores.dtype.min, scores.dtype)
     return tf.nn.softmax(tf.where(is_real[:, None, :], scores, masked))
 
 
 def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
-    """Over the last axis but one of what is marked, as `masked_mean`; zero if nothing is."""
+    """Maximum over the marked entries of the last axis but one; zero if none is marked.
+
+    Shapes are those of `masked_mean`.
+    """
     masked = tf.constant(inputs.dtype.min, inputs.dtype)
     largest = tf.reduce_max(tf.where(is_real[..., None], inputs, masked), axis=-2)
     some = tf.reduce_any(is_real, axis=-1, keepdims=True)
@@ -295,7 +299,7 @@ def _name_lstm(name: str, lstm: SegmentLSTM) -> dict[str, keras.Variable]:
 
 
 _ARCHITECTURES: dict[str, type[_LSTMMatcher]] = {"dual_lstm": DualLSTM, "esim": ESIM}
-# Of the authors' code: DualLSTM has no dropout, ESIM drops half.
+# As in the authors' code: DualLSTM has no dropout, ESIM drops half.
 _DROPOUT = {"dual_lstm": 0.0, "esim": 0.5}
 
 
@@ -314,14 +318,15 @@ def build_matcher(
 
     Args:
         architecture: "dual_lstm" or "esim".
-        vocabulary_size: entries of the vocabulary; 0 is padding.
-        seed: of the weights: each follows from the seed and its position.
-        embedding_dim: of the token vectors.
-        hidden_dim: of an LSTM's state.
-        dropout: probability while training; None for 0 (DualLSTM) or 0.5 (ESIM).
+        vocabulary_size: number of entries in the vocabulary; entry 0 is padding.
+        seed: seed of the weights; each weight depends on the seed and its position alone.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of an LSTM's state.
+        dropout: probability of dropout while training; None for 0 (DualLSTM) or 0.5 (ESIM).
 
     Raises:
-        InputError: there is no such architecture, or a width is not positive.
+        InputError: the architecture is unknown, a size is not positive, or `dropout` is not in
+            [0, 1).
 
     Example:
         matcher = build_matcher("esim", len(vocabulary.tokens), seed=1)
@@ -351,7 +356,7 @@ def build_matcher(
 
 
 def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
-    """Draws the weights by (seed, position); biases and M stay as they were made.
+    """Draws the weights by (seed, position); biases and M keep their initial values.
 
     The recurrent matrix of every gate is orthogonal; other kernels are uniform (Glorot and Bengio
     2010).
@@ -372,11 +377,11 @@ def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
 
 
 def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
-    """Square orthogonal matrices side by side, as many as fit into `[units, n units]`."""
+    """n square orthogonal matrices side by side, for the shape `[units, n units]`."""
     units, gates = shape[0], shape[1] // shape[0]
     normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
     basis, triangle = tf.linalg.qr(normal)
-    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR leaves the signs open
+    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR does not fix the signs
     return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
 
 
@@ -389,14 +394,14 @@ def write_matcher(
     """Writes `model.safetensors` and `matcher.json`.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder.
         matcher: the model.
-        settings: what else `matcher.json` shall have, such as the lengths of the segments; its
-            names must not be those of the model's own settings.
+        settings: further entries of `matcher.json`, such as the lengths of the segments; their
+            names must differ from those of the model's own settings.
 
     Raises:
         OutputError: the weights cannot be written.
-        ValueError: a name is taken.
+        ValueError: a name is one of the model's own settings.
     """
     own = matcher.settings()
     taken = own.keys() & (settings or {}).keys()
@@ -408,7 +413,7 @@ def write_matcher(
 
 
 def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """All that `matcher.json` has, the model's own settings and what else was written with it.
+    """All entries of `matcher.json`: the model's own settings and any further ones.
 
     Raises:
         InputError: the file is missing or damaged, or lacks one of the model's settings.
@@ -429,10 +434,10 @@ def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
-    """The model that `write_matcher` wrote.
+    """Reads the model that `write_matcher` wrote.
 
     Raises:
-        InputError: a file is missing or damaged, or the weights are not of the settings' model.
+        InputError: a file is missing or damaged, or the weights do not fit the settings.
     """
     content = read_matcher_settings(folder)
     names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")

@@ -1,16 +1,16 @@
-"""The matching of a response and its context as Keras layers (paper, equations 3 to 7)."""
+"""The matching of a response with its context as Keras layers (paper, equations 3 to 7)."""
 
 import keras
 from keras import ops
 
 
 def zero_padding(inputs, is_real):
-    """Float `[..., n, dim]` with zeros for what bool `[..., n]` does not mark, whatever it held."""
+    """Float `[..., n, dim]` with zeros, even for NaN, wherever bool `[..., n]` is False."""
     return ops.where(ops.expand_dims(is_real, -1), inputs, ops.zeros((), inputs.dtype))
 
 
 def masked_mean(inputs, is_real):
-    """Mean over the last axis but one of float `[..., n, dim]`, of what bool `[..., n]` marks."""
+    """Mean over the axis n of float `[..., n, dim]`, of the entries that bool `[..., n]` marks."""
     total = ops.sum(zero_padding(inputs, is_real), axis=-2)
     count = ops.sum(ops.cast(ops.expand_dims(is_real, -1), inputs.dtype), axis=-2)
     return total / ops.maximum(count, ops.ones((), inputs.dtype))
@@ -18,9 +18,9 @@ def masked_mean(inputs, is_real):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class MaskedMeanPooling(keras.layers.Layer):
-    """Mean over an axis of what a mask marks as real (paper, 4.3; released code).
+    """Mean over the real entries of an axis (paper, 4.3; released code).
 
-    Padded places count for nothing, whatever they hold. Where nothing is real the mean is zero.
+    Padding is ignored, whatever its values. Without real entries the mean is zero.
     """
 
     def call(self, inputs, is_real):
@@ -40,10 +40,10 @@ class MaskedMeanPooling(keras.layers.Layer):
 
 
 def inverse_root(squares):
-    """One over the root of products of squared lengths, finite where one is zero.
+    """1 / sqrt(x) for products of squared lengths x, finite at x = 0.
 
-    The floor keeps the gradient finite there too. R_tilde is cubic in the embeddings, so honest
-    squares are far above it.
+    The lower bound on x, 1e-24, keeps the gradient finite there too. R_tilde is cubic in the
+    embeddings, so nonzero products are far above the bound.
     """
     return ops.rsqrt(ops.maximum(squares, ops.full((), 1e-24, squares.dtype)))
 
@@ -57,11 +57,11 @@ def unit(vectors):
 class CosineSimilarity(keras.layers.Layer):
     """Cosine along the last axis; a zero vector has cosine 0 with everything.
 
-    Give it dtype="float32" under mixed precision: in bfloat16 a cosine has two or three digits.
+    Under mixed precision, give it dtype="float32": in bfloat16 a cosine has two or three digits.
     """
 
     def call(self, first, second):
-        """Args: first, second: float `[..., dim]`. Returns: float `[...]`."""
+        """The cosine of two tensors, float `[..., dim]`: float `[...]`."""
         product = ops.sum(first * second, axis=-1)
         squares = ops.sum(first * first, axis=-1) * ops.sum(second * second, axis=-1)
         return product * inverse_root(squares)
@@ -74,8 +74,8 @@ class CosineSimilarity(keras.layers.Layer):
 class MatchingGuidedEmbedding(keras.layers.Layer):
     """Refines candidate responses by their matching matrices with context utterances.
 
-    M = U R^T / sqrt(d) and R_hat = M R (paper, equations 3 and 4), without a softmax. Padded
-    tokens of the candidate take no part in the sum; the rows of padded context tokens are zero.
+    M = U R^T / sqrt(d) and R_hat = M R (paper, equations 3 and 4), without a softmax. The sum
+    leaves out a candidate's padding; the rows of padded context tokens are zero.
     """
 
     def call(self, context, candidates, context_padding_mask, candidate_padding_mask):
@@ -116,8 +116,8 @@ _MASKED = -1e9
 def _softmax(scores):
     """Softmax over the last axis."""
     if scores.shape[-1] == 1:
-        # ops.softmax warns of one entry, which is what a context of one turn has. A constant 1
-        # would leave the network without gradients, where an optimizer expects zeros.
+        # ops.softmax warns about an axis of one entry, which a context of one turn has. A constant
+        # 1 would give the network no gradients at all, while an optimizer expects zeros.
         return ops.exp(scores - scores)
     return ops.softmax(scores, axis=-1)
 
@@ -127,9 +127,9 @@ class TurnAttention(keras.layers.Layer):
     """Weights of the turns from their pooled refined embeddings (equations 5 and 6, I1).
 
     Args:
-        kind: "attention", the paper's: a softmax over the turns of a two-layer network (as wide
-            as the embeddings, ReLU, one output); or "additive_attention", the released code's:
-            256 wide, tanh, no bias at the output, and one plus the softmax as the weight.
+        kind: "attention", the paper's: a two-layer network (as wide as the embeddings, ReLU, one
+            output) and a softmax over the turns; or "additive_attention", the released code's:
+            256 wide, tanh, no output bias, and 1 + softmax as the weight.
     """
 
     def __init__(self, kind="attention", **kwargs):
@@ -153,11 +153,11 @@ class TurnAttention(keras.layers.Layer):
         self.output_.build((None, self.hidden.units))
 
     def score(self, refined):
-        """The network's output for pooled R_hat, float `[..., dim]` to `[...]`."""
+        """The network's output for pooled R_hat: maps float `[..., dim]` to `[...]`."""
         return ops.squeeze(self.output_(self.hidden(refined)), -1)
 
     def weigh(self, scores, turn_mask):
-        """Weights of the turns, absent ones zero.
+        """Weights of the turns; zero for absent turns.
 
         Args:
             scores: float `[..., turns]`.
@@ -172,8 +172,15 @@ class TurnAttention(keras.layers.Layer):
         return ops.where(turn_mask, weights, ops.zeros((), weights.dtype))
 
     def call(self, refined, turn_mask):
-        """Args: refined: float `[..., turns, dim]`, R_hat pooled over its tokens; turn_mask: bool
-        `[..., turns]`. Returns: float `[..., turns]`."""
+        """Weights of the turns.
+
+        Args:
+            refined: float `[..., turns, dim]`, R_hat pooled over its tokens.
+            turn_mask: bool `[..., turns]`, True = real turn.
+
+        Returns:
+            float `[..., turns]`.
+        """
         return self.weigh(self.score(refined), turn_mask)
 
     def compute_output_shape(self, refined_shape, turn_mask_shape):
@@ -184,11 +191,11 @@ class TurnAttention(keras.layers.Layer):
 
 
 class WithTurnAttention(keras.layers.Layer):
-    """A layer that turns are weighed in.
+    """Base of layers that weight turns.
 
     Args:
-        attention: gives the weights, a `TurnAttention`; it may be another layer's too. None where
-            each turn counts the same.
+        attention: the `TurnAttention` that gives the weights, possibly shared with other layers;
+            None for equal weights.
     """
 
     def __init__(self, attention=None, **kwargs):
@@ -196,7 +203,7 @@ class WithTurnAttention(keras.layers.Layer):
         self.attention = attention
 
     def build_attention(self, dim):
-        """Makes the attention's weights, unless another layer has."""
+        """Builds the attention unless another layer has built it."""
         if self.attention is not None and not self.attention.built:
             self.attention.build((None, dim))
 
@@ -212,7 +219,7 @@ class WithTurnAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class AttentiveTurnAggregation(WithTurnAttention):
-    """Refined embeddings pooled over their tokens and summed by the turns' weights (equation 5)."""
+    """Pools refined embeddings over tokens, then sums the weighted turns (equation 5)."""
 
     def build(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
         self.build_attention(refined_shape[-1])
@@ -232,8 +239,8 @@ class AttentiveTurnAggregation(WithTurnAttention):
 class TurnAggregation(keras.layers.Layer):
     """Averages refined embeddings over their tokens, then over the real turns (equation 7, I2).
 
-    The paper averages matrices over turns and pools the result; with utterances of different
-    lengths every turn is pooled over its own real tokens first, so that each counts the same.
+    The paper averages matrices over turns and pools the result. Since utterances differ in length,
+    each turn is pooled over its own real tokens first, so that all turns have equal weight.
     """
 
     def call(self, refined, context_padding_mask, turn_mask):
@@ -247,7 +254,7 @@ class TurnAggregation(keras.layers.Layer):
         Returns:
             float `[batch, candidates, dim]`.
         """
-        # Masks get the axes of the candidates, over which they do not differ.
+        # The masks get an axis for the candidates, for all of which they are the same.
         turns = masked_mean(refined, ops.expand_dims(context_padding_mask, 1))
         return masked_mean(turns, ops.expand_dims(turn_mask, 1))
 

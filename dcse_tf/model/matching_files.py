@@ -1,7 +1,8 @@
-"""The form of a model's matching, and how it lies in an encoder's folder.
+"""The form of a model's matching, and its files in an encoder's folder.
 
-matching.json says the form and, of the residual one, lambda; turn_attention.safetensors has the
-weights of the turns' attention, if there is one. A folder without either has the paper's form.
+matching.json contains the form and, for the residual form, lambda; turn_attention.safetensors
+contains the weights of the turns' attention, if there is one. A folder without either has the
+paper's form.
 """
 
 import dataclasses
@@ -24,14 +25,14 @@ class MatchingForm:
     """How a response is matched with its context.
 
     Attributes:
-        kind: "paper", the cosine of the response and M R (equations 3 to 7); "residual", of the
-            response and lambda U + M R; "context", of the context and M R; "maxsim", late
+        kind: "paper", the cosine of the response and M R (equations 3 to 7); "residual", that of
+            the response and lambda U + M R; "context", that of the context and M R; "maxsim", late
             interaction. Only the first is the paper's.
-        attention: weights of the turns (I1); None for their mean (I2), and with "maxsim".
-        residual: lambda, of "residual" alone.
+        attention: weights the turns (I1); None for their mean (I2) and for "maxsim".
+        residual: lambda, for "residual" only.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: the kind is unknown or does not allow the other attributes.
     """
 
     kind: str = "paper"
@@ -56,13 +57,13 @@ PAPER = MatchingForm()
 
 
 def make_matching_form(kind: str, attention: TurnAttention | None = None) -> MatchingForm:
-    """A form as training begins with it: lambda is 1."""
+    """A form with its initial values at the start of training: lambda is 1."""
     residual = ResidualWeight(dtype="float32") if kind == "residual" else None
     return MatchingForm(kind, attention, residual)
 
 
 def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
-    """A `TurnAttention` with weights that (seed, position) gives."""
+    """A `TurnAttention` with weights drawn by (seed, position)."""
     attention = TurnAttention(kind, dtype="float32", name="turn_attention")
     attention.build((None, dim))
     initialize_weights(attention.trainable_variables, seed)
@@ -70,7 +71,7 @@ def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
 
 
 def has_matching(folder: pathlib.Path) -> bool:
-    """Whether an encoder's folder says by which form it was trained."""
+    """Whether an encoder's folder has files of its matching."""
     return any((folder / name).is_file() for name in (MATCHING_FILE, ATTENTION_FILE))
 
 
@@ -86,7 +87,7 @@ def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
 
 
 def read_matching(folder: pathlib.Path) -> MatchingForm:
-    """The form of an encoder's folder; the paper's where it says nothing.
+    """Reads the form from an encoder's folder; the paper's form if there are no files of it.
 
     Raises:
         InputError: a file is damaged, or the two contradict each other.

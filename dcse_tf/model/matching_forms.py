@@ -1,7 +1,7 @@
-"""Layers of the matching's other forms, as their equations are printed in docs/matching.md.
+"""Layers of the matching's other forms, written like their equations in docs/matching.md.
 
-None is in the paper. Its refined embedding M R is a step of power iteration towards the response,
-whatever the context was; each form keeps more of the context.
+None is in the paper. The paper's refined embedding M R is one step of power iteration towards the
+response, whatever the context was; each of these forms keeps more of the context.
 """
 
 import math
@@ -11,24 +11,24 @@ from keras import ops
 
 from dcse_tf.model.matching import WithTurnAttention, masked_mean, unit, zero_padding
 
-# Below every cosine.
+# Less than every cosine.
 _NO_COSINE = -2.0
-# How much faster than other weights the logarithm of lambda moves.
+# How many times faster than other weights log lambda is trained.
 _HASTE = 100.0
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ResidualWeight(keras.layers.Layer):
-    """lambda, how much of the context's own embedding is added to what it sees of a response.
+    """lambda, the weight of the context's own embedding U in lambda U + M R.
 
-    What is trained is a scalar x with lambda = exp(100 x), so lambda is always above 0 and moves by
-    shares of itself. An optimizer such as Adam moves a weight by about the learning rate a step:
-    by the factor of 100 a step at 5e-5 changes lambda by up to half a percent, where without it a
-    run would leave lambda where it began. The factor is not in the gradient of x, which is that of
-    log lambda, so that clipping by the norm of all gradients does not answer to it.
+    The trained weight is a scalar x with lambda = exp(100 x), so lambda is always positive and
+    changes in proportion to itself. An optimizer such as Adam moves a weight by about the learning
+    rate in each step. With the factor 100, a step at 5e-5 changes lambda by up to half a percent;
+    without it, lambda would hardly change in a run. The gradient of x leaves the factor out (it is
+    that of log lambda), so that clipping by the global gradient norm is not affected.
 
     Args:
-        initial: lambda before the training, above 0.
+        initial: the initial value of lambda, above 0.
     """
 
     def __init__(self, initial=1.0, **kwargs):
@@ -50,10 +50,10 @@ class ResidualWeight(keras.layers.Layer):
 
 
 class WithResidualWeight(keras.layers.Layer):
-    """A layer that adds a context's own embedding.
+    """Base of layers that add the context's own embedding.
 
     Args:
-        residual: how much of it, a `ResidualWeight`; it may be another layer's too.
+        residual: the embedding's weight, a `ResidualWeight`, possibly shared with other layers.
     """
 
     def __init__(self, residual, **kwargs):
@@ -72,10 +72,10 @@ class WithResidualWeight(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ResidualRefinement(WithResidualWeight):
-    """lambda U + M R, in place of M R of equation 4."""
+    """Computes lambda U + M R, which replaces M R of equation 4."""
 
     def call(self, refined, context, context_padding_mask):
-        """Adds to every refined token the context's token.
+        """Adds the weighted context token to every refined token.
 
         Args:
             refined: float `[batch, candidates, turns, context_tokens, dim]`, M R.
@@ -83,7 +83,7 @@ class ResidualRefinement(WithResidualWeight):
             context_padding_mask: bool `[batch, turns, context_tokens]`, True = real token.
 
         Returns:
-            As `refined`.
+            Float in the shape of `refined`.
         """
         own = zero_padding(context, context_padding_mask)
         return refined + self.residual.value() * ops.expand_dims(own, 1)
@@ -94,18 +94,18 @@ class ResidualRefinement(WithResidualWeight):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ContextAggregation(WithTurnAttention):
-    """What a context sees of a response, and the context itself, each as one vector.
+    """Aggregates the refined embedding M R and the context U itself, each to one vector.
 
-    Both are the sum over the turns, pooled over their own tokens, by one set of weights: the mean
-    (I2), or with attention (I1) the weights that come from what each turn sees of the response. So
-    with attention the context has an embedding of its own for every candidate.
+    Both are pooled over tokens and then summed over turns with the same weights: equal ones (I2)
+    or, with attention (I1), weights from each turn's refined embedding. With attention, the context
+    therefore has a different embedding for every candidate.
     """
 
     def build(self, refined_shape, *shapes):
         self.build_attention(refined_shape[-1])
 
     def call(self, refined, context, context_padding_mask, turn_mask):
-        """Pools both.
+        """Computes both vectors.
 
         Args:
             refined: float `[batch, candidates, turns, context_tokens, dim]`, M R.
@@ -135,8 +135,8 @@ def mean_best(cosines, is_real, among):
 
     Args:
         cosines: float `[..., tokens, others]`.
-        is_real: bool `[..., tokens]`.
-        among: bool `[..., others]`, or what broadcasts to it.
+        is_real: bool `[..., tokens]`, True = real token.
+        among: bool, broadcast to `[..., others]`, True = real token of the other text.
 
     Returns:
         float `[...]`.
@@ -148,13 +148,13 @@ def mean_best(cosines, is_real, among):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class LateInteraction(keras.layers.Layer):
-    """MaxSim both ways, averaged over the real turns (Khattab and Zaharia 2020, ColBERT).
+    """MaxSim in both directions, averaged over the real turns (Khattab and Zaharia 2020, ColBERT).
 
-    Of a turn and a response, the mean over the turn's tokens of the largest cosine with a token of
-    the response, and the other way round; of the two the mean. Tokens are scaled to length 1: else
-    the longest token of a text would be the best match of nearly all tokens of the other, and the
-    similarity would have no bounds that a temperature could be chosen for. Means, and not
-    ColBERT's sums, so that long texts do not score higher.
+    For a turn and a response, take the mean over the turn's tokens of the largest cosine with a
+    token of the response, and the same in the other direction, and average the two. Token
+    embeddings are scaled to length 1: otherwise the longest one of a text would be the best match
+    of nearly all tokens of the other, and the similarity would have no bounds by which to choose a
+    temperature. Means replace ColBERT's sums, so that long texts do not score higher.
     """
 
     def call(self, context, candidates, context_padding_mask, candidate_padding_mask, turn_mask):
@@ -168,7 +168,7 @@ class LateInteraction(keras.layers.Layer):
             turn_mask: bool `[batch, turns]`, True = real turn.
 
         Returns:
-            float `[batch, candidates]`, from -1 to 1; 0 of a context without a turn.
+            float `[batch, candidates]`, from -1 to 1; 0 for a context without turns.
         """
         turns = unit(zero_padding(context, context_padding_mask))
         responses = unit(zero_padding(candidates, candidate_padding_mask))

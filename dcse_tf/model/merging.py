@@ -1,10 +1,10 @@
-"""An encoder between two others: their weights, averaged.
+"""Averages the weights of two encoders.
 
-Wortsman et al. 2022 ("Robust fine-tuning of zero-shot models", WiSE-FT, equation 1) take the
-straight line from a model to what was fine-tuned from it: a good part of what the fine-tuning
-taught is kept where it has lost little of what the start could do. Xiao et al. 2023 ("LM-Cocktail")
-do so with sentence encoders. It works for weights that are near each other, so for a start and what
-was trained from it, and for no two encoders of different origin.
+Wortsman et al. 2022 ("Robust fine-tuning of zero-shot models", WiSE-FT, equation 1) interpolate
+linearly between a model and one fine-tuned from it. The result keeps much of what fine-tuning
+taught and loses little of what the initial model could do. Xiao et al. 2023 ("LM-Cocktail") apply
+this to sentence encoders. The weights must be close to each other, so it works for an encoder and
+one trained from it, but not for encoders of different origin.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom
 
 RECORD_FILE = "merge.json"
-# What of config.json decides which tensors there are, and what they compute.
+# Entries of config.json that determine which tensors there are and what they compute.
 _SHAPE = (
     *("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size"),
     *("max_position_embeddings", "type_vocab_size", "vocab_size", "layer_norm_eps"),
@@ -27,11 +27,11 @@ _SHAPE = (
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """An encoder that a merged one is made of.
+    """One of the encoders that a merged encoder was made from.
 
     Attributes:
-        name: as the user named it.
-        files: SHA-256 of its files, by name.
+        name: its name as given by the user.
+        files: SHA-256 of its files, by file name.
     """
 
     name: str
@@ -44,10 +44,10 @@ class MergeRecord:
 
     Attributes:
         start: the encoder before training.
-        trained: what was trained from it; None if the start is only centred.
-        share: of the trained one; 0 without it.
-        centered_on: the fingerprint of the corpus whose mean was subtracted; "" if none was.
-        utterances: of that corpus, of which the mean was taken.
+        trained: the encoder trained from it; None if the start is only centred.
+        share: weight of the trained encoder, from 0 to 1; 0 without one.
+        centered_on: fingerprint of the corpus whose mean embedding was subtracted; "" for none.
+        utterances: number of that corpus's utterances in the mean.
     """
 
     start: Origin
@@ -60,7 +60,7 @@ class MergeRecord:
         MadeFrom(dataclasses.asdict(self)).write(folder / RECORD_FILE)
 
     def describe(self) -> dict[str, str]:
-        """What a model card says of it, without the folders of the machine it was made on."""
+        """The facts for a model card, without local folders of the machine it was made on."""
         facts = {"start": _describe_origin(self.start)}
         if self.trained:
             facts["trained"] = _describe_origin(self.trained)
@@ -74,10 +74,10 @@ class MergeRecord:
 
 
 def read_merge_record(folder: pathlib.Path) -> MergeRecord | None:
-    """The record of a merged encoder's folder; None of any other.
+    """Reads the record in a merged encoder's folder; None for any other folder.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the record is damaged.
     """
     path = folder / RECORD_FILE
     if not path.is_file():
@@ -86,7 +86,7 @@ def read_merge_record(folder: pathlib.Path) -> MergeRecord | None:
     try:
         start, trained = Origin(**values.pop("start")), values.pop("trained")
         record = MergeRecord(start, Origin(**trained) if trained else None, **values)
-        record.describe()  # all are of their types
+        record.describe()  # fails if a value has the wrong type
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not the record of a merged encoder: {error!r}") from error
     return record
@@ -105,11 +105,11 @@ def require_alike(start: Mapping[str, Any], trained: Mapping[str, Any], problem:
     """Refuses to merge encoders of different architectures.
 
     Args:
-        start, trained: their configurations.
-        problem: the beginning of the message.
+        start, trained: their configurations, see `read_config`.
+        problem: the beginning of the error message.
 
     Raises:
-        InputError: they differ; the message names what.
+        InputError: the architectures differ; the message names the differences.
     """
     different = [
         f"{key} {trained[key]}, not {start[key]}" for key in _SHAPE if trained[key] != start[key]
@@ -123,11 +123,11 @@ def require_alike(start: Mapping[str, Any], trained: Mapping[str, Any], problem:
 def average_tensors(
     start: Mapping[str, np.ndarray], trained: Mapping[str, np.ndarray], share: float
 ) -> dict[str, np.ndarray]:
-    """(1 - share) start + share trained, each tensor by itself; 0 and 1 give them bit for bit.
+    """(1 - share) start + share trained for each tensor; shares of 0 and 1 are bit-exact copies.
 
     Args:
-        start, trained: float32 tensors of the same names and shapes.
-        share: from 0 to 1.
+        start, trained: float32 tensors with the same names and shapes.
+        share: weight of `trained`, from 0 to 1.
     """
     if share in (0.0, 1.0):
         return dict(trained if share else start)

@@ -1,7 +1,8 @@
-"""The contrast of neighbours: utterances that mean the same by themselves, whatever stood around.
+"""The contrast of neighbours: pairs of utterances that probably mean the same.
 
-Their pairs were found with their contexts; the encoder that puts them together without learns what
-the context told (see `dcse_tf.search.mutual`).
+The pairs were found with the help of the utterances' contexts. The encoder learns to make the
+utterances similar without seeing the contexts, and so learns what the contexts revealed (see
+`dcse_tf.search.mutual`).
 """
 
 import keras
@@ -20,12 +21,12 @@ def neighbour_inputs() -> dict[str, keras.KerasTensor]:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class NeighbourContrast(keras.layers.Layer):
-    """InfoNCE of neighbours by the cosine of their mean embeddings (compare MTP-CLNN).
+    """InfoNCE of neighbours on the cosine of their mean embeddings (compare MTP-CLNN).
 
-    Give it dtype="float32" under mixed precision.
+    Under mixed precision, give it dtype="float32".
 
     Args:
-        temperature: what cosines are divided by.
+        temperature: divisor of the cosines.
     """
 
     def __init__(self, temperature=0.1, **kwargs):
@@ -33,19 +34,19 @@ class NeighbourContrast(keras.layers.Layer):
         self.contrast = NTXent(temperature, dtype=self.dtype_policy)
 
     def call(self, token_embeddings, padding_mask, index, pairs, negative_mask, weights):
-        """Computes what the rows of a batch add to the sums over it.
+        """Computes the weighted loss and accuracy of every row.
 
         Args:
             token_embeddings: float `[utterances, tokens, dim]`, the encoded table.
             padding_mask: bool `[utterances, tokens]`, True = real token.
-            index: int32 `[texts, 1]` into the table: the texts of all pairs.
-            pairs: int32 `[rows, 2]`, a text and its partner among those.
+            index: int32 `[texts, 1]`, the places of all pairs' texts in the table.
+            pairs: int32 `[rows, 2]`, a text and its partner, as indices into `index`.
             negative_mask: bool `[rows, texts]`, True = a negative.
-            weights: float `[rows]`, what each row counts.
+            weights: float `[rows]`, the weight of each row.
 
         Returns:
-            loss, and accuracy: the partner is above every negative, equal is not above; float
-            `[rows]` each, weighted.
+            loss and accuracy (1 if the partner is strictly above every negative), each float
+            `[rows]` and multiplied by the weights.
         """
         texts = ops.take(token_embeddings, index[:, 0], axis=0)
         means = masked_mean(texts, ops.take(padding_mask, index[:, 0], axis=0))
@@ -56,7 +57,7 @@ class NeighbourContrast(keras.layers.Layer):
         candidate_mask = ops.concatenate(
             [ops.ones_like(partner, dtype="bool"), negative_mask], axis=1
         )
-        # Below every cosine.
+        # -2 is less than every cosine.
         hardest = ops.max(
             ops.where(negative_mask, cosines, ops.full((), -2.0, cosines.dtype)), axis=1
         )
@@ -85,14 +86,14 @@ def contrast_neighbours(
     temperature: float,
     weight: float,
 ) -> dict[str, keras.KerasTensor]:
-    """What a training model says of its pairs of neighbours.
+    """A training model's outputs for its pairs of neighbours.
 
     Args:
-        table: float `[utterances, tokens, dim]`, encoded.
+        table: float `[utterances, tokens, dim]`, the encoded table.
         padding_mask: bool `[utterances, tokens]`, True = real token.
-        pairs: `neighbour_inputs`.
-        temperature: of the loss.
-        weight: share of it in the whole.
+        pairs: the inputs from `neighbour_inputs`.
+        temperature: temperature of the loss.
+        weight: its share of the total loss, from 0 to 1.
 
     Returns:
         neighbour_loss and neighbour_accuracy, float32 `[rows]`, see `NeighbourContrast`; and

@@ -1,10 +1,10 @@
-"""How sentences become embeddings, wherever a trained encoder is used."""
+"""Options shared by all jobs that use a trained encoder: how sentences become embeddings."""
 
 import dataclasses
 
 from dcse_tf.options import Options, option
 
-# Forms of the matching, see `dcse_tf.model.matching_files.MatchingForm`; the first is the paper's.
+# The forms of matching, see `dcse_tf.model.matching_files.MatchingForm`; the first is the paper's.
 MATCHINGS = ("paper", "residual", "context", "maxsim")
 
 

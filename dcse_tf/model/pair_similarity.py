@@ -1,4 +1,4 @@
-"""The similarities of all contexts and utterances of a table, by the shortest exact way."""
+"""The similarities of all contexts and utterances of a table, exact but cheaper to compute."""
 
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ class PairSimilarity(keras.layers.Layer):
     `call` takes
         token_embeddings: float `[utterances, tokens, dim]`, the encoded table;
         padding_mask: bool `[utterances, tokens]`, True = real token;
-        context_index: int32 `[batch, turns]` into the table;
+        context_index: int32 `[batch, turns]`, row indices into the table;
         turn_mask: bool `[batch, turns]`, True = real turn;
-    and gives float `[batch, utterances]`.
+    and returns float `[batch, utterances]`.
     """
 
     def compute_output_shape(
@@ -38,10 +38,10 @@ class PairSimilarity(keras.layers.Layer):
 
 
 class Products(NamedTuple):
-    """Inner products of a context c, a response r and what the context sees of it, c G.
+    """Inner products of a context c, a response r and the response as the context sees it, c G.
 
-    G = R^T R; with s_t = c . h_t for the response's tokens h_t, g_t = h_t . r and K = H H^T. All
-    are float `[utterances, batch]`, or broadcast to it.
+    With the response's tokens h_t as rows, G = R^T R and K = R R^T; s_t = c . h_t and
+    g_t = h_t . r. All are float `[utterances, batch]`, or broadcast to it.
 
     Attributes:
         response: r . r.
@@ -64,20 +64,20 @@ class Products(NamedTuple):
 class GramSimilarity(WithTurnAttention, PairSimilarity):
     """The cosine of R_tilde (equations 3 to 7) and the pooled R for every pair, exactly.
 
-    The mean over a turn's tokens is linear, so with ubar_i the mean of U_i and c the mean of the
-    turns' ubar_i, R_tilde pools to c G / sqrt(d), and the cosine leaves the scale out:
+    The mean over a turn's tokens is linear. So let ubar_i be the mean of U_i, and c the mean of
+    the turns' ubar_i: R_tilde pools to c G / sqrt(d), and the cosine ignores the scale:
 
         similarity = c G . r / (|c G| |r|),
 
-    which needs nothing but `Products`. Neither M nor R_hat exists: a pair costs tokens^2 where the
-    layers of the equations pay turns x tokens^2 x 4 dim, and memory grows as contexts x tokens of
-    the table. Utterances that no row asks for are scored too: that is less than a hundredth of
-    encoding them.
+    which needs only `Products`. Neither M nor R_hat is computed: a pair costs tokens^2, where the
+    equations' layers cost turns x tokens^2 x 4 dim, and memory grows as contexts x tokens of the
+    table. Utterances that are no candidate of a row are scored too, which costs less than a
+    hundredth of encoding them.
 
-    With attention (equations 5 and 6) c is the sum of the ubar_i by the turns' weights. What a turn
-    u sees of a response, pooled: ubar G / sqrt(d), depends only on the two texts, so the
-    attention's network runs once for every pair of the table. Memory grows as utterances^2 x dim
-    and contexts x turns x tokens of the table.
+    With attention (equations 5 and 6), c is the sum of the weighted ubar_i. The pooled refined
+    embedding of a turn u and a response, ubar G / sqrt(d), depends only on the two texts, so the
+    attention's network runs once for each pair of texts in the table. Memory grows as
+    utterances^2 x dim and contexts x turns x tokens of the table.
 
     Args:
         attention: as in `WithTurnAttention`.
@@ -87,11 +87,11 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
         self.build_attention(token_embeddings_shape[-1])
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
+        """Arguments and result as described in `PairSimilarity`."""
         tokens = zero_padding(token_embeddings, padding_mask)
         means = masked_mean(tokens, padding_mask)
         turns = ops.take(means, context_index, axis=0)
-        # [utterances, batch, tokens] keeps every product a plain batched one.
+        # With the axes [utterances, batch, tokens], every product is a plain batched one.
         if self.attention is None:
             context = masked_mean(turns, turn_mask)
             scores = ops.einsum("bd,ntd->nbt", context, tokens)
@@ -112,12 +112,12 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
         return ops.transpose(self.compare(products, _scale(tokens)))
 
     def _attend(self, tokens, means, turns, context_index, turn_mask):
-        """s_t and the squared length of every context as it is weighed for a response.
+        """s_t and the squared length of each context with its turns weighted for each response.
 
         Args:
             tokens: float `[utterances, tokens, dim]`, 0 at padding.
-            means: float `[utterances, dim]`, of the real tokens.
-            turns: float `[batch, turns, dim]`, those of the context.
+            means: float `[utterances, dim]`, the means of the real tokens.
+            turns: float `[batch, turns, dim]`, the means of the context's turns.
             context_index, turn_mask: as in `call`.
 
         Returns:
@@ -135,7 +135,7 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
         return scores, squares
 
     def refine(self, refined, means):
-        """What the attention sees of every pair.
+        """The attention's input for every pair of texts, in the shape of `refined`.
 
         Args:
             refined: float `[utterances as responses, utterances as turns, dim]`, pooled M R.
@@ -148,7 +148,7 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
 
         Args:
             products: see `Products`.
-            scale: 1 / sqrt(dim), that of equation 3.
+            scale: the factor 1 / sqrt(dim) of equation 3.
         """
         return products.toward * inverse_root(products.seen * products.response)
 
@@ -159,9 +159,9 @@ def _scale(tokens):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ResidualGramSimilarity(WithResidualWeight, GramSimilarity):
-    """`GramSimilarity` with lambda U + M R for M R: cos(r, lambda c + c G / sqrt(d)).
+    """`GramSimilarity` with lambda U + M R instead of M R: cos(r, lambda c + c G / sqrt(d)).
 
-    With attention the weights, too, come from the pooled lambda U + M R.
+    With attention, the weights too are computed from the pooled lambda U + M R.
 
     Args:
         residual: lambda, a `ResidualWeight`.
@@ -182,9 +182,10 @@ class ResidualGramSimilarity(WithResidualWeight, GramSimilarity):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ContextGramSimilarity(GramSimilarity):
-    """`GramSimilarity` compared with the context instead of the response: cos(c, c G).
+    """`GramSimilarity` with the context in place of the response: cos(c, c G).
 
-    With attention c is the sum of the turns by their weights on both sides. It is never negative.
+    With attention, both occurrences of c are the weighted sum of the turns. The similarity is never
+    negative.
     """
 
     def compare(self, products, scale):
@@ -195,15 +196,15 @@ class ContextGramSimilarity(GramSimilarity):
 class MaxSimSimilarity(PairSimilarity):
     """`LateInteraction` for every pair, exactly.
 
-    The similarity of a turn and a response depends only on the two texts, and what a text's tokens
-    find in another is needed both ways: so it is computed once for every ordered pair of the table,
-    a response at a time. A response's cosines are computed again for the gradient rather than
-    kept, so memory grows as tokens of the table x tokens of an utterance; the work as the square of
-    the table's tokens x dim.
+    The similarity of a turn and a response depends only on the two texts, and needs the best
+    matches in both directions. They are therefore computed once for each ordered pair of texts in
+    the table, one response at a time. A response's cosines are recomputed for the gradient instead
+    of stored, so memory grows as tokens of the table x tokens of an utterance, and computation as
+    the square of the table's tokens x dim.
     """
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
+        """Arguments and result as described in `PairSimilarity`."""
         units = unit(zero_padding(token_embeddings, padding_mask))
 
         @tf.recompute_grad
@@ -211,7 +212,7 @@ class MaxSimSimilarity(PairSimilarity):
             cosines = ops.einsum("utd,sd->uts", table, response)
             return mean_best(cosines, are_real > 0, among > 0)
 
-        # `recompute_grad` takes numbers alone, and nothing from around the function.
+        # `recompute_grad` supports only floats, and only as arguments: no closures.
         encoded = (units, ops.cast(padding_mask, units.dtype))
         seen = tf.map_fn(
             lambda response: see(*encoded, *response), encoded, fn_output_signature=units.dtype
@@ -222,12 +223,12 @@ class MaxSimSimilarity(PairSimilarity):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class MeanCosineSimilarity(PairSimilarity):
-    """Cosine of the mean of a context's sentence embeddings and an utterance's, for all pairs.
+    """Cosine of a context's mean sentence embedding and an utterance's embedding, for all pairs.
 
-    Not in the paper: the ablation of its matching.
+    Not in the paper: an ablation of its matching.
 
     Args:
-        first_dims: how many dimensions of the embeddings are compared, the first; None for all.
+        first_dims: only this many leading dimensions are compared; None for all.
     """
 
     def __init__(self, first_dims=None, **kwargs):
@@ -235,7 +236,7 @@ class MeanCosineSimilarity(PairSimilarity):
         self.first_dims = first_dims
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
+        """Arguments and result as described in `PairSimilarity`."""
         means = masked_mean(token_embeddings[..., : self.first_dims], padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
         return ops.matmul(unit(context), ops.transpose(unit(means)))

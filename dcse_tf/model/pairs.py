@@ -1,6 +1,6 @@
-"""Sequences of two segments: [CLS] first [SEP] second [SEP], as a cross-encoder reads them.
+"""Sequences of two segments, [CLS] first [SEP] second [SEP], as a cross-encoder reads them.
 
-In a segment of dialogue every turn ends with [EOT] ("end of turn", Xu et al. 2020, section 2.2).
+In a segment of dialogue, every turn ends with [EOT] ("end of turn", Xu et al. 2020, section 2.2).
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import tensorflow as tf
 from dcse_tf.model.ragged import find_rows, put_in_rows
 from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 
-# What stands at [CLS], at the first and the last [SEP], and behind the end.
+# The values at [CLS], at the first [SEP], at the last [SEP], and after the end.
 Marks = tuple[int, int, int, int]
 
 
@@ -19,10 +19,11 @@ class PairRule:
     """How two segments become one sequence.
 
     Attributes:
-        cls_id, sep_id, end_of_turn_id: of the vocabulary.
-        first_tokens: most tokens of the first segment with its [CLS] and [SEP]; it is cut in front,
-            since what is nearest to the second matters most.
-        second_tokens: most tokens of the second segment with its [SEP]; it is cut at its end.
+        cls_id, sep_id, end_of_turn_id: ids in the vocabulary.
+        first_tokens: the largest number of tokens in the first segment, including [CLS] and [SEP].
+            It is truncated at its start, since the tokens next to the second segment matter most.
+        second_tokens: the largest number of tokens in the second segment, including [SEP]. It is
+            truncated at its end.
     """
 
     cls_id: int
@@ -33,11 +34,11 @@ class PairRule:
 
     @property
     def marks(self) -> "Marks":
-        """Of token ids, see `Places.fill`."""
+        """The marks of token ids, see `Places.fill`."""
         return self.cls_id, self.sep_id, self.sep_id, 0
 
     def divided_evenly(self) -> "PairRule":
-        """For two segments of one kind, such as two pieces of a dialogue: as many tokens each."""
+        """The same total in equal halves, for two similar segments such as pieces of a dialogue."""
         half = (self.first_tokens + self.second_tokens) // 2
         rest = self.first_tokens + self.second_tokens - half
         return dataclasses.replace(self, first_tokens=rest, second_tokens=half)
@@ -50,7 +51,7 @@ def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> 
 
 
 def strip_ends(token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Tokens of texts without their [CLS] and [SEP]: int32 `[texts, (tokens)]`."""
+    """Removes the [CLS] and [SEP] of texts: int32 `[texts, (tokens)]` to the same."""
     places = tf.ragged.range(token_ids.row_starts() + 1, token_ids.row_limits() - 1)
     return places.with_values(tf.gather(token_ids.values, places.values))
 
@@ -65,7 +66,7 @@ def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
     Returns:
         int32 `[turns, (tokens)]`.
     """
-    before = find_rows(turns)  # ends of the turns before a token's
+    before = find_rows(turns)  # the number of [EOT] before each token
     splits = turns.row_splits + tf.range(turns.nrows() + 1)
     ends = tf.cast(splits[1:], tf.int32) - 1
     values = tf.dynamic_stitch(
@@ -86,10 +87,10 @@ class Places:
     """Where the tokens of sequences come from.
 
     Attributes:
-        sources: int32 `[rows, tokens]`, places in the list of all first segments' tokens, then all
-            second ones', then the four `Marks`.
-        middle: int32 `[rows]`, the place of the first [SEP].
-        lengths: int32 `[rows]`.
+        sources: int32 `[rows, tokens]`, indices into the concatenation of all first segments'
+            tokens, all second segments' tokens and the four `Marks`.
+        middle: int32 `[rows]`, the column of the first [SEP].
+        lengths: int32 `[rows]`, the number of tokens in each sequence.
     """
 
     sources: tf.Tensor
@@ -97,11 +98,12 @@ class Places:
     lengths: tf.Tensor
 
     def fill(self, first: tf.Tensor, second: tf.Tensor, marks: Marks = (0, 0, 0, 0)) -> tf.Tensor:
-        """The tokens' ids, or anything else that each of them has.
+        """Makes a table of token ids or of any other values of the tokens.
 
         Args:
-            first, second: int32 `[tokens]`, of all tokens of all segments, also of those cut off.
-            marks: what the marks have of it.
+            first, second: int32 `[tokens]`, the values of all first segments' tokens and of all
+                second segments', including tokens that are truncated.
+            marks: the values of the marks.
 
         Returns:
             int32 `[rows, tokens]`.
@@ -110,7 +112,7 @@ class Places:
         return tf.gather(values, self.sources)
 
     def segment_ids(self) -> tf.Tensor:
-        """0 up to the first [SEP], which it has too, and behind the end; 1 between; as `fill`."""
+        """int32 `[rows, tokens]`: 0 through the first [SEP] and after the end, 1 in between."""
         column = tf.range(tf.shape(self.sources)[1])
         later = (column > self.middle[:, None]) & (column < self.lengths[:, None])
         return tf.cast(later, tf.int32)
@@ -123,12 +125,12 @@ def place_segments(
     second_tokens: tf.Tensor | int,
     paired: tf.Tensor | bool = True,
 ) -> Places:
-    """Cuts and joins segments.
+    """Truncates and joins segments.
 
     Args:
-        first, second: `[rows, (tokens)]`, see `end_turns` and `join_turns`.
-        first_tokens, second_tokens: see `PairRule`; of all rows, or int32 `[rows]`.
-        paired: whether there is a second segment, if but an empty one; of all rows, or `[rows]`.
+        first, second: int32 `[rows, (tokens)]`, see `end_turns` and `join_turns`.
+        first_tokens, second_tokens: see `PairRule`; one number, or int32 `[rows]`.
+        paired: whether there is a second segment, even if empty; one value, or bool `[rows]`.
     """
     total, nothing = tf.size(first.values), tf.size(first.values) + tf.size(second.values) + 3
     limits, starts = (
@@ -143,7 +145,7 @@ def place_segments(
     sources = tf.where(column < last[:, None], in_second, nothing)
     sources = tf.where(column == last[:, None], nothing - 1, sources)
     sources = tf.where(column == middle[:, None], nothing - 2, sources)
-    # What is next to the second segment is kept.
+    # The first segment keeps the tokens next to the second.
     in_first = (limits - middle)[:, None] + column
     sources = tf.where(column < middle[:, None], in_first, sources)
     sources = tf.where(column == 0, nothing - 3, sources)

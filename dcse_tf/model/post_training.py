@@ -25,11 +25,11 @@ _FACTS = {
 def build_post_training_model(
     reading: Reading, pairs: PairHead, masked_lm: keras_hub.layers.MaskedLMHead
 ) -> keras.Model:
-    """The training model: a batch of `make_post_training_batches` to the sums of its loss.
+    """The training model: maps a batch of `make_post_training_batches` to sums of its losses.
 
     Args:
-        reading: of the table.
-        pairs: head of the two segments.
+        reading: the reader's inputs and outputs for the batch's table.
+        pairs: head that classifies the two segments.
         masked_lm: BERT's prediction head, see `masked_lm.build_head`.
     """
     places = {
@@ -55,14 +55,16 @@ def write_post_trained(
 ) -> None:
     """Writes `model.safetensors` with the names of HuggingFace's BertForMaskedLM, and a pooler.
 
-    What decides the class of two segments is left out: the classes are this task's alone.
+    The output layer that classifies two segments is left out: its classes are specific to this
+    task.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder.
         backbone: the BERT.
-        pairs: its hidden layer becomes BERT's pooler.
-        masked_lm: becomes `cls.predictions`.
-        speakers: as `bert.embeddings.speaker_embeddings.weight`, which that class has not.
+        pairs: the segments' head; its hidden layer is written as BERT's pooler.
+        masked_lm: the prediction head, written as `cls.predictions`.
+        speakers: written as `bert.embeddings.speaker_embeddings.weight`, a tensor which that class
+            lacks.
     """
     tensors = name_tensors(backbone, pairs, speakers)
     tensors |= weights.to_tensors(weights.masked_lm_head_weights(masked_lm))

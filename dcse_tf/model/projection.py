@@ -1,8 +1,8 @@
-"""Projection heads: the contrast in a space of its own, which is thrown away after training.
+"""Projection heads: they move the contrast to a separate space and are discarded after training.
 
-What makes a response follow a context is not what makes two sentences mean the same. With a head
-for contexts and one for responses the encoder need not give a question and its answer one vector
-(Chen et al. 2020, "SimCLR"; Zhou et al. 2022, "DSE").
+That a response follows a context does not make the two similar in meaning. With one head for
+contexts and one for responses, the encoder need not embed a question and its answer alike (Chen et
+al. 2020, "SimCLR"; Zhou et al. 2022, "DSE").
 """
 
 import keras
@@ -15,13 +15,13 @@ from dcse_tf.model.pair_similarity import PairSimilarity
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ProjectionHead(keras.layers.Layer):
-    """Two dense layers, the first as wide as the embeddings and with a ReLU.
+    """Two dense layers; the first is as wide as the embeddings and has a ReLU.
 
     Args:
-        units: width of what comes out.
-        rate: how many times the learning rate the head learns at. Its weights are kept divided by
-            it: an optimizer whose steps do not depend on the gradient's size, as Adam's do not,
-            then moves what they stand for by that much more.
+        units: width of the output.
+        rate: the head's learning rate as a multiple of the optimizer's. The stored weights are the
+            effective ones divided by `rate`. So an optimizer whose steps do not depend on the
+            gradient's size, such as Adam, changes the effective weights `rate` times as fast.
     """
 
     def __init__(self, units, rate=1.0, **kwargs):
@@ -36,7 +36,7 @@ class ProjectionHead(keras.layers.Layer):
         self.output_kernel = self.add_weight(shape=(dim, self.units), name="output_kernel")
 
     def call(self, inputs):
-        """Args: inputs: float `[..., dim]`. Returns: float `[..., units]`."""
+        """Maps float `[..., dim]` to float `[..., units]`."""
         hidden = ops.matmul(inputs, self.rate * self.hidden_kernel) + self.rate * self.hidden_bias
         return ops.matmul(ops.relu(hidden), self.rate * self.output_kernel)
 
@@ -48,18 +48,18 @@ class ProjectionHead(keras.layers.Layer):
 
 
 def build_heads(dim: int, units: int, rate: float, seed: int) -> list[ProjectionHead]:
-    """The heads of contexts and of responses, with weights that (seed, position) gives.
+    """The heads of contexts and of responses, with weights drawn by (seed, position).
 
     Args:
         dim: width of the sentence embeddings.
         units, rate: see `ProjectionHead`.
-        seed: of the weights.
+        seed: seed of the initial weights.
     """
     heads = []
     for place, name in enumerate(("context_head", "response_head")):
         head = ProjectionHead(units, rate, dtype="float32", name=name)
         head.build((None, dim))
-        # Of variance 1 / dim, so that lengths stay as they are.
+        # The effective weights have variance 1 / dim, which preserves the lengths of vectors.
         initialize_weights(head.trainable_variables, seed + place, dim**-0.5 / rate)
         heads.append(head)
     return heads
@@ -67,11 +67,11 @@ def build_heads(dim: int, units: int, rate: float, seed: int) -> list[Projection
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class ProjectedCosineSimilarity(PairSimilarity):
-    """Cosine of the mean of a context's sentence embeddings and an utterance's, each behind a head
-    of its own, for all pairs.
+    """Cosine of a context's projected mean embedding and an utterance's, for all pairs.
 
     Args:
-        context_head, response_head: the heads.
+        context_head: `ProjectionHead` of the mean of a context's sentence embeddings.
+        response_head: `ProjectionHead` of an utterance's embedding.
     """
 
     def __init__(self, context_head, response_head, **kwargs):
@@ -80,7 +80,7 @@ class ProjectedCosineSimilarity(PairSimilarity):
         self.response_head = response_head
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as `PairSimilarity` says."""
+        """Arguments and result as described in `PairSimilarity`."""
         means = masked_mean(token_embeddings, padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
         first, second = unit(self.context_head(context)), unit(self.response_head(means))

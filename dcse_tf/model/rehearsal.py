@@ -1,7 +1,7 @@
-"""Rehearsal: of texts of no domain the encoder goes on to say what it said at the start.
+"""Rehearsal: keeps the embeddings of garbled texts close to those of the initial encoder.
 
-What it learns of its own domain then costs less in others. The texts are garbled utterances, see
-`dcse_tf.data.rehearsal`.
+Learning one domain then costs less in others. The texts are utterances with random replacements,
+see `dcse_tf.data.rehearsal`.
 """
 
 import keras
@@ -20,23 +20,23 @@ def rehearsal_inputs() -> dict[str, keras.KerasTensor]:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class RehearsalLoss(keras.layers.Layer):
-    """1 - cosine of a text's mean embedding and the one it had at the start.
+    """1 - cosine of a text's mean embedding and that by the initial encoder.
 
-    Give it dtype="float32" under mixed precision.
+    Under mixed precision, give it dtype="float32".
     """
 
     def call(self, table, table_before, padding_mask, index, weights):
-        """Computes what the texts of a batch add to the sums over it.
+        """Computes the weighted loss of every text.
 
         Args:
-            table, table_before: float `[utterances, tokens, dim]`, by the encoder that is trained,
-                and as it was.
+            table, table_before: float `[utterances, tokens, dim]`, encoded by the trained encoder
+                and by the initial one.
             padding_mask: bool `[utterances, tokens]`, True = real token.
-            index: int32 `[texts, 1]` into the table.
-            weights: float `[texts]`, what each text counts.
+            index: int32 `[texts, 1]`, places of the texts in the table.
+            weights: float `[texts]`, the weight of each text.
 
         Returns:
-            float `[texts]`, weighted; from 0 to twice the weight.
+            float `[texts]`, from 0 to twice the weight.
         """
         now, before = (
             unit(ops.take(masked_mean(each, padding_mask), index[:, 0], axis=0))
@@ -57,12 +57,12 @@ def rehearse(
     texts: dict[str, keras.KerasTensor],
     weight: float,
 ) -> dict[str, keras.KerasTensor]:
-    """What a training model says of its garbled texts.
+    """A training model's outputs for its garbled texts.
 
     Args:
         table, table_before, padding_mask: see `RehearsalLoss`.
-        texts: `rehearsal_inputs`.
-        weight: of the loss beside all else.
+        texts: the inputs from `rehearsal_inputs`.
+        weight: weight of the loss.
 
     Returns:
         rehearsal_loss, float32 `[texts]`, and rehearsal_share, the weight times it.

@@ -1,6 +1,7 @@
-"""BERT's layers with a bias of attention by distance: MPNet, for training.
+"""MPNet for training: BERT's layers with an attention bias by distance.
 
-keras-hub has none. Its names of layers are kept, so that what reads its BERT reads this one.
+keras-hub has no such model. The layers are named as in its BERT, so that code that handles its
+BERT also handles this one.
 """
 
 import keras
@@ -15,13 +16,13 @@ _MASKED = -1e9
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class RelativeBias(keras.layers.Layer):
-    """What attention adds to its scores by distance, see `dcse_tf.model.relative_positions`.
+    """The bias by distance of attention scores, see `dcse_tf.model.relative_positions`.
 
-    Tokens of an utterance stand side by side in every layout, so the distance within it is that of
-    their places in the row; tokens of others are masked.
+    The distance of two tokens is that of their places in the row. This is right in every layout,
+    since an utterance's tokens are contiguous and tokens of other utterances are masked.
 
     Args:
-        num_heads: of the attention.
+        num_heads: number of attention heads.
     """
 
     def __init__(self, num_heads, **kwargs):
@@ -29,16 +30,21 @@ class RelativeBias(keras.layers.Layer):
         self.num_heads = num_heads
 
     def build(self, tokens_shape):
-        # Biases are not decayed, which goes by the name.
+        # The name contains "bias" because weight decay is not applied to such weights.
         self.table = self.add_weight((BUCKETS, self.num_heads), "zeros", name="relative_bias")
 
     def call(self, tokens):
-        """Args: tokens: float `[rows, tokens, dim]`. Returns: float `[1, heads, tokens, tokens]`,
-        queries before keys.
+        """The bias for rows of tokens.
+
+        Args:
+            tokens: float `[rows, tokens, dim]`; only the shape is used.
+
+        Returns:
+            float `[1, heads, queries, keys]`.
         """
         places = ops.arange(ops.shape(tokens)[1])
         distances = ops.expand_dims(places, 0) - ops.expand_dims(places, 1)
-        # As a product, for the gradient of a look-up would be as large as the attention.
+        # As a product, because the gradient of a look-up would be as large as the attention.
         choice = ops.convert_to_tensor(np.eye(BUCKETS)[BUCKET_OF], self.compute_dtype)
         by_distance = ops.matmul(choice, self.table)
         rows = ops.clip(distances, -FARTHEST, FARTHEST) + FARTHEST
@@ -53,7 +59,7 @@ class RelativeBias(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
-    """keras-hub's layer of BERT, its attention with a bias added to the scores."""
+    """keras-hub's BERT layer with a bias added to the attention scores."""
 
     def call(self, inputs, attention_mask, bias, training=False):
         """Computes the layer.
@@ -62,8 +68,8 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
             inputs: float `[rows, tokens, dim]`.
             attention_mask: bool `[rows, tokens or 1, tokens]`, True where a token attends to
                 another.
-            bias: see `RelativeBias`.
-            training: whether there is dropout.
+            bias: float `[1, heads, tokens, tokens]`, see `RelativeBias`.
+            training: whether to apply dropout.
 
         Returns:
             float `[rows, tokens, dim]`.
@@ -76,7 +82,7 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
         return self._feedforward_layer_norm(attended + x)
 
     def _attend(self, tokens, mask, bias, training):
-        """With the weights of Keras' attention, which takes no bias."""
+        """Attention with the weights of Keras' layer, which does not accept a bias."""
         attention = self._self_attention_layer
         query = attention.query_dense(tokens)
         query = query * query.shape[-1] ** -0.5
@@ -88,11 +94,11 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
 
 
 class RelativeBert(keras_hub.models.Backbone):
-    """keras-hub's `BertBackbone` with a bias of attention by distance, and without a pooler.
+    """keras-hub's `BertBackbone` with an attention bias by distance and without a pooler.
 
-    The embeddings of segments stay zero: MPNet has none.
+    The segment embeddings stay zero, since MPNet has none.
 
-    Args: as of `BertBackbone`.
+    Args: as for `BertBackbone`.
     """
 
     def __init__(self, num_layers, **settings):

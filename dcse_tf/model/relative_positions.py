@@ -1,24 +1,27 @@
-"""What attention adds to its scores by how far two tokens are apart (MPNet, Song et al. 2020).
+"""The buckets of MPNet's attention bias, which depends on distance (Song et al. 2020).
 
-The distances fall into buckets, those of T5 (Raffel et al. 2020), and every head has a number for
-each bucket, the same in all layers. Only numpy: training, inference and ONNX have them from here.
+Distances are grouped into T5's buckets (Raffel et al. 2020). Each head has one bias for each
+bucket, shared by all layers. This module uses only numpy, because training, inference and ONNX
+export all use it.
 """
 
 import numpy as np
 
-# transformers' MPNet has these two whatever the configuration says.
+# transformers' MPNet uses these two values whatever the configuration says.
 BUCKETS, FARTHEST = 32, 128
 
 
 def bucket_distances(distances: np.ndarray) -> np.ndarray:
-    """T5's buckets of distances: half of them for tokens behind and half for those ahead, eight of
-    each for one distance alone, the others ever wider up to `FARTHEST`.
+    """T5's buckets of distances.
+
+    Half of the buckets are for preceding tokens and half for following ones. In each half, eight
+    buckets hold a single distance, and the others grow logarithmically up to `FARTHEST`.
 
     Args:
-        distances: int, place of the key less place of the query.
+        distances: int array, position of the key minus position of the query.
 
     Returns:
-        int of that shape, from 0 to `BUCKETS` - 1.
+        int array of that shape, from 0 to `BUCKETS` - 1.
 
     Example:
         0, -7, 7, -8, 11 and 1,000 give 0, 7, 23, 8, 24 and 31.
@@ -31,5 +34,5 @@ def bucket_distances(distances: np.ndarray) -> np.ndarray:
     return np.where(far < exact, far, np.minimum(wide, half - 1)) + half * (distances > 0)
 
 
-# By distance from -FARTHEST to FARTHEST; what is farther is in the outermost bucket too.
+# The buckets of distances -FARTHEST to FARTHEST; larger distances share the outermost buckets.
 BUCKET_OF = bucket_distances(np.arange(-FARTHEST, FARTHEST + 1))

@@ -1,7 +1,7 @@
-"""What makes a checkpoint folder a re-ranker: reranker.json, and the tensors of its head.
+"""What makes a checkpoint folder a re-ranker: reranker.json and the tensors of its head.
 
-The rest of the folder is a BERT's: config.json, model.safetensors, the vocabulary with [EOT] as its
-last entry. Reading this file starts no TensorFlow.
+The rest of the folder is a BERT's: config.json, model.safetensors, and the vocabulary with [EOT] as
+its last entry. This module does not import TensorFlow.
 """
 
 import dataclasses
@@ -13,23 +13,24 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import RERANKER_FILE
 
-# The head and the speakers' embeddings, by names as HuggingFace gives them, without "bert.".
+# Tensor names of the head and of the speaker embeddings, in HuggingFace's style without "bert.".
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
-SPEAKERS = 2  # who speaks the response, and everyone else
-# [CLS] and [SEP] of the first segment, [SEP] of the second, and a token of text in each.
+SPEAKERS = 2  # the response's speaker, and everyone else
+# [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
 _SHORTEST = {"first_tokens": 3, "second_tokens": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class RerankerSettings:
-    """What a re-ranker computes, as far as its configuration and weights do not say.
+    """A re-ranker's settings beyond its BERT's configuration and weights.
 
     Attributes:
-        architecture: "bert" is a cross-encoder: one sequence of context and response.
-        first_tokens, second_tokens: most tokens of the context and of the response, see
-            `dcse_tf.model.pairs.PairRule`.
-        speakers: whether it has embeddings of who speaks a token (Gu et al. 2020, SA-BERT).
+        architecture: "bert", a cross-encoder that reads context and response as one sequence;
+            "dual_lstm" or "esim", see `dcse_tf.model.matchers`.
+        first_tokens, second_tokens: the largest number of tokens in the context and in the
+            response, see `dcse_tf.model.pairs.PairRule`.
+        speakers: whether it has speaker embeddings (Gu et al. 2020, SA-BERT).
     """
 
     architecture: str = "bert"
@@ -46,7 +47,7 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
     """Reads reranker.json.
 
     Raises:
-        InputError: it is missing, or a setting is missing or of another type.
+        InputError: the file or a setting is missing, or a setting is invalid.
     """
     path = folder / RERANKER_FILE
     content = read_json_object(path)
@@ -65,6 +66,6 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
 
 
 def write_reranker_settings(folder: pathlib.Path, settings: RerankerSettings) -> None:
-    """Writes reranker.json, which makes a re-ranker of a checkpoint folder."""
+    """Writes reranker.json, which marks a checkpoint folder as a re-ranker."""
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
     (folder / RERANKER_FILE).write_text(text, encoding="utf-8")

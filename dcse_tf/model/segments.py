@@ -1,7 +1,7 @@
-"""The segments of a table's rows: their lengths, their split, and LSTMs over each by itself.
+"""The segments of a table's rows: their lengths, splitting them, and LSTMs over each segment.
 
 A row is a sequence of `dcse_tf.model.pairs`: one segment, or two without a gap, then padding. The
-LSTMs compute the real tokens alone, so that padding neither costs time nor changes a result.
+LSTMs compute real tokens only, so padding neither costs time nor changes a result.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def count_segments(segment_ids: tf.Tensor, padding_mask: tf.Tensor) -> tf.Tensor
 
 @dataclasses.dataclass(frozen=True)
 class SplitTable:
-    """A table's two segments, each a table of its own, padded to its longest with zeros.
+    """A table's two segments as separate tables, each zero-padded to its longest segment.
 
     Attributes:
         first, second: `[rows, n, ...]` and `[rows, m, ...]`; n and m are at least 1.
@@ -48,20 +48,20 @@ class SplitTable:
 def split_segments(
     values: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
 ) -> SplitTable:
-    """Takes the two segments of every row apart.
+    """Splits every row into its two segments.
 
     Args:
-        values: float `[rows, tokens, dim]`, what the tokens have; at least one place a row.
+        values: float `[rows, tokens, dim]`, the tokens' values; `tokens` is at least 1.
         segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
         padding_mask: bool `[rows, tokens]`, True = real token.
 
     Returns:
-        The two tables. Their widths follow from the rows, and a segment that no row has is one
-        column of padding.
+        The two tables, each as wide as its longest segment. If no row has a segment, its table is
+        one column of padding.
 
     Example:
-        Of a row with the values 1, 2, 3 and the segments 0, 0, 1 the first table has 1, 2 and the
-        second 3.
+        A row with the values 1, 2, 3 and the segments 0, 0, 1 has 1, 2 in the first table and 3 in
+        the second.
     """
     lengths = count_segments(segment_ids, padding_mask)
     none = tf.zeros_like(lengths[:, 0])
@@ -71,8 +71,8 @@ def split_segments(
 
 
 def _cut(values: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of every row a run of tokens, and which places of the result are real."""
-    width = tf.maximum(tf.reduce_max(lengths), 1)  # the largest of no rows is negative
+    """Cuts a run of tokens out of every row; returns the runs and the mask of their real tokens."""
+    width = tf.maximum(tf.reduce_max(lengths), 1)  # without rows, the maximum is negative
     steps = tf.range(width)[None, :]
     mask = steps < lengths[:, None]
     places = tf.minimum(starts[:, None] + steps, tf.shape(values)[1] - 1)
@@ -82,14 +82,14 @@ def _cut(values: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.T
 def merge_segments(
     first: tf.Tensor, second: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
 ) -> tf.Tensor:
-    """Puts segments that `split_segments` took apart back into one table.
+    """Joins the segments that `split_segments` separated into one table again.
 
     Args:
         first, second: float `[rows, n, dim]` and `[rows, m, dim]`.
-        segment_ids, padding_mask: of the table.
+        segment_ids, padding_mask: int32 and bool `[rows, tokens]` of the joined table.
 
     Returns:
-        float `[rows, tokens, dim]`, zero where there is no token.
+        float `[rows, tokens, dim]`, zero at padding.
     """
     lengths = count_segments(segment_ids, padding_mask)
     places = tf.range(tf.shape(segment_ids)[1])[None, :]
@@ -102,12 +102,12 @@ def merge_segments(
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Tokens in the order in which an LSTM reads them: step by step, the longest segment first.
+    """Tokens in the order in which an LSTM reads them: by step, then by decreasing length.
 
     Attributes:
-        places: int32 `[real tokens, 2]`, row and column of each.
-        counts: int32 `[steps]`, how many segments have a token at each step, of which there
-            is one at least; the counts never rise.
+        places: int32 `[real tokens, 2]`, each token's row and column.
+        counts: int32 `[steps]`, how many segments have a token at each step; never increasing.
+            There is at least one step.
     """
 
     places: tf.Tensor
@@ -115,11 +115,11 @@ class Packing:
 
 
 def pack_segments(lengths: tf.Tensor, backwards: bool = False) -> Packing:
-    """The order of the tokens of segments that are read side by side.
+    """The order of tokens when all segments are read in parallel.
 
     Args:
-        lengths: int32 `[rows, segments]`; the segments of a row follow each other from its start.
-        backwards: whether every segment is read from its end.
+        lengths: int32 `[rows, segments]`; a row's segments follow one another from its start.
+        backwards: whether to read every segment from its end.
 
     Example:
         The lengths `[[1, 2]]` give the places `[0, 1]`, `[0, 0]`, `[0, 2]` and the counts 2, 1.
@@ -128,7 +128,7 @@ def pack_segments(lengths: tf.Tensor, backwards: bool = False) -> Packing:
     starts = tf.reshape(tf.cumsum(lengths, axis=1, exclusive=True), [-1])
     lengths = tf.reshape(lengths, [-1])
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    # One step at least, be it of no token: arrays without an entry have no shape.
+    # At least one step, possibly without tokens: a TensorArray without entries has no shape.
     steps = tf.range(tf.maximum(tf.reduce_max(lengths), 1))
     goes_on = tf.gather(lengths, order)[None, :] > steps[:, None]
     counts = tf.reduce_sum(tf.cast(goes_on, tf.int32), axis=1)
@@ -140,7 +140,7 @@ def pack_segments(lengths: tf.Tensor, backwards: bool = False) -> Packing:
 
 
 def _lstm_bias(shape, dtype):
-    """Zeros, and ones for the forget gate."""
+    """Initial biases: ones for the forget gate, zeros for the others."""
     units = shape[0] // 4
     return ops.concatenate(
         [ops.zeros((units,), dtype), ops.ones((units,), dtype), ops.zeros((2 * units,), dtype)]
@@ -149,16 +149,16 @@ def _lstm_bias(shape, dtype):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class SegmentLSTM(keras.layers.Layer):
-    """An LSTM (Hochreiter and Schmidhuber 1997, with a forget gate) over each segment by itself.
+    """An LSTM (Hochreiter and Schmidhuber 1997, with a forget gate) over each segment separately.
 
-    Weights and results are those of `keras.layers.LSTM` on the segments one by one: gates in the
-    order input, forget, cell, output. Segments are read side by side, the longest first, and leave
-    the computation where they end. Its loop has as many steps as the longest segment has tokens, so
-    XLA cannot compile it.
+    Weights and results are those of `keras.layers.LSTM` applied to each segment, with the gates in
+    the order input, forget, cell, output. Segments are read in parallel, sorted by decreasing
+    length, and drop out where they end. The loop has as many steps as the longest segment has
+    tokens, so XLA cannot compile it.
 
     Args:
         units: width of the state.
-        backwards: whether segments are read from their ends.
+        backwards: whether to read segments from their ends.
     """
 
     def __init__(self, units, backwards=False, **kwargs):
@@ -179,12 +179,13 @@ class SegmentLSTM(keras.layers.Layer):
         """Reads every segment.
 
         Args:
-            inputs: float `[rows, tokens, dim]`; padding may hold anything.
-            lengths: int32 `[rows, segments]`, tokens of the segments, which follow each other from
-                the start of the row; see `count_segments`. An empty segment is left out.
+            inputs: float `[rows, tokens, dim]`; padding may have any values.
+            lengths: int32 `[rows, segments]`, the number of tokens in each segment, see
+                `count_segments`; a row's segments follow one another from its start. Empty
+                segments are skipped.
 
         Returns:
-            float `[rows, tokens, units]`, the output at every token; zero where there is none.
+            float `[rows, tokens, units]`, the output at every token; zero at padding.
         """
         packing = pack_segments(lengths, self.backwards)
         tokens = tf.gather_nd(inputs, packing.places)
@@ -205,21 +206,21 @@ def _read(gates: tf.Tensor, counts: tf.Tensor, recurrent_kernel: tf.Tensor) -> t
     """The recurrence over packed tokens.
 
     Args:
-        gates: float `[tokens, 4 units]`, what the tokens contribute to the gates, bias included.
-        counts: int32 `[steps]`, how many of the tokens belong to each step.
+        gates: float `[tokens, 4 units]`, the inputs' contribution to the gates, including the bias.
+        counts: int32 `[steps]`, the number of tokens in each step.
         recurrent_kernel: float `[units, 4 units]`.
 
     Returns:
-        float `[tokens, units]`.
+        float `[tokens, units]`, the output at every token.
     """
     units, dtype, steps = recurrent_kernel.shape[0], gates.dtype, tf.size(counts)
-    # One array a step: a slice of one tensor would get a gradient of that tensor's size each step.
+    # A TensorArray, because slicing one tensor would make a gradient of its full size in each step.
     array = tf.TensorArray(dtype, steps, infer_shape=False, element_shape=[None, 4 * units])
     gates_by_step = array.split(gates, counts)
     outputs = tf.TensorArray(dtype, steps, infer_shape=False, element_shape=[None, units])
 
     def step_through(step, hidden, cell, outputs):
-        count = counts[step]  # the segments that have ended are the last rows
+        count = counts[step]  # segments that have ended are in the last rows
         recurrent = tf.matmul(hidden[:count], recurrent_kernel)
         parts = tf.split(gates_by_step.read(step) + recurrent, 4, axis=1)
         input_gate, forget_gate, output_gate = (tf.sigmoid(parts[i]) for i in (0, 1, 3))
@@ -239,7 +240,7 @@ def _read(gates: tf.Tensor, counts: tf.Tensor, recurrent_kernel: tf.Tensor) -> t
 
 
 def take_last(outputs: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """The output at the last token of every segment, which is a forward LSTM's final state.
+    """The output at the last token of every segment: a forward LSTM's final state.
 
     Args:
         outputs: float `[rows, tokens, dim]`.
@@ -254,7 +255,7 @@ def take_last(outputs: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class SegmentBiLSTM(keras.layers.Layer):
-    """Two `SegmentLSTM`s, one in each direction, their outputs side by side.
+    """Two `SegmentLSTM`s, one in each direction, with concatenated outputs.
 
     Args:
         units: width of each direction's state.
@@ -272,10 +273,10 @@ class SegmentBiLSTM(keras.layers.Layer):
         self.backward.build(inputs_shape)
 
     def call(self, inputs, lengths):
-        """Reads every segment; arguments as of `SegmentLSTM`.
+        """Reads every segment; the arguments are those of `SegmentLSTM.call`.
 
         Returns:
-            float `[rows, tokens, 2 units]`, zero where there is no token.
+            float `[rows, tokens, 2 units]`, zero at padding.
         """
         directions = (self.forward, self.backward)
         return tf.concat([direction(inputs, lengths) for direction in directions], axis=-1)

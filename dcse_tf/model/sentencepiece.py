@@ -1,8 +1,8 @@
-"""XLM-R's tokenisation in the graph: SentencePiece's unigrams, and the files that hold them.
+"""XLM-R's tokenisation in the graph: SentencePiece's unigram model, and reading its files.
 
-tensorflow-text's SentencepieceTokenizer computes it, from a model that is made here of the pieces,
-their scores and the table by which characters are normalised, whichever file they came from. The
-tests compare the result with the HuggingFace tokenizer token for token.
+tensorflow-text's SentencepieceTokenizer computes it. Its model is built here from the pieces,
+their scores and the table that normalises characters, whichever file they came from. The tests
+compare the result with the HuggingFace tokenizer token for token.
 """
 
 import base64
@@ -27,17 +27,17 @@ from dcse_tf.errors import InputError
 from dcse_tf.model.fast_vocabulary import SPECIAL_TOKENS, FastVocabulary, complete_tokens
 from dcse_tf.model.vocabulary import END_OF_TURN, Tokenizer
 
-SPACE = "\u2581"  # begins a piece that begins a word
+SPACE = "\u2581"  # first character of a piece that begins a word
 _PIECE = protobuf.ModelProto.SentencePiece
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(FastVocabulary):
-    """A vocabulary of unigrams: of all ways to cut a text the likeliest is taken.
+    """A unigram vocabulary: a text is split in the most probable way.
 
     Attributes:
-        scores: of each piece the logarithm of its probability; of [EOT] none.
-        charsmap: SentencePiece's compiled table of what characters are replaced by.
+        scores: the log probability of each piece; [EOT] has none.
+        charsmap: SentencePiece's compiled table of character replacements.
     """
 
     scores: tuple[float, ...]
@@ -74,7 +74,7 @@ class SentencePiece(FastVocabulary):
         return tokenizer
 
     def list_pieces(self) -> Iterator[tuple[str, float]]:
-        """The entries with their scores, an [EOT] with 0."""
+        """The entries with their scores; [EOT], if there is one, has score 0."""
         yield from zip(self.tokens, (*self.scores, 0.0))
 
 
@@ -92,7 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def make_model(vocabulary: SentencePiece) -> protobuf.ModelProto:
-    """SentencePiece's own form of a vocabulary, whose ids are the vocabulary's."""
+    """The vocabulary as a SentencePiece model with the same ids."""
     model = protobuf.ModelProto()
     kinds = dict.fromkeys((*SPECIAL_TOKENS, END_OF_TURN), _PIECE.CONTROL)
     kinds[SPECIAL_TOKENS.unk] = _PIECE.UNKNOWN
@@ -107,7 +107,7 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePiece:
     """Reads `sentencepiece.bpe.model`, to whose pieces XLM-R adds <pad> and <mask>.
 
     Raises:
-        InputError: it is not a model of unigrams as XLM-R has one.
+        InputError: it is not a unigram model like XLM-R's.
     """
     model = protobuf.ModelProto()
     try:
@@ -130,14 +130,14 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePiece:
 
 
 def parse_unigram(path: pathlib.Path, content: Any) -> SentencePiece:
-    """The vocabulary of a `tokenizer.json` of unigrams.
+    """The vocabulary of a `tokenizer.json` with a unigram model.
 
     Args:
-        path: the file, for messages.
-        content: what is in it.
+        path: the file's path, for error messages.
+        content: the file's parsed content.
 
     Raises:
-        InputError: it does something that SentencePiece as XLM-R has it does not.
+        InputError: it tokenises in another way than XLM-R's SentencePiece.
     """
     try:
         entries = [(str(token), float(score)) for token, score in content["model"]["vocab"]]
@@ -163,8 +163,10 @@ def _make_vocabulary(
 
 
 def _find_charsmap(path: pathlib.Path, normalizer: dict[str, Any] | None) -> bytes:
-    """The compiled table among the steps of a normalizer, the others being what SentencePiece does
-    anyway: spaces in a row are one, and those at the ends none.
+    """The compiled table of character replacements in a normalizer.
+
+    Its other steps may only do what SentencePiece always does: collapse spaces and strip them at
+    the ends.
     """
     steps = [normalizer] if normalizer else []
     if normalizer and normalizer["type"] == "Sequence":
@@ -196,5 +198,5 @@ def _check_splitting(path: pathlib.Path, splitting: dict[str, Any]) -> None:
         if kind != "WhitespaceSplit":
             raise InputError(
                 f"{path}: pre_tokenizer {kind!r:.40}, expected Metaspace with {SPACE} before every "
-                "word, and WhitespaceSplit before it perhaps"
+                "word, with or without WhitespaceSplit"
             )

@@ -1,4 +1,4 @@
-"""The Siamese baselines: a network that scores pairs of embeddings."""
+"""The Siamese baselines: a network scores pairs of embeddings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class PairScore(keras.layers.Layer):
-    """Scores pairs by a two-layer network on [u, v, |u - v|] (paper, SiameseBERT).
+    """Scores pairs with a two-layer network on [u, v, |u - v|] (paper, SiameseBERT).
 
-    The first layer, as wide as the embeddings and with a ReLU, is linear in its three parts, so
-    W_u u and W_v v are computed once a sentence; |u - v| alone needs the pair.
+    The first layer, as wide as the embeddings and with a ReLU, is linear in its three inputs before
+    the ReLU. So W_u u and W_v v are computed once for each sentence, and only |u - v| for each
+    pair.
 
     Args:
-        by_row: whether the pairs of one context are computed at a time, and once more for the
-            gradient: memory then grows with candidates x dim, not with batch x candidates x dim.
+        by_row: whether to compute the pairs of one context at a time, and again for the gradient:
+            memory then grows as candidates x dim instead of batch x candidates x dim.
     """
 
     def __init__(self, by_row=False, **kwargs):
@@ -43,19 +44,19 @@ class PairScore(keras.layers.Layer):
         self.output_bias = self.add_weight(name="output_bias", shape=(1,), initializer="zeros")
 
     def call(self, context, sentences, candidate_index):
-        """Scores the candidates of every row, and no other pair.
+        """Scores the candidates of every row, and no other pairs.
 
         Args:
-            context: float `[batch, dim]`, u of every row.
-            sentences: float `[sentences, dim]`.
-            candidate_index: int32 `[batch, candidates]` into the sentences: the v.
+            context: float `[batch, dim]`, the u of every row.
+            sentences: float `[sentences, dim]`, the embeddings of all sentences.
+            candidate_index: int32 `[batch, candidates]`, indices of each row's v in `sentences`.
 
         Returns:
             float `[batch, candidates]`.
         """
         from_context = ops.matmul(context, self.context_kernel) + self.bias
         from_sentence = ops.matmul(sentences, self.candidate_kernel)
-        # Handed over as tensors, for `remat` does not see what a function closes over.
+        # Passed as arguments, because `remat` does not track what a function closes over.
         kernels = (ops.convert_to_tensor(self.difference_kernel),
                    ops.convert_to_tensor(self.output_kernel))  # fmt: skip
         table = (sentences, from_sentence, *kernels)
@@ -64,7 +65,7 @@ class PairScore(keras.layers.Layer):
 
         def score_row(row):
             index, *own = row
-            # The index stays outside: `remat` differentiates whatever it is handed.
+            # The index is in the closure, because `remat` differentiates all its arguments.
             return keras.remat(lambda *tensors: _score(index, *tensors))(*own, *table)
 
         return ops.map(score_row, (candidate_index, context, from_context)) + self.output_bias
@@ -77,7 +78,7 @@ class PairScore(keras.layers.Layer):
 
 
 def _score(index, context, from_context, sentences, from_sentence, kernel, output_kernel):
-    """Of contexts `[..., dim]` with their candidates, int32 `[..., candidates]`."""
+    """Scores contexts `[..., dim]` with their candidates, int32 `[..., candidates]`."""
     pairs = ops.abs(ops.expand_dims(context, -2) - ops.take(sentences, index, axis=0))
     linear = ops.expand_dims(from_context, -2) + ops.take(from_sentence, index, axis=0)
     hidden = ops.relu(linear + ops.matmul(pairs, kernel))
@@ -92,16 +93,16 @@ def build_siamese(
     by_row: bool = False,
     centering: TokenCentering | None = None,
 ) -> keras.Model:
-    """The training model: a batch as `dcse_tf.data.batch` makes it, to scores and losses.
+    """The training model: maps a batch of `dcse_tf.data.batch` to scores and losses.
 
-    A context is one entry of the table: a turn (SiameseBERT_S), or turns in one sequence
+    A context is one entry of the table: a turn (SiameseBERT_S), or turns joined to one sequence
     (SiameseBERT_M). Its embedding u and a candidate's v are means over their tokens.
 
     Args:
         backbone: the BERT.
-        layout: of the tables that come.
-        temperature: of the loss: equation 8 with the score in the place of the similarity.
-        seed: of the network's first weights.
+        layout: the layout of the input tables.
+        temperature: temperature of the loss, which is equation 8 with scores as similarities.
+        seed: seed of the network's initial weights.
         by_row: see `PairScore`.
         centering: applied to the token embeddings, if given.
 

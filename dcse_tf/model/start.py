@@ -1,7 +1,7 @@
-"""What the encoder that a training started from says of the candidates of a batch.
+"""Objectives that use the initial encoder, the one that training started from.
 
-A frozen copy of it reads the same table as the encoder that is trained. It tells which negatives
-are none (Solatorio 2024, "GISTEmbed"), and holds the similarities of sentences where they were.
+A frozen copy of it reads the same table as the encoder that is trained. It detects false negatives
+(Solatorio 2024, "GISTEmbed") and keeps the similarities of sentences close to their initial values.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class StartObjective:
-    """What is asked of the encoder that a training started from.
+    """The objectives that use the initial encoder.
 
     Attributes:
-        backbone: the BERT as it was, without dropout; it is frozen.
-        most_similar: a negative whose cosine with the true response is above this is left out.
-        anchor_weight: of the loss that holds the similarities; 0 for none.
-        prediction: predicts what it says of the turns around a response; None for nothing.
-        prediction_weight: share of that in the loss, the rest being all else of the dialogues.
-        rehearsal_weight: of the loss on garbled texts, see `RehearsalLoss`; 0 for none.
+        backbone: the initial BERT without dropout; it gets frozen.
+        most_similar: negatives whose cosine with the true response is above this are left out.
+        anchor_weight: weight of the loss that keeps similarities close to their initial values; 0
+            for none.
+        prediction: predicts its embeddings of the turns around a response; None for none.
+        prediction_weight: share of the prediction in the dialogues' loss, from 0 to 1.
+        rehearsal_weight: weight of the loss on garbled texts, see `RehearsalLoss`; 0 for none.
     """
 
     backbone: keras_hub.models.BertBackbone
@@ -44,7 +45,7 @@ class StartObjective:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class CandidateSimilarity(keras.layers.Layer):
-    """Cosine of every candidate of a row with its true response, by their mean embeddings."""
+    """Cosine of the mean embeddings of a row's candidates with that of its true response."""
 
     def call(self, token_embeddings, padding_mask, candidate_index):
         """Compares the candidates.
@@ -52,7 +53,8 @@ class CandidateSimilarity(keras.layers.Layer):
         Args:
             token_embeddings: float `[utterances, tokens, dim]`, the encoded table.
             padding_mask: bool `[utterances, tokens]`, True = real token.
-            candidate_index: int32 `[batch, candidates]` into the table, column 0 the response.
+            candidate_index: int32 `[batch, candidates]`, row indices into the table; column 0 is
+                the true response.
 
         Returns:
             float `[batch, candidates]`.
@@ -71,10 +73,10 @@ class CandidateSimilarity(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class FalseNegativeMask(keras.layers.Layer):
-    """Leaves out the negatives that mean what the true response means.
+    """Leaves out negatives that probably mean the same as the true response.
 
     Args:
-        most_similar: the highest cosine of a negative that stays.
+        most_similar: the largest cosine with the true response of a negative that is kept.
     """
 
     def __init__(self, most_similar=1.0, **kwargs):
@@ -82,8 +84,15 @@ class FalseNegativeMask(keras.layers.Layer):
         self.most_similar = most_similar
 
     def call(self, similarity, candidate_mask):
-        """Args: similarity: float `[batch, candidates]`, with the response, which column 0 is;
-        candidate_mask: bool of that shape. Returns: bool, the candidates that stay.
+        """Masks the candidates to keep.
+
+        Args:
+            similarity: float `[batch, candidates]`, cosines with the true response; column 0 is
+                the response itself.
+            candidate_mask: bool `[batch, candidates]`, True = a candidate.
+
+        Returns:
+            bool `[batch, candidates]`, True = a candidate that is kept.
         """
         if self.most_similar >= 1.0:
             return candidate_mask
@@ -101,7 +110,7 @@ class FalseNegativeMask(keras.layers.Layer):
 def encode_as_started(
     objective: StartObjective, layout: Layout, inputs: dict[str, keras.KerasTensor]
 ) -> keras.KerasTensor:
-    """The table of a training model by the encoder as it was, `[utterances, tokens, dim]`."""
+    """A training model's table encoded by the initial encoder, `[utterances, tokens, dim]`."""
     objective.backbone.trainable = False
     encoder = build_table_encoder(objective.backbone, layout)
     return keras.Model(encoder.input, encoder.output, name="start_encoder")(dict(inputs))
@@ -115,21 +124,21 @@ def ask_start(
     inputs: dict[str, keras.KerasTensor],
     index: dict[str, keras.KerasTensor],
 ) -> tuple[keras.KerasTensor, dict[str, keras.KerasTensor]]:
-    """What the encoder as it was says of the candidates of a training model.
+    """Uses the initial encoder on the candidates of a training model.
 
     Args:
-        objective: what is asked of it.
-        temperature: of the similarities that are held.
-        table, before: float `[utterances, tokens, dim]`, by the encoder that is trained, and as it
-            was.
-        inputs, index: of the training model, see `build_dialogue_cse`.
+        objective: the objectives that use it.
+        temperature: temperature of the similarities in the anchor loss.
+        table, before: float `[utterances, tokens, dim]`, encoded by the trained encoder and by the
+            initial one.
+        inputs, index: the training model's inputs, see `build_dialogue_cse`.
 
     Returns:
-        candidate_mask: bool `[batch, candidates]`, without the negatives that are none.
-        And {"left_out": float32 `[batch]`, the share of the row's negatives that is left out}; with
-        an anchor weight also "anchor_loss": float32 `[batch]`, the cross entropy of the candidates'
-        similarities to the true response, in a softmax, under those by the encoder as it was. With
-        a prediction "prediction_loss": float32 `[batch]`, see `ContextPrediction`.
+        candidate_mask: bool `[batch, candidates]`, without probable false negatives.
+        A dict with float32 `[batch]` tensors: "left_out", the share of the row's negatives that is
+        left out; with an anchor weight "anchor_loss", the cross entropy between the softmax of the
+        negatives' cosines with the true response and that by the initial encoder; with a prediction
+        "prediction_loss", see `ContextPrediction`.
     """
     compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")
     used = (inputs["padding_mask"], index["candidate_index"])
@@ -139,13 +148,13 @@ def ask_start(
     left_out = 1.0 - _count_negatives(kept) / ops.maximum(_count_negatives(mask), 1.0)
     outputs = {"left_out": ops.where(ops.any(mask[:, 1:], axis=1), left_out, 0.0)}
     if objective.anchor_weight:
-        # All negatives, also those that the contrast leaves out: they are the nearest.
+        # All negatives, including those that the contrast leaves out, which are the nearest.
         hold = Distillation(temperature, temperature, dtype="float32", name="anchor")
         now = compare(table, *used)
         outputs["anchor_loss"] = hold(now[:, 1:], similarity[:, 1:], mask[:, 1:])
     if objective.prediction:
         around = [index["context_index"], index["turn_mask"]]
-        if "candidate_context" in index:  # Then there are the contexts of other rows too.
+        if "candidate_context" in index:  # Then the index has contexts of other rows too.
             around = [ops.take(each, index["candidate_context"][:, 0], axis=0) for each in around]
         response = index["candidate_index"][:, 0]
         outputs["prediction_loss"] = objective.prediction(table, before, used[0], response, *around)
@@ -158,8 +167,14 @@ def mask_neighbours(
     inputs: dict[str, keras.KerasTensor],
     pairs: dict[str, keras.KerasTensor],
 ) -> keras.KerasTensor:
-    """The negatives of pairs of neighbours without those that mean what a text means: bool `[rows,
-    texts]`; see `ask_start` and `neighbour_inputs`.
+    """The mask of the negatives of pairs of neighbours, without probable false negatives.
+
+    Args:
+        objective, before, inputs: see `ask_start`.
+        pairs: the pairs' inputs, see `neighbour_inputs`.
+
+    Returns:
+        bool `[rows, texts]`, True = a negative.
     """
     index, mask = pairs["neighbour_index"], pairs["neighbour_mask"]
     own = ops.take(index, pairs["neighbour_pairs"][:, 0], axis=0)

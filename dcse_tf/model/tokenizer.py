@@ -1,4 +1,4 @@
-"""From a checkpoint's folder to its vocabulary, of whichever kind."""
+"""Reads the vocabulary of a checkpoint's folder, whatever its kind."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -21,12 +21,13 @@ _PARSERS: dict[str, Callable[[pathlib.Path, Any], Vocabulary]] = {
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads the first that is there of the files with a vocabulary, see the message below.
+    """Reads a folder's vocabulary, including the prefix of every text (`checkpoints.read_prefix`).
 
-    What is put before every text comes with it, see `dcse_tf.model.checkpoints.read_prefix`.
+    It uses the first of these files that exists: vocab.txt, tokenizer.json,
+    sentencepiece.bpe.model, vocab.json.
 
     Raises:
-        InputError: there is none of them; or it asks for something that cannot be computed here.
+        InputError: there is no such file, or the tokenizer is invalid or not supported.
     """
     vocabulary = _read_entries(folder).with_prefix(read_prefix(folder))
     if is_mpnet(folder) and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
@@ -35,11 +36,11 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
 
 
 def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Vocabulary:
-    """A vocabulary as it is written beside the weights of an encoder, see `write_bert`.
+    """The vocabulary in the order in which an encoder's weights are written, see `write_bert`.
 
     Args:
-        vocabulary: of the encoder.
-        config: of the encoder, see `read_config`.
+        vocabulary: the encoder's vocabulary.
+        config: the encoder's configuration, see `read_config`.
     """
     if is_relative(config):
         assert isinstance(vocabulary, MPNetPieces)

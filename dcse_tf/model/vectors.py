@@ -1,4 +1,4 @@
-"""Word vectors: read from a file, or trained on a corpus. No TensorFlow here."""
+"""Word vectors, read from a file or trained on a corpus. This module needs no TensorFlow."""
 
 import dataclasses
 import logging
@@ -35,7 +35,7 @@ class WordVectors:
 def fold_case(vectors: WordVectors) -> WordVectors:
     """The vectors of case-folded words.
 
-    Of words that differ only in case, the first is taken: files list the more frequent word first.
+    If words differ only in case, the first one's vector is used: files list frequent words first.
     """
     rows: dict[str, int] = {}
     for word, row in sorted(vectors.rows.items(), key=lambda item: item[1]):
@@ -44,18 +44,18 @@ def fold_case(vectors: WordVectors) -> WordVectors:
 
 
 def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> WordVectors:
-    """Reads word vectors, in the form that the file's name says.
+    """Reads word vectors in the format that the file's name implies.
 
-    `.npz` is one NumPy array, `.json` and `.json.gz` {word: [numbers]}, `.bin` and `.bin.gz`
-    word2vec's binary form. Anything else is word2vec's text form, or GloVe's, which lacks the first
-    line of counts.
+    `.npz` is one NumPy array; `.json` and `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz`
+    are word2vec's binary format. Any other file is in word2vec's text format, or in GloVe's, which
+    lacks the first line of counts.
 
     Args:
         path: the file.
-        index: for .npz, a JSON file that gives each word its row.
+        index: for .npz, a JSON file that gives the row of each word.
 
     Raises:
-        InputError: the file is not of that form.
+        InputError: the file is not in that format.
     """
     if path.suffix == ".npz":
         return _read_npz(path, index)
@@ -93,7 +93,7 @@ def _read_npz(path: pathlib.Path, index: pathlib.Path | None) -> WordVectors:
         raise InputError(f"{path}: contains no words; a JSON file must give each word its row")
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            # A member that is not an array is read as bytes.
+            # NumPy returns a member that is not an array as bytes.
             found = [np.asarray(arrays[name]) for name in arrays.files]
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
@@ -138,8 +138,8 @@ def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int)
 
     Args:
         sentences: the words of each sentence.
-        size: of the vectors.
-        seed: of the initial vectors and of the sampling.
+        size: dimension of the vectors.
+        seed: seed of the initial vectors and of the sampling.
 
     Raises:
         InputError: no word occurs.

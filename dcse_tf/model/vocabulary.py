@@ -1,4 +1,4 @@
-"""What every tokenizer has in common: entries with ids, the special ones, and text to ids."""
+"""The base of all tokenizers: entries with ids, special entries, and tokenisation to ids."""
 
 import abc
 import dataclasses
@@ -13,12 +13,12 @@ import tokenizers.processors
 from dcse_tf.files import hash_bytes
 from dcse_tf.model.checkpoints import write_prefix
 
-# Follows every turn of a dialogue that is one sequence. No text is tokenised to it.
+# Follows every turn when a dialogue is one sequence. No text is tokenised to it.
 END_OF_TURN = "[EOT]"
 
 
 class SpecialTokens(NamedTuple):
-    """The entries that stand for no text, by what they are for."""
+    """The special entries, which stand for no text, by their role."""
 
     pad: str
     unk: str
@@ -29,16 +29,17 @@ class SpecialTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary(abc.ABC):
-    """The entries of a tokenizer, and all else that decides what a text is tokenised to.
+    """The entries of a tokenizer and everything else that determines how it tokenises a text.
 
-    The first entry is the padding: in tables of tokens 0 is where there is none. A checkpoint with
-    another entry there is read with the two exchanged, see `dcse_tf.model.weights.read_tensors`.
+    The first entry is the padding, so that 0 marks padding in tables of tokens. If a checkpoint has
+    another entry first, the two are swapped when it is read, see
+    `dcse_tf.model.weights.read_tensors`.
 
     Attributes:
-        tokens: the entries; a token's id is its place.
-        lowercase: whether text is lower-cased before the look-up.
-        prefix: put before every text, such as "query: " for E5.
-        special: those that stand for no text.
+        tokens: the entries; a token's id is its index.
+        lowercase: whether text is lower-cased before it is tokenised.
+        prefix: text put before every text, such as "query: " for E5.
+        special: the entries that stand for no text.
     """
 
     tokens: tuple[str, ...]
@@ -67,7 +68,7 @@ class Vocabulary(abc.ABC):
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """Of the special entries, an [EOT] among them if there is one."""
+        """The ids of the special entries, including [EOT] if there is one."""
         found = [*self.special, *([END_OF_TURN] if self.has_end_of_turn else [])]
         return tuple(map(self.index, found))
 
@@ -77,79 +78,79 @@ class Vocabulary(abc.ABC):
 
     @property
     def text_tokens(self) -> tuple[str, ...]:
-        """The entries without an [EOT] at the end, which no text has."""
+        """The entries without a final [EOT], which no text contains."""
         return self.tokens[:-1] if self.has_end_of_turn else self.tokens
 
     def with_end_of_turn(self) -> Self:
-        """This vocabulary with [EOT] as its last entry; itself if it has one."""
+        """This vocabulary with [EOT] added as its last entry, unless it has one."""
         if END_OF_TURN in self.tokens:
             return self
         return dataclasses.replace(self, tokens=(*self.tokens, END_OF_TURN))
 
     def with_prefix(self, prefix: str) -> Self:
-        """This vocabulary with another text before every text."""
+        """This vocabulary with another prefix."""
         return dataclasses.replace(self, prefix=prefix)
 
     def count_prefix(self) -> int:
-        """How many tokens stand between [CLS] and those of a text."""
+        """The number of the prefix's tokens, between [CLS] and a text's own."""
         return self.make_tokenizer().count_prefix() if self.prefix else 0
 
     def fingerprint(self) -> str:
-        """SHA-256 of what tokenises: equal fingerprints tokenise equally.
+        """SHA-256 of all that affects tokenisation: equal fingerprints tokenise equally.
 
-        An [EOT] does not count: a corpus serves encoders with it and without.
+        [EOT] is left out, since a corpus can be used with encoders that have it or not.
         """
         content = self._content()
         return hash_bytes(content + f"\nprefix={self.prefix}".encode() if self.prefix else content)
 
     @abc.abstractmethod
     def _content(self) -> bytes:
-        """All that tokenises but the prefix."""
+        """Everything that affects tokenisation, except the prefix."""
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """What becomes of a text, in a few words."""
+        """How a text is normalised, in a few words."""
 
     @abc.abstractmethod
     def begins_word(self, token: str) -> bool:
-        """Whether an entry that is not special can stand where a word begins."""
+        """Whether an entry that is not special can begin a word."""
 
     @abc.abstractmethod
     def spell(self, tokens: Iterable[str]) -> str:
-        """Entries as a text that a person can read."""
+        """The entries joined to a readable text."""
 
     def write(self, folder: pathlib.Path) -> None:
-        """Writes what `dcse_tf.model.tokenizer.read_vocabulary` reads."""
+        """Writes the files that `dcse_tf.model.tokenizer.read_vocabulary` reads."""
         self._write_files(folder)
         write_prefix(folder, self.prefix)
 
     @abc.abstractmethod
     def _write_files(self, folder: pathlib.Path) -> None:
-        """Writes all but the prefix."""
+        """Writes all files except the prefix's."""
 
     @abc.abstractmethod
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
-        """Writes all files that HuggingFace's libraries look for, without the prefix.
+        """Writes all files that HuggingFace's libraries look for, except the prefix's.
 
-        Texts are cut to `max_sequence_length` tokens, those of the ends counted. Special tokens in
-        a text are split like any other text, as here; but an [EOT] of the vocabulary is found in a
-        text, for that is how such a tokenizer is given the turns of a dialogue.
+        The tokenizer truncates texts to `max_sequence_length` tokens, including [CLS] and [SEP].
+        Like this class's own tokenizer, it splits special tokens in a text like any other text.
+        Unlike it, it recognises the vocabulary's [EOT], so that it can be given whole dialogues.
         """
 
     @abc.abstractmethod
     def make_tokenizer(self) -> "Tokenizer":
-        """The operations that tokenise."""
+        """The tokenizer that uses this vocabulary."""
 
 
 def save_tokenizer(
     path: pathlib.Path, vocabulary: Vocabulary, tokenizer: tokenizers.Tokenizer
 ) -> None:
-    """Writes a `tokenizer.json`: HuggingFace's tokenizer, with the ends of a text and of two.
+    """Writes a `tokenizer.json`: adds [CLS] and [SEP] for one text and for two, and saves it.
 
     Args:
-        path: the file.
-        vocabulary: of the tokenizer.
-        tokenizer: without special entries; they are added to it.
+        path: the file to write.
+        vocabulary: the tokenizer's vocabulary.
+        tokenizer: HuggingFace's tokenizer without special entries, which are added to it.
     """
     special = vocabulary.special
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
@@ -159,13 +160,13 @@ def save_tokenizer(
     )
     tokenizer.add_special_tokens(list(special))
     if vocabulary.has_end_of_turn:
-        # Not as a special one, for those are split where a text has them, see `write_tokenizer`.
+        # Not as a special token, since those are split in texts, see `write_tokenizer`.
         tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
     tokenizer.save(str(path))
 
 
 class Tokenizer(tf.Module, abc.ABC):
-    """Strings to token ids, in the graph, the same operations in training and in serving."""
+    """Maps strings to token ids in the graph, with the same operations in training and serving."""
 
     def __init__(self, vocabulary: Vocabulary):
         super().__init__()
@@ -176,20 +177,20 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Token ids of strings `[texts]`, int32 `[texts, (tokens)]`, without the ends."""
+        """Token ids of strings `[texts]`, int32 `[texts, (tokens)]`, without [CLS] and [SEP]."""
 
     def count_prefix(self) -> int:
-        """How many tokens stand between [CLS] and those of a text."""
+        """The number of the prefix's tokens, between [CLS] and a text's own."""
         if not self._prefix:
             return 0
         return int(self.split(tf.constant([self._prefix])).row_lengths()[0])
 
     def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
-        """Token ids between [CLS] and [SEP], those of the prefix first, cut to a length.
+        """Token ids of texts with prefix, [CLS] and [SEP], truncated to a length.
 
         Args:
             texts: strings `[texts]`, UTF-8.
-            max_sequence_length: most tokens of a text, [CLS] and [SEP] counted.
+            max_sequence_length: the largest number of tokens, including [CLS] and [SEP].
 
         Returns:
             int32 `[texts, (tokens)]`.
@@ -201,7 +202,7 @@ class Tokenizer(tf.Module, abc.ABC):
         return tf.concat([ends * self.cls_id, ids, ends * self.sep_id], axis=1)
 
     def as_graph(self, max_sequence_length: int) -> Callable[[tf.Tensor], tf.RaggedTensor]:
-        """`tokenize` as one graph, which takes a few texts in a tenth of the time."""
+        """`tokenize` as one graph, which takes a tenth of the time for a few texts."""
         signature = [tf.TensorSpec([None], tf.string)]
         return tf.function(
             lambda texts: self.tokenize(texts, max_sequence_length),

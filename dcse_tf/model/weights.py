@@ -1,7 +1,7 @@
-"""Weights of a BERT between keras-hub's variables and HuggingFace's tensors.
+"""Converts a BERT's weights between keras-hub's variables and HuggingFace's tensors.
 
-One table says which variable is which tensor, so that what is loaded and what is saved cannot
-differ. keras-hub can load such files but not write them.
+One table maps variables to tensors, for loading and for saving, so that the two cannot differ.
+keras-hub can load such files but not write them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class _Weight:
     """A row of the table of weights.
 
     Attributes:
-        name: of the tensor in HuggingFace's files; of a transformer layer's, without its prefix.
-        sizes: the tensor's shape, by the names of config.json.
-        path: of the variable, from keras-hub's backbone or one of its transformer layers.
+        name: the tensor's name in HuggingFace's files; in a transformer layer, without its prefix.
+        sizes: the tensor's shape, as names of entries in config.json.
+        path: the variable's path of attributes, from keras-hub's backbone or from one of its
+            transformer layers.
         kind, input_axes: see `WeightPair`.
     """
 
@@ -122,9 +123,10 @@ class WeightPair:
     Attributes:
         variable: the Keras variable.
         name: the tensor's name in the file.
-        kind: "table" (the same on both sides), "vector" (flat in the file; attention has its
-            heads apart in Keras) or "kernel" (also transposed in the file).
-        input_axes: leading axes of a kernel that are its inputs.
+        kind: "table" (the same shape on both sides), "vector" (flat in the file; in Keras,
+            attention has an axis for the heads) or "kernel" (flat likewise and transposed in the
+            file).
+        input_axes: how many leading axes of a Keras kernel are its inputs.
     """
 
     variable: keras.Variable
@@ -171,12 +173,12 @@ def read_bert_tensors(
     """The weights of a BERT, float32, under HuggingFace's names without "bert.".
 
     Args:
-        folder: the checkpoint.
+        folder: the checkpoint folder.
         config: its configuration, see `read_config`.
-        further: shapes of tensors that it needs besides, such as those of a head, by name.
+        further: shapes by name of further tensors to read, such as a head's.
 
     Raises:
-        InputError: a file cannot be read; or a tensor is missing or of another shape.
+        InputError: a file cannot be read, or a tensor is missing or has the wrong shape.
     """
     tensors = read_tensors(folder)
     rows = [*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else [])]
@@ -204,8 +206,8 @@ def _take(
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """All tensors of a checkpoint, under BERT's names without "bert.".
 
-    Of a vocabulary whose first entry is not the padding the two are exchanged, so that 0 is the
-    padding wherever there are tokens.
+    If the padding is not the vocabulary's first entry, the rows of these two are swapped, so that
+    padding has id 0 everywhere in this code.
 
     Raises:
         InputError: a file is missing or cannot be read.
@@ -224,7 +226,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _pad_first(name: str, value: np.ndarray, padding: int) -> np.ndarray:
-    """A table by tokens with the padding's row and the first exchanged; others as they are."""
+    """Swaps the padding's row with the first in a table by token; returns others unchanged."""
     if not padding or name not in _BY_TOKEN or len(value) <= padding:
         return value
     value = value.copy()
@@ -233,7 +235,7 @@ def _pad_first(name: str, value: np.ndarray, padding: int) -> np.ndarray:
 
 
 def _read_index(path: pathlib.Path) -> list[str]:
-    """The weight files of a checkpoint that has several."""
+    """The names of the weight files of a checkpoint that has several."""
     content = read_json_object(path, "the index of a checkpoint")
     try:
         names = set(content["weight_map"].values())
@@ -248,12 +250,12 @@ _BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
 def extend_vocabulary(
     tensors: dict[str, np.ndarray], size: int, like: int
 ) -> dict[str, np.ndarray]:
-    """Gives a checkpoint's tensors more tokens, each beginning as a copy of one that it has.
+    """Adds tokens to a checkpoint's tensors, each as a copy of an existing token.
 
     Args:
-        tensors: under the names that `read_tensors` gives.
-        size: of the vocabulary; a checkpoint that has so many rows or more stays as it is.
-        like: the token that is copied.
+        tensors: tensors under the names that `read_tensors` gives.
+        size: size of the vocabulary; tensors with at least that many rows stay unchanged.
+        like: id of the token that is copied.
     """
     extended = dict(tensors)
     for name in _BY_TOKEN:
@@ -265,10 +267,15 @@ def extend_vocabulary(
 
 
 def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
-    """Gives Keras variables the values of a checkpoint.
+    """Assigns the values of a checkpoint to Keras variables.
+
+    Args:
+        pairs: the variables and the names of their tensors.
+        tensors: the checkpoint's tensors by name.
+        source: the checkpoint, for error messages.
 
     Raises:
-        InputError: a tensor is missing or of another shape.
+        InputError: a tensor is missing or has the wrong shape.
     """
     for pair in pairs:
         value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
@@ -283,14 +290,15 @@ def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
 def shift_tokens(
     tensors: Mapping[str, np.ndarray], layers: int, shift: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The tensors of a BERT whose token embeddings lack a constant, and so its sentence embeddings.
+    """Subtracts a constant from a BERT's token embeddings, and so from its sentence embeddings.
 
-    It goes into the bias of the last layer norm, so that whatever reads the files has it.
+    The constant is subtracted from the last layer norm's bias, so that it applies in any software
+    that reads the files.
 
     Args:
-        tensors: under the names that `read_tensors` gives.
-        layers: how many transformer layers the BERT has.
-        shift: float `[dim]` that is subtracted.
+        tensors: tensors under the names that `read_tensors` gives.
+        layers: number of the BERT's transformer layers.
+        shift: float `[dim]`, the constant.
     """
     name = _layer_prefix(layers - 1) + "output.LayerNorm.bias"
     return {**tensors, name: (tensors[name] - shift).astype(tensors[name].dtype)}
@@ -301,12 +309,12 @@ def write_bert(
 ) -> None:
     """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them.
 
-    An MPNet is written as one, its tokens numbered as its own: see `number_as_written` of
+    An MPNet is written as an MPNet, with its own token ids: see `number_as_written` of
     `dcse_tf.model.tokenizer`.
 
     Args:
-        folder: where to; it exists.
-        config: of the BERT.
+        folder: an existing folder.
+        config: the BERT's configuration.
         tensors: its weights, without a head.
 
     Raises:
@@ -334,37 +342,38 @@ def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
 def compute_token_embeddings(
     vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Token embeddings in which the tokens that have a vector begin with it.
+    """Token embeddings initialised from word vectors.
 
-    The vectors of these tokens are centred, turned onto their principal axes (all of them, or as
-    many as fit) and scaled by one factor to the standard deviation of the random start; what of
-    the width they do not fill, and other tokens, stay random. A piece "##x" has the vector of "x".
+    The vectors of the vocabulary's tokens are centred, projected onto their principal axes (all of
+    them, or as many as fit into the width) and scaled by one factor to the standard deviation of
+    the random values. Dimensions that they do not fill, and tokens without a vector, stay random.
+    A piece "##x" has the vector of "x".
 
     Args:
-        vectors: of words or characters.
-        vocabulary: of the encoder.
-        random: float32 `[vocabulary, dim]`, as initialised; not changed.
+        vectors: vectors of words or characters.
+        vocabulary: the encoder's vocabulary.
+        random: float32 `[vocabulary, dim]`, the random initial values; not modified.
 
     Returns:
         float32 `[vocabulary, dim]`, and the number of tokens that have a vector.
 
     Raises:
-        InputError: fewer than two different tokens have a vector, or one is not finite.
+        InputError: fewer than two tokens have different vectors, or a vector is not finite.
     """
     words = {
         row: token.removeprefix(PIECE)
         for row, token in enumerate(vocabulary.tokens)
         if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
     }
-    # Once each, so that a word that is also a piece does not count twice.
+    # Each vector once, so that a word that is also a piece does not count twice.
     known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
     matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
     if not np.isfinite(matrix).all():
-        raise InputError("a vector is not of finite numbers")
+        raise InputError("a vector contains a number that is not finite")
     if len(known) < 2 or not np.ptp(matrix, axis=0).any():
         raise InputError(
-            f"{len(known)} entries of the vocabulary have a vector in it; expected two different "
-            "ones at least: vectors of the language's words or characters"
+            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
+            "different vectors, of words or characters of the language"
         )
     projected = _project(matrix, random.shape[1])
     projected *= random.std() / projected.std()
@@ -375,9 +384,9 @@ def compute_token_embeddings(
 
 
 def _project(matrix: np.ndarray, width: int) -> np.ndarray:
-    """The principal components of rows, `[rows, min(width, rows, dim)]`, largest first."""
+    """The rows' principal components, `[rows, min(width, rows, dim)]`, largest first."""
     centred = matrix - matrix.mean(axis=0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:width]
-    # SVD leaves the sign open; libraries differ in it.
+    # SVD does not fix the signs, and libraries choose them differently.
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
     return centred @ (axes * np.sign(largest)).T

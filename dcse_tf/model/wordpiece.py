@@ -1,10 +1,10 @@
-"""WordPiece in the graph, and the vocabulary it reads.
+"""WordPiece tokenisation in the graph, and its vocabulary.
 
-tensorflow-text's FastBertTokenizer does the splitting. What comes before it (control characters,
-accents, case) is done here with TensorFlow's own string operations, because the normaliser inside
-FastBertTokenizer folds by NFKC when it lower-cases ("，" becomes ",", "ﬁ" becomes "fi", "ß"
-becomes "ss"), which BERT's own tokenizer does not; and it cuts words at control characters, which
-BERT's removes. The tests compare the result with the HuggingFace tokenizer token for token.
+tensorflow-text's FastBertTokenizer splits the text. Normalisation (control characters, accents,
+case) is done here with TensorFlow's string operations, because FastBertTokenizer's own differs
+from BERT's: it applies NFKC case folding when it lower-cases ("，" becomes ",", "ﬁ" becomes "fi",
+"ß" becomes "ss"), and it splits words at control characters, which BERT removes. The tests compare
+the result with the HuggingFace tokenizer token for token.
 """
 
 import collections
@@ -35,7 +35,7 @@ from dcse_tf.model.vocabulary import (
 )
 
 _LONGEST_WORD = 100
-PIECE = "##"  # begins an entry that goes on with a word
+PIECE = "##"  # prefix of entries that continue a word
 
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -43,7 +43,7 @@ SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 @dataclasses.dataclass(frozen=True)
 class WordPiece(Vocabulary):
-    """BERT's vocabulary; where text is lower-cased it is stripped of accents too."""
+    """BERT's vocabulary; lower-casing includes stripping accents."""
 
     special: ClassVar[SpecialTokens] = SPECIAL_TOKENS
 
@@ -76,25 +76,25 @@ class WordPiece(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class MPNetPieces(WordPiece):
-    """MPNet's vocabulary: BERT's pieces with RoBERTa's special entries, but for [UNK]."""
+    """MPNet's vocabulary: BERT's pieces with RoBERTa's special entries, except [UNK]."""
 
     special: ClassVar[SpecialTokens] = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 
     def number_as_mpnet(self) -> Self:
-        """This vocabulary to be written beside an MPNet, whose padding is its second entry."""
+        """This vocabulary in the order in which MPNet stores it, with padding as second entry."""
         first, second, *rest = self.tokens
         return dataclasses.replace(self, tokens=(second, first, *rest))
 
 
 def parse_wordpiece(path: pathlib.Path, content: Any) -> WordPiece:
-    """The vocabulary of a `tokenizer.json`, which newer libraries write alone.
+    """The vocabulary of a `tokenizer.json`, the only file that newer libraries write.
 
     Args:
-        path: the file, for messages.
-        content: what is in it.
+        path: the file's path, for error messages.
+        content: the file's parsed content.
 
     Raises:
-        InputError: it is not BERT's WordPiece, or a setting of it is not supported.
+        InputError: it is not BERT's WordPiece, or one of its settings is not supported.
     """
     try:
         model, normalizer = content["model"], content["normalizer"]
@@ -133,7 +133,7 @@ def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[
 
 
 def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
-    """HuggingFace's tokenizer that `parse_wordpiece` expects, but for the special entries."""
+    """HuggingFace's tokenizer as `parse_wordpiece` expects it, without the special entries."""
     entries = {token: index for index, token in enumerate(vocabulary.tokens)}
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(
@@ -151,22 +151,22 @@ def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-# Everything of Unicode's category C ("other": control, format, private use) but the white space
-# among it, and the replacement character.
+# All characters of Unicode's category C ("other": control, format, private use) except white space,
+# and the replacement character.
 _REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
 
-# A word of more than 100 characters is unknown to BERT; FastBertTokenizer counts bytes. Naming the
-# letters of the scripts that part words by spaces keeps the pattern small: with all of Unicode's
-# classes, a hundred times over, it outgrows RE2's memory. Other characters (symbols above all) are
-# held to 400 bytes instead, 100 characters of four bytes or 133 of three.
+# To BERT, a word of more than 100 characters is unknown; FastBertTokenizer counts bytes instead.
+# The pattern lists the letters of scripts that separate words by spaces, because a hundred
+# repetitions of all of Unicode's classes exceed RE2's memory. Words of other characters (mostly
+# symbols) are limited to 400 bytes instead: 100 characters of four bytes or 133 of three.
 _LONG_WORD = (
     r"[0-9A-Za-z\x{C0}-\x{24F}\x{370}-\x{37D}\x{37F}-\x{386}\x{388}-\x{52F}\x{5D0}-\x{5EA}"
     r"\x{620}-\x{64A}\x{900}-\x{963}\x{E01}-\x{E4E}\x{1100}-\x{11FF}\x{AC00}-\x{D7A3}]{101,}"
 )
 _TOKENIZATION_LONGEST_WORD = 100
-_LONGEST_ENTRY = 256  # bytes, of FastBertTokenizer
+_LONGEST_ENTRY = 256  # bytes; a limit of FastBertTokenizer
 _LONG_RUN = re.compile(rf"\S{{{_TOKENIZATION_LONGEST_WORD + 1}}}")
-# For private use, and removed from every text: no vocabulary can find it in one.
+# A private-use character, which is removed from every text, so that no vocabulary can match it.
 _UNKNOWN_WORD = "\ue000"
 
 
@@ -174,7 +174,7 @@ def read_wordpiece(folder: pathlib.Path) -> WordPiece:
     """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names).
 
     Raises:
-        InputError: a file is missing, or asks for something that BERT's WordPiece has not.
+        InputError: a file is missing or invalid, or a setting is not supported.
     """
     path = folder / "vocab.txt"
     try:
@@ -197,7 +197,10 @@ def read_wordpiece(folder: pathlib.Path) -> WordPiece:
 
 
 def _make_vocabulary(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path) -> WordPiece:
-    """The vocabulary of a file's entries: MPNet's if it has its padding, else BERT's."""
+    """Makes a vocabulary of a file's entries: MPNet's if it begins with its padding, else BERT's.
+
+    MPNet's padding may be the first or the second entry.
+    """
     kind = MPNetPieces if MPNetPieces.special.pad in tokens[:2] else WordPiece
     missing = [token for token in kind.special if token not in tokens]
     if missing:
@@ -211,7 +214,7 @@ def _make_vocabulary(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Pat
 
 
 def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
-    """Refuses entries of which no look-up table can be made."""
+    """Refuses duplicate entries and those that FastBertTokenizer cannot hold."""
     lines: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if lines.setdefault(token, line) != line:
@@ -258,7 +261,7 @@ class WordPieceTokenizer(Tokenizer):
             self._wordpiece = tf_text.FastBertTokenizer(
                 vocab=list(vocabulary.tokens),
                 suffix_indicator=PIECE,
-                max_bytes_per_word=400,  # of a character at most four
+                max_bytes_per_word=400,  # a character has up to four
                 token_out_type=tf.int32,
                 unknown_token=SPECIAL_TOKENS.unk,
                 lower_case_nfd_strip_accents=False,
@@ -271,7 +274,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         texts = tf.strings.regex_replace(texts, _REMOVED, "")
-        # Of all white space but the space itself, which is in every text and stays as it is.
+        # White space other than the space itself, which nearly every text contains.
         texts = tf.strings.regex_replace(texts, r"[^\P{Z} ]|[\t\n\r]", " ")
         if self._lowercase:
             texts = tf_text.normalize_utf8(texts, "NFD")
@@ -283,13 +286,13 @@ class WordPieceTokenizer(Tokenizer):
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:
     """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
 
-    The letters are counted first and given to the trainer in a fixed order: by itself it keeps
-    1,000 of them, too few for Chinese, in an order that differs from run to run. Words of more
-    than 100 characters, which are unknown to BERT, are not trained on.
+    The letters are counted first and given to the trainer in a fixed order: by default it keeps
+    1,000 of them, too few for Chinese, in an order that differs between runs. Words of more than
+    100 characters, which are unknown to BERT, are left out.
 
     Args:
-        texts: the corpus; read twice.
-        size: most entries, the five special ones included.
+        texts: the texts of the corpus; iterated over twice.
+        size: the largest number of entries, including the five special ones.
         lowercase: whether text is lower-cased and stripped of accents.
     """
     normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
@@ -297,7 +300,7 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
     letters: collections.Counter[str] = collections.Counter()
 
     def known(text: str) -> str:
-        """The text without its unknown words, on which the trainer would take quadratic time."""
+        """The text without overlong words, on which the trainer would take quadratic time."""
         if not _LONG_RUN.search(text):
             return text
         words = splitter.pre_tokenize_str(normalizer.normalize_str(text))

@@ -1,14 +1,14 @@
-"""The training tasks: a file each, and its name in the import below.
+"""The training tasks, each in a module of its own that is imported below.
 
     options = TASKS["simcse"].options(data_dir="data", encoder="bert-base-uncased", run_dir="run")
 
-A task of another package is added by `register_task`.
+Other packages add tasks with `register_task`.
 """
 
 from dcse_tf.tasks.registry import TASKS, register_task
 
 # isort: split
-# Each registers itself; the first is the default.
+# Each module registers its task or tasks; the first is the default.
 from dcse_tf.tasks import (  # noqa: F401
     dialogue_cse,
     labelled,

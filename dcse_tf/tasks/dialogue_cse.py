@@ -1,7 +1,7 @@
 """The paper's contrastive objective as a task.
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
-    """The paper's figures (section 5.3) where it gives one.
+    """Options with the paper's values (section 5.3) as defaults, where it gives them.
 
-    Epochs are ours: a visit to a session trains on one of its turns.
+    The number of epochs is this project's: in one epoch, only one turn of each session is trained
+    on, unless `batch_form` is dense.
     """
 
     task: str = redefault(TrainOptions, "task", "dialogue_cse")
@@ -197,15 +198,19 @@ def _make_dataset(
 
 
 def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
-    """Sums over the rows of a batch: the loss of equation 8, and what tells how it goes.
+    """Sums over the rows of a batch: the loss of equation 8, and metrics of training.
 
-    accuracy: the positive is above every negative; equal is not above. positive_similarity, and
-    negative_similarity as the mean over a row's negatives. With a teacher, distillation_loss, its
-    part of the loss before it is weighed, and teacher_agreement: of the given candidates the same
-    one is first. With the encoder as it was, left_out, the share of the negatives that are none,
-    anchor_loss and prediction_loss. With pairs of neighbours, neighbour_loss, likewise, and
-    neighbour_accuracy: the partner is above every other text. With texts to rehearse,
-    rehearsal_loss, likewise.
+    All losses but "loss" are unweighted.
+
+    - Always: accuracy (the positive is strictly above every negative), positive_similarity, and
+      negative_similarity (the mean over a row's negatives).
+    - With a teacher: distillation_loss, and teacher_agreement (the model and the teacher rank the
+      same given candidate first).
+    - With the initial encoder: left_out (the share of negatives left out as probable false
+      negatives), anchor_loss and prediction_loss.
+    - With pairs of neighbours: neighbour_loss, and neighbour_accuracy (the partner is strictly
+      above every negative).
+    - With rehearsed texts: rehearsal_loss.
     """
     from dcse_tf.tasks.shared import sum_beside, sum_rows, sum_start_rows, sum_taught_rows
 

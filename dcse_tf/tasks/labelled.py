@@ -1,10 +1,10 @@
-"""Supervised contrast as a task: two sentences of one label against those of other labels.
+"""Supervised contrast as a task: two sentences with one label against sentences with other labels.
 
-A stage before or after the dialogues, on labelled sentences of whatever domain (compare Zhang et
-al. 2022, "MTP-CLNN", whose encoder learns public intents first). Not in the paper.
+It is a stage before or after training on dialogues, with labelled sentences of any domain (compare
+Zhang et al. 2022, "MTP-CLNN", whose encoder learns public intents first). Not in the paper.
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledOptions(ContrastOptions, TrainOptions):
-    """A corpus prepared from the format "labelled", in which a session is a label.
+    """Options for a corpus prepared from the format "labelled", in which a session is a label.
 
-    A visit to a label draws one pair, so an epoch is short. The settings are ours.
+    An epoch is short, since it draws one pair for each label. The defaults are this project's.
     """
 
     task: str = redefault(TrainOptions, "task", "labelled")
@@ -37,7 +37,7 @@ class LabelledOptions(ContrastOptions, TrainOptions):
 
     @property
     def context(self) -> Context:
-        """A sentence is paired with another one of its label."""
+        """One turn: a sentence is paired with another one of the same label."""
         return Context(1, "before")
 
 

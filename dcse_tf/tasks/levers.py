@@ -1,6 +1,6 @@
-"""What may be added to the contrastive objective for retrieval in one's own domain.
+"""Options that extend the contrastive objective, for retrieval in one's own domain.
 
-All of it is beyond the paper, and off by default. Nothing here imports TensorFlow.
+None of them is in the paper, and all are off by default. This module does not import TensorFlow.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LeverOptions(BatchOptions):
-    """For tasks that contrast responses; stands in the place of its base class."""
+    """For tasks that contrast responses; a task uses it instead of its base class."""
 
     neighbours_dir: str = option(
         "",
@@ -112,7 +112,7 @@ class LeverOptions(BatchOptions):
 
     @property
     def asks_start(self) -> bool:
-        """Whether a copy of the encoder as it was is needed."""
+        """Whether training needs a frozen copy of the initial encoder."""
         return (
             self.false_negative_cosine < 1.0
             or self.anchor_weight > 0.0
@@ -122,7 +122,7 @@ class LeverOptions(BatchOptions):
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether pairs of neighbours are trained on."""
+        """Whether training uses pairs of neighbours."""
         return bool(self.neighbours_dir) and self.neighbour_weight > 0.0
 
     def check(self) -> None:
@@ -142,7 +142,7 @@ class LeverOptions(BatchOptions):
                 "anchor_weight", "prediction_weight", "rehearsal_weight", "false_negative_cosine",
             )  # fmt: skip
             name = next(each for each in asked if self.is_given(each))
-            self.refuse(name, "needs an `encoder`: random weights know nothing of sentences")
+            self.refuse(name, "needs an `encoder`: embeddings from random weights mean nothing")
         for name in ("neighbour_weight", "neighbour_pairs"):
             if self.is_given(name) and not self.neighbours_dir:
                 self.refuse(name, "has no meaning without `neighbours_dir`")
@@ -162,7 +162,7 @@ class LeverOptions(BatchOptions):
         return super().resolve(manifest, positions)
 
     def list_metrics(self) -> tuple[str, ...]:
-        """The metrics that come with what is added."""
+        """The metrics of the extensions that are in use."""
         left_out = ("left_out",) if self.asks_start else ()
         anchor = ("anchor_loss",) if self.anchor_weight else ()
         prediction = ("prediction_loss",) if self.prediction_weight else ()
@@ -172,15 +172,15 @@ class LeverOptions(BatchOptions):
 
 
 def read_neighbours(options: LeverOptions, corpus: "Manifest") -> "Corpus":
-    """The pairs of a training.
+    """Reads the pairs of neighbours for a training run.
 
     Args:
-        options: of the training, with pairs.
-        corpus: manifest of its dialogues.
+        options: the run's options, with `neighbours_dir` set.
+        corpus: the manifest of the run's dialogues.
 
     Raises:
-        InputError: the manifest cannot be read, or does not fit its folder.
-        OptionError: there are no pairs, too few, or they do not fit the corpus.
+        InputError: the pairs' manifest cannot be read, or does not match its folder.
+        OptionError: the folder has no pairs or too few, or they do not fit the corpus.
     """
     from dcse_tf.data.manifest import FILE_NAME, Corpus, read_manifest
 

@@ -1,7 +1,7 @@
 """Masked language modelling as a task: continued pre-training (paper, section 5.3).
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLmOptions(MaskingOptions):
-    """The paper's figures (section 5.3); it says nothing of the passes."""
+    """Options with the paper's values (section 5.3) as defaults; it gives no number of epochs."""
 
     task: str = redefault(TrainOptions, "task", "mlm")
     epochs: float = redefault(TrainOptions, "epochs", 0.5)
@@ -49,12 +49,12 @@ def _make_dataset(
 
 
 def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
-    """Sums over the predictions of a batch: cross entropy, and whether the best guess is right."""
+    """Sums over the predictions of a batch: cross entropy, and correct predictions."""
     import tensorflow as tf
 
     from dcse_tf.tasks.shared import count_batch
 
-    # Keras matches a dict with other keys by order, not by name.
+    # If a dict has additional keys, Keras matches inputs by order instead of by name.
     inputs = {k: v for k, v in batch.items() if k not in ("mask_ids", "mask_weights")}
     logits = tf.cast(model(inputs, training=training), tf.float32)
     weights = batch["mask_weights"]
@@ -72,7 +72,7 @@ def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool 
 
 
 def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Callable[[], Scores]:
-    """Loss and accuracy on dev utterances under masks that are the same every time."""
+    """Makes the evaluation: loss and accuracy on dev utterances, with the same masks every time."""
     import tensorflow as tf
 
     from dcse_tf.data.stream import Stream, make_masked_lm_dataset

@@ -1,6 +1,6 @@
-"""Options of a training: what all tasks have, and what several of them share.
+"""Options of training: those that all tasks have and those that several tasks share.
 
-A task's own class adds its options to these and says its defaults, see `dcse_tf.tasks.registry`.
+A task's own class adds options to these and sets its defaults, see `dcse_tf.tasks.registry`.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ MOST_EPOCHS = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(Options):
-    """Seed, devices, and how often the outer loop does what."""
+    """Seed, devices, and how often the training loop logs, saves and evaluates."""
 
     seed: int = option(0, "Seed of all randomness in the run.", minimum=0)
     deterministic: bool = option(
@@ -101,7 +101,7 @@ class RunOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions(RunOptions):
-    """Trains an encoder: on dialogues, on single utterances, or by masked language modelling."""
+    """Trains an encoder on dialogues, on single utterances, or by masked language modelling."""
 
     family = registry.FAMILY
 
@@ -226,43 +226,46 @@ class TrainOptions(RunOptions):
 
     @property
     def context(self) -> Context:
-        """The turns around a response, also in dev response selection. The paper's where a task
-        has no option for it.
+        """The turns around a response, also in dev response selection.
+
+        The paper's choice, for tasks without an option for it.
         """
         return Context(3, "both")
 
     def default_layout(self) -> str:
-        """The layout where none is given."""
+        """The layout to use if `layout` is not given."""
         return "packed"
 
     def longest_sequence(self, longest_utterance: int) -> int:
-        """Most tokens of a sequence that the encoder is given.
+        """The largest number of tokens in a sequence that the encoder reads.
 
         Args:
-            longest_utterance: tokens of the longest utterance of the corpus.
+            longest_utterance: tokens in the corpus's longest utterance.
         """
         return longest_utterance
 
     def check(self) -> None:
         """Refuses options that contradict each other, whatever the corpus.
 
-        A task's class adds checks of its own and calls this one first.
+        A task's class calls this check first and then adds its own.
 
         Raises:
             OptionError: the message names the option.
         """
         spec = registry.TASKS[self.task]
         if not isinstance(self, spec.options):
-            self.refuse("task", f"its options are of the class {spec.options.__name__}")
+            self.refuse("task", f"expected options of the class {spec.options.__name__}")
         self.check_start()
         if self.jit_compile and self.layout == "bucketed":
-            self.refuse("layout", "its shapes change at every step; not compiled")
+            self.refuse(
+                "layout", "its shapes change at every step, which `jit_compile` cannot handle"
+            )
         if self.global_batch_size % self.logical_cpus:
             raise OptionError(
                 f"`global_batch_size`={self.global_batch_size}: not divisible by "
                 f"`logical_cpus`={self.logical_cpus}"
             )
-        # The score is looked for at the first evaluation, after hundreds of steps.
+        # Without this check, a wrong name would fail at the first evaluation, hundreds of steps in.
         known = self.dev_scores()
         if self.best_metric not in known:
             self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
@@ -273,7 +276,8 @@ class TrainOptions(RunOptions):
         ranked = [name for kind in spec.similarities for name in rank_scores(kind)]
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
 
-        # Without dev samples the files give the only scores; without files there is none at all.
+        # Without dev samples, only the files give scores. Without either there are none, and the
+        # name of the best metric is checked all the same.
         names = [*spec.scores, *ranked, *of_files]
         if of_files and not self.dev_samples:
             names = of_files
@@ -281,28 +285,29 @@ class TrainOptions(RunOptions):
 
     @property
     def has_bert(self) -> bool:
-        """Whether what is trained is a BERT."""
+        """Whether the model trained is a BERT."""
         return True
 
     def check_start(self) -> None:
-        """Refuses what the weights cannot start from, or not together."""
+        """Refuses missing, unusable or contradictory sources of the initial weights."""
         if bool(self.encoder) == bool(self.encoder_size):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
         if self.token_vectors and not self.encoder_size:
-            self.refuse("token_vectors", "a checkpoint has its own; only for `encoder_size`")
+            self.refuse("token_vectors", "needs `encoder_size`: a checkpoint has its own")
         if self.token_vectors.endswith(".npz") != bool(self.token_index):
             raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
         run_dir = self.run_dir.rstrip("/")
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
-            self.refuse("run_dir", "its encoder would be replaced while it is started from")
+            self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
-        """With all that is worked out from the corpus filled in, so that the run's JSON says what
-        was used. What is resolved already stays as it is.
+        """Fills in all values that depend on the corpus, so that the run's JSON records them.
+
+        Resolving twice changes nothing.
 
         Args:
-            manifest: of the corpus.
-            positions: most tokens of a sequence that the encoder can read.
+            manifest: the corpus's manifest.
+            positions: the largest number of tokens in a sequence that the encoder can read.
 
         Raises:
             OptionError: the batch or the rows do not fit the corpus.
@@ -325,7 +330,7 @@ class TrainOptions(RunOptions):
             )
         return self.replace(
             steps=steps,
-            # The passes that these steps are, so that the two never contradict each other.
+            # Computed from the steps, so that the two always agree.
             epochs=min(steps * batch / samples, MOST_EPOCHS),
             warmup_steps=steps // 10 if self.warmup_steps < 0 else self.warmup_steps,
             layout=layout,
@@ -335,7 +340,10 @@ class TrainOptions(RunOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ContextOptions(Options):
-    """For tasks with a choice of the turns around a response; stands before their base class."""
+    """For tasks that let the user choose the turns around a response.
+
+    It comes before the base class in the list of a task's bases.
+    """
 
     context_turns: int = option(
         3,
@@ -357,7 +365,10 @@ class ContextOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class ContrastOptions(Options):
-    """For tasks that tell a positive from negatives; stands before their base class."""
+    """For tasks that contrast a positive with negatives.
+
+    It comes before the base class in the list of a task's bases.
+    """
 
     temperature: float = option(
         0.1, "Temperature of the contrastive loss (equation 8).", minimum=1e-4
@@ -372,7 +383,7 @@ class ContrastOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class BatchOptions(TrainOptions):
-    """For tasks whose sample is a session: a response, its context, negatives of other sessions."""
+    """For tasks whose sample is a session: a response, its context, and negatives from others."""
 
     batch_form: str = option(
         "unique",
@@ -406,7 +417,7 @@ class BatchOptions(TrainOptions):
             self.refuse("session_turns", "has no meaning without `batch_form`=dense")
         if self.batch_form == "plain" and self.layout not in ("", "padded"):
             self.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
-        # A session gives one response, or with dense two at least.
+        # A session gives one response or, with dense, at least two.
         each = 2 if self.batch_form == "dense" else 1
         most = each * (self.global_batch_size - 1)
         if max(1, self.negatives) > most:
@@ -437,7 +448,7 @@ _MOST_CONTEXT_TOKENS = 448
 class SequenceOptions(TrainOptions):
     """For tasks that read a context and a response as one sequence.
 
-    Turns and lengths are those of Xu et al. 2020 (section 3.3).
+    The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
     """
 
     context_turns: int = redefault(ContextOptions, "context_turns", 20)
@@ -457,12 +468,12 @@ class SequenceOptions(TrainOptions):
 
     @property
     def context(self) -> Context:
-        """Responses are chosen by what was said before them."""
+        """The turns before a response: a response is selected by what was said before it."""
         return Context(self.context_turns, "before")
 
     @property
     def segment_tokens(self) -> tuple[int, int]:
-        """Most tokens of the first segment of a sequence and of the second."""
+        """The largest number of tokens in a sequence's first segment and in its second."""
         return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
 
     def check(self) -> None:
@@ -470,11 +481,11 @@ class SequenceOptions(TrainOptions):
         if self.layout == "bucketed":
             self.refuse("layout", "sequences of dialogues are packed or padded")
         if self.jit_compile:
-            self.refuse("jit_compile", "its shapes change at every step; not compiled")
+            self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
 
     def longest_sequence(self, longest_utterance: int) -> int:
-        """The tokens of the longest context and response."""
-        # A turn has [EOT] in the place of its [CLS] and [SEP].
+        """The number of tokens in the longest context and response together."""
+        # A turn ends with [EOT] and has no [CLS] and [SEP] of its own.
         dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
         return sum(min(tokens, dialogue) for tokens in self.segment_tokens)
 

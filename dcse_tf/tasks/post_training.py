@@ -1,11 +1,11 @@
-"""Post-training: a BERT goes on with its pre-training on dialogues, before response selection.
+"""Post-training: continues a BERT's pre-training on dialogues, before response selection.
 
-Masked language modelling together with a decision on two segments of dialogue, as in BERT's
-pre-training. What the run leaves is a BERT with its pooler and its prediction head, from which
-`response_selection` starts.
+As in BERT's pre-training, masked language modelling is combined with the classification of two
+segments, here of dialogue. The run writes a BERT with its pooler and its prediction head, from
+which `response_selection` can start.
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -30,21 +30,22 @@ _SHORT_CONTEXT = 3
 
 @dataclasses.dataclass(frozen=True)
 class PostTrainingOptions(SequenceOptions, MaskingOptions):
-    """Settings of BERT-VFT (Whang et al. 2020) where its released code has them.
+    """Options with the defaults of BERT-VFT (Whang et al. 2020) where its released code has them.
 
-    Theirs are 3e-5, sequences of 448 + 64 tokens, the mask rate, and 512 sequences a step, which
-    few devices hold: 32 here, as in its fine-tuning. It takes 70 predictions a sequence; 77 are the
-    mask rate of 512 tokens. It goes 30 times over its text, in masks drawn 10 times; how that
-    compares with passes in which a session gives one example is not known, so the epochs are
-    BERT-FP's 25 (Han et al. 2021). The weights and the warm-up are this project's.
+    The learning rate of 3e-5, sequences of 448 + 64 tokens and the mask rate are BERT-VFT's. Its
+    512 sequences a step fit few devices, so the default is 32, as in its fine-tuning. It predicts
+    at most 70 tokens a sequence; 77 is the mask rate times 512 tokens. It makes 30 passes over its
+    text, with masks drawn 10 times; since that is hard to compare with epochs in which a session
+    gives one example, the number of epochs is BERT-FP's 25 (Han et al. 2021). The weights of the
+    losses and the warm-up are this project's.
     """
 
     task: str = redefault(TrainOptions, "task", "post_training")
     epochs: float = redefault(TrainOptions, "epochs", 25.0)
     global_batch_size: int = redefault(TrainOptions, "global_batch_size", 32)
     learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
-    # Of the two accuracies the one that goes on rising: whether segments belong together is soon
-    # learnt, and a dev session asks it once, but for dozens of masked tokens.
+    # This accuracy keeps rising, while the segments' class is learnt soon. It is also less noisy: a
+    # dev session has dozens of masked tokens, but only one pair of segments.
     best_metric: str = redefault(TrainOptions, "best_metric", "dev/masked_lm_accuracy")
     max_predictions: int = redefault(MaskingOptions, "max_predictions", 77)
 
@@ -62,14 +63,14 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds the options; short contexts have three turns unless the values say otherwise."""
+        """Builds the options; with `pairs`=relevance, contexts have 3 turns unless given."""
         short = {"context_turns": _SHORT_CONTEXT} if values.get("pairs") == "relevance" else {}
         return super().from_dict({**short, **values})
 
     @property
     def segment_tokens(self) -> tuple[int, int]:
         first, second = super().segment_tokens
-        # Either piece of a dialogue may be the longer one.
+        # Both pieces get half of the tokens, since either may be the longer one.
         half = (first + second) // 2
         return (first + second - half, half) if self.pairs == "pieces" else (first, second)
 
@@ -77,7 +78,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         super().check()
         if self.global_batch_size < 2:
             self.refuse(
-                "global_batch_size", "turns of other sessions come from the batch; 2 or more"
+                "global_batch_size", "turns of other sessions come from the batch: expected >= 2"
             )
 
 
@@ -125,14 +126,14 @@ def _make_dataset(
 def compute_post_training_loss(
     model: "keras.Model", batch: Tensors, training: bool = True
 ) -> Tensors:
-    """Sums over a batch: the loss, that of each task, and how often each is right."""
+    """Sums over a batch: the total loss and each task's loss and accuracy."""
     from dcse_tf.tasks.shared import count_batch
 
     sums = model({name: batch[name] for name in model.input}, training=training)
     return {**sums, **count_batch(batch, sums["weight"], without_negatives=0.0)}
 
 
-_ANSWERS = {"masked_lm": "ids", "pairs": "labels"}  # of each task
+_ANSWERS = {"masked_lm": "ids", "pairs": "labels"}  # where a batch has each task's answers
 _ACCURACIES = tuple(f"{task}_accuracy" for task in _ANSWERS)
 _CHANCES = tuple(f"{task}_chance" for task in _ANSWERS)
 
@@ -140,8 +141,9 @@ _CHANCES = tuple(f"{task}_chance" for task in _ANSWERS)
 def _make_evaluation(
     setup: Setup[PostTrainingOptions], model: "keras.Model"
 ) -> Callable[[], Scores]:
-    """How often each task is right on dev sessions, by the same draws every time, and how often
-    its commonest answer would be, in percent.
+    """Makes the evaluation on dev sessions, on the same draws every time.
+
+    It gives each task's accuracy and that of always giving its most frequent answer, in percent.
     """
     import tensorflow as tf
 
@@ -166,7 +168,7 @@ def _make_evaluation(
 
 
 def _find_chances(dataset: "tf.data.Dataset") -> Scores:
-    """The share of each task's commonest answer, by the weights that its accuracy has."""
+    """The share of each task's most frequent answer in percent, weighted like its accuracy."""
     import numpy as np
 
     batches = list(dataset.as_numpy_iterator())
@@ -195,7 +197,7 @@ def _write_encoder(
         model.get_layer("masked_lm_head"),
         model.get_layer("speaker_embedding") if speakers else None,
     )
-    # The class that misses nothing here; it has no pooler, which is there besides.
+    # The class that finds all its weights here. It has no pooler and ignores the one written.
     write_bert_files(setup, folder, "BertForMaskedLM")
 
 

@@ -1,4 +1,4 @@
-"""The tasks by their names. A plug-in adds one by `register_task`."""
+"""The tasks by name. A plug-in adds one with `register_task`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.spec import TaskSpec
 
 FAMILY: "Family[TaskSpec[Any]]" = Family("task")
-# In the order of their registration.
+# In order of registration.
 TASKS = FAMILY.entries
 
 
 def register_task(spec: "TaskSpec[Any]") -> None:
-    """Makes a task known by its name, on the command line too.
+    """Registers a task under its name, also for the command line.
 
-    A task of a package of your own, which names its module under the entry-point group
+    Example, in a package of your own that lists its module under the entry-point group
     "dcse_tf.plugins" (see `dcse_tf.plugins.load_plugins`):
 
         @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ def register_task(spec: "TaskSpec[Any]") -> None:
         spec: the task.
 
     Raises:
-        ValueError: there is a task of this name, or another task declares an option of the same
-            name otherwise, so that one flag cannot stand for both.
+        ValueError: a task of this name exists, or another task declares an option of the same name
+            differently, so that one flag cannot serve both.
     """
     FAMILY.register(spec)

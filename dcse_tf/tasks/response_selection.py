@@ -1,10 +1,10 @@
 """Response selection by a cross-encoder, with four auxiliary tasks (BERT-SL, Xu et al. 2020).
 
-Without auxiliary tasks it is the paper's BERT, from a post-trained checkpoint its BERT-VFT, and
-with speaker embeddings SA-BERT (Gu et al. 2020).
+Without auxiliary tasks it is that paper's BERT; starting from a post-trained checkpoint, its
+BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020).
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -37,9 +37,9 @@ _OF_BERT = (
 
 @dataclasses.dataclass(frozen=True)
 class ResponseSelectionOptions(SequenceOptions):
-    """The paper's figures (section 3.3), but for those that its text has lost.
+    """Options with the defaults of Xu et al. (section 3.3), except for values missing in its text.
 
-    Its batch is 32 pairs: here 16 sessions, each with a true response and another one.
+    Their batch of 32 pairs is 16 sessions here, each with its true response and a negative.
     """
 
     task: str = redefault(TrainOptions, "task", "response_selection")
@@ -86,7 +86,7 @@ class ResponseSelectionOptions(SequenceOptions):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The auxiliary tasks in their order."""
+        """The auxiliary tasks that are trained, in the order of `AUXILIARY_TASKS`."""
         return tuple(name for name in AUXILIARY_TASKS if name in self.auxiliary)
 
     @property
@@ -124,7 +124,7 @@ class ResponseSelectionOptions(SequenceOptions):
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
-            self.refuse("auxiliary", f"{_NO_TASK} stands alone")
+            self.refuse("auxiliary", f"{_NO_TASK} excludes other tasks")
         most = self.global_batch_size - 1
         if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
@@ -207,7 +207,7 @@ def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
 def _build_restoration(
     setup: Setup[ResponseSelectionOptions], reading: "Reading"
 ) -> "keras_hub.layers.MaskedLMHead":
-    """BERT's prediction head, from the checkpoint if it has one."""
+    """BERT's prediction head, initialised from the checkpoint if it has one."""
     from dcse_tf.model import masked_lm
     from dcse_tf.tasks.shared import start_masked_lm_head
 
@@ -228,13 +228,13 @@ def _make_dataset(
 
 
 def compute_selection_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
-    """Sums over a batch: the joint loss, each task's own, and how often it is right."""
+    """Sums over a batch: the joint loss and each task's loss and accuracy."""
     import tensorflow as tf
 
     from dcse_tf.tasks.shared import count_batch
 
     sums = model({name: batch[name] for name in model.input}, training=training)
-    # A sample is a session; every one has a true response.
+    # A sample is a session, and every session has one true response.
     samples = tf.reduce_sum(batch["matching_labels"])
     return {**sums, **count_batch(batch, samples, 0.0)}
 
@@ -242,7 +242,7 @@ def compute_selection_loss(model: "keras.Model", batch: Tensors, training: bool 
 def _make_evaluation(
     setup: Setup[ResponseSelectionOptions], model: "keras.Model"
 ) -> Callable[[], Scores]:
-    """How often each task is right on dev sessions, by the same draws every time, in percent."""
+    """Makes the evaluation: each task's accuracy on dev sessions in percent, on fixed draws."""
     import tensorflow as tf
 
     from dcse_tf.data.sequence_stream import make_selection_dataset

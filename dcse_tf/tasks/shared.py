@@ -1,6 +1,6 @@
-"""What several tasks share: layouts, batches of dialogues, sums over the rows of a batch.
+"""Functions that several tasks share: layouts, batches of dialogues, sums over a batch's rows.
 
-Unlike the tasks' own files, which command lines read for the options, this one needs TensorFlow.
+Unlike the tasks' own modules, which commands import for their options, this one needs TensorFlow.
 """
 
 import json
@@ -37,18 +37,19 @@ from dcse_tf.tasks.options import (
 )
 from dcse_tf.tasks.spec import EncoderParts, Scores, Setup, Tensors
 
-# Compiled, the rows of a packed table come in multiples of this: a program for each.
+# With jit_compile, the number of rows in a packed table is a multiple of this, since XLA compiles
+# a program for each shape.
 _COMPILED_ROWS = 8
 
 
 def make_layout(options: TrainOptions) -> Layout:
-    """The layout of the tables; compiled steps want few different shapes."""
+    """The layout of the tables, with few different shapes for compiled steps."""
     rows = _COMPILED_ROWS if options.jit_compile else 1
     return Layout(options.layout, row_length=options.row_length, row_multiple=rows)
 
 
 def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> Stream:
-    """How a training reads its corpus."""
+    """How training reads its corpus."""
     options = setup.options
     return Stream(
         options.global_batch_size,
@@ -62,7 +63,7 @@ def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> S
 
 
 def build_centering(options: ContrastOptions, dim: int) -> EncoderParts:
-    """The centering of the token embeddings, if it is asked for."""
+    """The parts of an encoder with centred token embeddings, if `center_tokens` is set."""
     centering = TokenCentering(dtype="float32") if options.center_tokens else None
     return EncoderParts(centering=centering)
 
@@ -80,10 +81,11 @@ def make_dialogue_dataset(
     """Batches of responses, contexts and negatives.
 
     Args:
-        setup: of the training.
-        first_step: the step, from 0, whose batch comes first.
-        replicas: batches a step.
-        context_tokens: most tokens of a context in one sequence; 0 to keep its turns apart.
+        setup: the training's setup.
+        first_step: the step, counted from 0, whose batch comes first.
+        replicas: number of batches in a step.
+        context_tokens: the largest number of tokens of a context joined to one sequence; 0 to keep
+            its turns apart.
         given, rival_contexts: see `BatchForm`.
         neighbours, rehearsal: see `make_contrastive_dataset`.
     """
@@ -103,7 +105,12 @@ def make_dialogue_dataset(
 
 
 def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
-    """What a step rehearses: words, not parts of them, take the place of ordinary tokens."""
+    """What a step rehearses: whole words, not pieces, take the place of ordinary tokens.
+
+    Args:
+        vocabulary: the encoder's vocabulary.
+        texts: number of texts in a step.
+    """
     special = vocabulary.special_ids
     words = (
         i
@@ -114,7 +121,7 @@ def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
 
 
 def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
-    """How tokens are masked: nothing but those of texts."""
+    """How tokens are masked; special tokens never are."""
     return MaskingRule(
         mask_rate=setup.options.mask_rate,
         max_predictions=setup.options.max_predictions,
@@ -125,14 +132,14 @@ def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
 
 
 def start_masked_lm_head(setup: Setup[TrainOptions], head: keras_hub.layers.MaskedLMHead) -> None:
-    """Gives BERT's prediction head the checkpoint's weights, or random ones if that has none."""
+    """Initialises BERT's prediction head from the checkpoint, or at random if it has none."""
     source = setup.options.encoder or setup.options.encoder_size
     if not masked_lm.load_head(head, setup.tensors, source):
         bert.initialize_weights(masked_lm.own_variables(head), setup.options.seed + 1)
 
 
 def read_sequences(setup: Setup[SequenceOptions]) -> Reading:
-    """BERT as the reader of sequences, with embeddings of who speaks if they are asked for."""
+    """BERT as the reader of sequences, with speaker embeddings if the options ask for them."""
     options, speakers = setup.options, None
     if options.speaker_embeddings:
         seed = options.seed + 10
@@ -143,14 +150,14 @@ def read_sequences(setup: Setup[SequenceOptions]) -> Reading:
 def take_dev_sessions(
     setup: Setup[TrainOptions], make_dataset: Callable[[Stream], tf.data.Dataset]
 ) -> tf.data.Dataset | None:
-    """As many batches of dev sessions as an evaluation uses, by the same draws every time.
+    """The batches of dev sessions for an evaluation, drawn the same way every time.
 
     Args:
-        setup: of the training.
+        setup: the training's setup.
         make_dataset: makes endless batches of the dev split.
 
     Returns:
-        The batches; None where there are not two sessions, of which one takes from the other.
+        The batches; None for fewer than two sessions, which have no negatives for each other.
     """
     options = setup.options
     sessions = min(options.dev_samples, setup.manifest.splits["dev"].sessions)
@@ -164,12 +171,12 @@ def take_dev_sessions(
 def average_sums(
     dataset: tf.data.Dataset, compute: Callable[[Tensors], Tensors], names: Sequence[str]
 ) -> Scores:
-    """Means over the rows of some batches, in percent.
+    """Means over the rows of several batches, in percent.
 
     Args:
         dataset: the batches.
-        compute: gives the sums of one.
-        names: of the sums.
+        compute: maps a batch to its sums, by name, and their `weight`.
+        names: names of the sums to average.
     """
     totals = dict.fromkeys((*names, "weight"), 0.0)
     for batch in dataset:
@@ -180,7 +187,7 @@ def average_sums(
 
 
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
-    """The configuration of the BERT that is trained, as config.json has it."""
+    """The content of config.json for the BERT that is trained."""
     backbone = setup.backbone
     if not setup.source:
         sizes = backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
@@ -189,10 +196,10 @@ def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
 
 
 def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
-    """Writes the encoder as a checkpoint folder like any other, for `encoder` and `model`.
+    """Writes the encoder as an ordinary checkpoint folder, for the options `encoder` and `model`.
 
     Args:
-        setup: of the run.
+        setup: the run's setup.
         folder: an empty folder.
     """
     parts = setup.parts
@@ -204,18 +211,18 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
 
 
 def write_tokenization(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
-    """Writes how an encoder's sentences are tokenised, and to which length they are cut."""
+    """Writes the encoder's vocabulary and the length to which it truncates sentences."""
     number_as_written(setup.vocabulary, read_base_config(setup)).write(folder)
     checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
 
 
 def write_bert_files(setup: Setup[TrainOptions], folder: pathlib.Path, architecture: str) -> None:
-    """Writes what a BERT's folder has besides its weights.
+    """Writes the files of a BERT's folder other than its weights.
 
     Args:
-        setup: of the run.
-        folder: where to; it exists.
-        architecture: the class of HuggingFace's whose tensors it has.
+        setup: the run's setup.
+        folder: an existing folder.
+        architecture: the HuggingFace class that the weights are for.
     """
     _write_config(folder, {**read_base_config(setup), "architectures": [architecture]})
     write_tokenization(setup, folder)
@@ -224,12 +231,12 @@ def write_bert_files(setup: Setup[TrainOptions], folder: pathlib.Path, architect
 def write_reranker_files(
     setup: Setup[TrainOptions], folder: pathlib.Path, settings: RerankerSettings
 ) -> None:
-    """Writes what a re-ranker's folder has besides its weights.
+    """Writes the files of a re-ranker's folder other than its weights.
 
     Args:
-        setup: of the run.
-        folder: where to; it exists.
-        settings: of the re-ranker.
+        setup: the run's setup.
+        folder: an existing folder.
+        settings: the re-ranker's settings.
     """
     if setup.backbone:
         config = {
@@ -240,7 +247,7 @@ def write_reranker_files(
             "num_labels": 1,
         }
     else:
-        # What looks for a checkpoint looks for this file, and finds out that it is no BERT.
+        # Code that looks for a checkpoint reads config.json: this one says that it is no BERT.
         config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
     _write_config(folder, config)
     setup.vocabulary.write(folder)
@@ -255,12 +262,13 @@ def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
 def count_batch(
     batch: Tensors, samples: tf.Tensor, without_negatives: tf.Tensor | float
 ) -> Tensors:
-    """The counts of a batch, which the trainer adds up as they are.
+    """The counts of a batch, which the trainer adds up without weighting.
 
     Args:
-        batch: has the table: `tokens` are its real ones, `cells` all that the encoder computes.
-        samples: float `[]`, how many rows the batch has.
-        without_negatives: float `[]`, how many of them have nothing to be told apart from.
+        batch: the batch with its laid-out table, for the counts of its real `tokens` and of all
+            `cells` that the encoder computes.
+        samples: float `[]`, number of samples in the batch.
+        without_negatives: float `[]`, number of samples without any negative.
     """
     return {
         "samples": samples,
@@ -271,18 +279,18 @@ def count_batch(
 
 
 def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
-    """Sums over the rows of a batch: the loss of equation 8, and what tells how it goes.
+    """Sums over the rows of a batch: the loss of equation 8 and metrics of training.
 
     Args:
-        outputs: of the training model: loss `[rows]` and, by its name, what the loss contrasts,
-            float `[rows, 1 + negatives]`.
-        name: its name.
-        batch: as `make_batches` gives it.
+        outputs: the training model's outputs: loss `[rows]` and, under `name`, the values that the
+            loss contrasts, float `[rows, 1 + negatives]`.
+        name: name of the contrasted values.
+        batch: a batch of `make_batches`.
 
     Returns:
-        loss, weight and the counts; accuracy: the positive is above every negative, equal is not
-        above; positive_NAME, and negative_NAME as the mean over a row's negatives. A row without
-        any negative has nothing to tell apart: it is counted, and has no part in the sums.
+        loss, weight (the number of rows summed) and the counts; accuracy: the positive is strictly
+        above every negative; positive_NAME, and negative_NAME, the mean over a row's negatives. A
+        row without any negative is counted but left out of the sums.
     """
     values, negative_mask = outputs[name], batch["candidate_mask"][:, 1:]
     real = tf.cast(batch["candidate_mask"][:, 0], tf.float32)
@@ -308,7 +316,7 @@ def sum_rows(outputs: Tensors, name: str, batch: Tensors) -> Tensors:
 def start_from_vectors(
     weights: keras.Variable, vocabulary: Vocabulary, options: TrainOptions
 ) -> None:
-    """Sets token embeddings from a file of word or character vectors."""
+    """Initialises token embeddings from a file of word or character vectors."""
     path = pathlib.Path(options.token_vectors)
     index = pathlib.Path(options.token_index) if options.token_index else None
     vectors = read_word_vectors(path, index)
@@ -333,14 +341,14 @@ def start_from_vectors(
 
 
 def _weigh_rows(batch: Tensors) -> tf.Tensor:
-    """1 for the rows that count, 0 for those without a negative, float32 `[rows]`."""
+    """float32 `[rows]`: 1 for rows with a positive and a negative, 0 for others."""
     mask = batch["candidate_mask"]
-    # A row without a positive only fills the batch up.
+    # A row without a positive is padding of the batch.
     return tf.cast(mask[:, 0] & tf.reduce_any(mask[:, 1:], axis=1), tf.float32)
 
 
 def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums over the rows that count of what the encoder as it was says, see `ask_start`."""
+    """Sums of the initial encoder's outputs over the rows that count, see `ask_start`."""
     rows = _weigh_rows(batch)
     return {
         name: tf.reduce_sum(outputs[name] * rows)
@@ -350,12 +358,16 @@ def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
 
 
 def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums over the rows that count: what a teacher's scores cost, and how often it is followed.
+    """Sums over the rows that count: the distillation loss and the agreement with the teacher.
 
     Args:
-        outputs: of the training model: distillation_loss `[rows]` and given_similarity
+        outputs: the training model's outputs: distillation_loss `[rows]` and given_similarity
             `[rows, given]`.
-        batch: as `make_batches` gives it, with given candidates.
+        batch: a batch of `make_batches` with given candidates.
+
+    Returns:
+        distillation_loss, and teacher_agreement: the model and the teacher rank the same candidate
+        first.
     """
     rows, mask = _weigh_rows(batch), batch["given_mask"]
     chosen, best = (
@@ -369,12 +381,12 @@ def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
 
 
 def sum_beside(outputs: Tensors, sums: Tensors) -> Tensors:
-    """The sums of a batch with those of what stands beside its dialogues, of which the loss then
-    has its shares: pairs of neighbours and texts to rehearse.
+    """Adds the losses of pairs of neighbours and of rehearsed texts to the sums of a batch.
 
     Args:
-        outputs: of the training model: what `contrast_neighbours` and `RehearsalLoss` give.
-        sums: of the dialogues.
+        outputs: the training model's outputs, with those of `contrast_neighbours` and `rehearse`
+            if it has them.
+        sums: the sums over the batch's dialogues.
     """
     shares = ("neighbour_share", "rehearsal_share")
     names = ("neighbour_loss", "neighbour_accuracy", "rehearsal_loss")

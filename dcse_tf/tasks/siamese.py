@@ -1,9 +1,10 @@
 """The paper's trained baselines: a network scores pairs of embeddings (SiameseBERT_S and _M).
 
-The two tasks differ in the turns of a context, and in whether these are one sequence.
+SiameseBERT_S pairs a response with the turn before it; SiameseBERT_M with several turns of context,
+joined to one sequence.
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SiameseSingleOptions(ContrastOptions, BatchOptions):
-    """The settings of dialogue_cse, for the paper names no others.
+    """Options with the defaults of dialogue_cse, since the paper gives no others.
 
-    A network's scores need no temperature (1).
+    The temperature is 1, since a network's scores need none.
     """
 
     task: str = redefault(TrainOptions, "task", "siamese_single")
@@ -43,7 +44,7 @@ class SiameseSingleOptions(ContrastOptions, BatchOptions):
 
 @dataclasses.dataclass(frozen=True)
 class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
-    """Those of the single turn, with the turns of a context to choose."""
+    """The options of siamese_single, with a choice of the context's turns."""
 
     task: str = redefault(TrainOptions, "task", "siamese_multi")
     context_tokens: int = option(
@@ -54,8 +55,12 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     )
 
     def longest_context(self, longest_utterance: int) -> int:
-        """Most tokens of a context, where no utterance has more than `longest_utterance`."""
-        # [CLS] is there once.
+        """The largest number of tokens in a context.
+
+        Args:
+            longest_utterance: tokens in the corpus's longest utterance.
+        """
+        # The sequence has only one [CLS].
         return min(self.context_tokens, 1 + self.context.slots * (longest_utterance - 1))
 
     def longest_sequence(self, longest_utterance: int) -> int:

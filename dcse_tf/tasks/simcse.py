@@ -1,7 +1,7 @@
-"""Unsupervised SimCSE (Gao et al. 2021) as a task: utterances against themselves.
+"""Unsupervised SimCSE (Gao et al. 2021) as a task: an utterance is its own positive.
 
-Command lines read the options to answer --help at once, so TensorFlow, and all that needs it, is
-imported inside the functions.
+Commands import this module for its options and must answer --help at once, so TensorFlow and
+everything that needs it is imported inside the functions.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
-    """The figures of Gao et al. for an unsupervised BERT-base: one pass, nothing frozen."""
+    """Options with Gao et al.'s values for unsupervised BERT-base: one epoch, nothing frozen."""
 
     task: str = redefault(TrainOptions, "task", "simcse")
     epochs: float = redefault(TrainOptions, "epochs", 1.0)
@@ -33,7 +33,8 @@ def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
     from dcse_tf.tasks.shared import make_layout
 
-    # The cosine of a row's two views, and of the first with the others' second ones.
+    # The cosine of a row's two views is contrasted with that of its first view and the second view
+    # of each other row.
     objective = Objective(setup.options.temperature, cosine_weight=1.0)
     layout = make_layout(setup.options)
     return build_dialogue_cse(setup.backbone, layout, objective, setup.parts.centering)

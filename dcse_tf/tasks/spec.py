@@ -1,6 +1,7 @@
-"""What a task is to the loops.
+"""The interface between a task and the training loop.
 
-Command lines read the specs to answer --help at once, so nothing here imports TensorFlow.
+Commands import the specs and must answer --help at once, so this module does not import
+TensorFlow.
 """
 
 import dataclasses
@@ -24,26 +25,26 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741
-# A setup is only read, so that of a class is one of its base classes too.
+# Covariant, because a setup is only read: one for a class of options fits its base classes too.
 O_co = TypeVar("O_co", bound=Options, covariant=True)
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
-# (model, batch) -> sums over the rows of this replica: "loss" and "weight", the number of rows
-# that count, by which every sum but the counts is divided; the counts of `count_batch`; and the
+# (model, batch) -> sums over the rows of this replica: "loss"; "weight", the number of rows that
+# count, by which all sums except the counts are divided; the counts of `count_batch`; and the
 # task's metrics.
 ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
-# A `dcse_tf.reranker.graph.SequenceScorer`, and the settings of the re-ranker that it is.
+# A `dcse_tf.reranker.graph.SequenceScorer`, and the settings of its re-ranker.
 Scorer = tuple[Any, RerankerSettings]
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderParts:
-    """What an encoder has besides its BERT, of which most tasks have nothing.
+    """The parts of an encoder besides its BERT; most tasks have none.
 
     Attributes:
-        centering: of the token embeddings.
-        matching: the form of its matching; None where it learns none.
+        centering: the centring of the token embeddings, if any.
+        matching: the form of its matching; None if it learns none.
     """
 
     centering: "TokenCentering | None" = None
@@ -52,18 +53,18 @@ class EncoderParts:
 
 @dataclasses.dataclass(frozen=True)
 class Setup(Generic[O_co]):
-    """What a training has at hand before its model is built.
+    """Everything that a training run has before its model is built.
 
     Attributes:
-        options: resolved.
+        options: the resolved options.
         data_dir: the prepared corpus.
         manifest: its manifest.
-        vocabulary: of the encoder and the corpus.
-        source: the checkpoint folder that the encoder starts from; None from random weights.
-        tensors: the checkpoint's tensors, for heads; empty from random weights.
+        vocabulary: the vocabulary of the encoder and the corpus.
+        source: the checkpoint folder that the encoder starts from; None for random weights.
+        tensors: the checkpoint's tensors, for heads; empty for random weights.
         backbone: the BERT.
-        encoder: the functional encoder on it, for evaluation.
-        parts: what the encoder has besides the BERT.
+        encoder: the functional encoder built on it, for evaluation.
+        parts: the encoder's parts besides the BERT.
         own_replicas: the numbers of the replicas that this process feeds; None for all.
     """
 
@@ -109,30 +110,30 @@ def no_scores(setup: Setup, model: "keras.Model") -> Callable[[], Scores]:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec(Generic[O]):
-    """A training task: everything that the loops, the job and the command line ask of one.
+    """A training task: everything that the training loop, the job and the command line need of it.
 
     Attributes:
-        options: class of its options, whose field `task` stands at the task's name. It has the
-            task's defaults and checks them.
-        help: what it trains, a few words for --help.
-        build_model: the training model, under the strategy's scope.
-        make_dataset: (setup, first step, replicas) to batches, `replicas` of them a step.
-        compute_loss: (model, batch) to sums over rows.
-        metrics: the sums besides loss, weight and counts.
-        samples: what a batch and an epoch are counted in: "sessions" or "utterances".
-        similarities: those by which response selection on dev sessions means something for it:
+        options: class of its options, with the task's defaults and checks. The default of its field
+            `task` is the task's name.
+        help: what the task trains, in a few words for --help.
+        build_model: setup -> the training model; called under the strategy's scope.
+        make_dataset: (setup, first step, replicas) -> batches, `replicas` of them in each step.
+        compute_loss: (model, batch) -> sums over rows, see `ComputeLoss`.
+        metrics: names of the sums other than loss, weight and counts.
+        samples: the unit of batches and epochs: "sessions" or "utterances".
+        similarities: the similarities to evaluate by response selection on dev sessions:
             "matching", "cosine", both or none; "reranker" with `make_scorer`.
-        make_scorer: for a task that trains a re-ranker: makes a
-            `dcse_tf.reranker.graph.SequenceScorer` with the weights as they are, and its settings.
-            What the run leaves is then no sentence encoder.
-        build_parts: (options, width of the token embeddings) to what the encoder has besides its
-            BERT, under the strategy's scope.
-        make_evaluation: makes the function that gives the task's own dev scores.
-        scores: the names of these.
-        lower_is_better: those of them that are the better the lower they are.
-        more_metrics: further metrics that the options decide.
-        end_of_turn: whether it reads dialogues as sequences, in which [EOT] follows every turn.
-        write_encoder: writes what the run leaves, as a checkpoint folder, into an empty folder.
+        build_parts: (options, width of the token embeddings) -> the encoder's parts besides its
+            BERT; called under the strategy's scope.
+        make_evaluation: (setup, model) -> a function that computes the task's own dev scores.
+        scores: names of these scores.
+        lower_is_better: names of those scores for which lower is better.
+        more_metrics: options -> names of further metrics that depend on the options.
+        end_of_turn: whether it reads dialogues as sequences in which [EOT] follows every turn.
+        write_encoder: (setup, model, empty folder): writes the run's result as a checkpoint folder.
+        make_scorer: for a task that trains a re-ranker: (setup, model) -> a
+            `dcse_tf.reranker.graph.SequenceScorer` with the current weights, and its settings. The
+            run's result is then not a sentence encoder.
     """
 
     options: type[O]
@@ -154,10 +155,10 @@ class TaskSpec(Generic[O]):
 
     @property
     def name(self) -> str:
-        """What `task` calls it."""
+        """The task's name, the value of the option `task`."""
         fields = {field.name: field for field in dataclasses.fields(self.options)}
         return str(fields["task"].default)
 
     def epoch_size(self, split: "Split") -> int:
-        """Samples of a split."""
+        """The number of samples in a split."""
         return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
