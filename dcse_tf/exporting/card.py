@@ -159,7 +159,7 @@ def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
     kept = read_kept(source) if trained else None
     return Described(
         kept_step=kept,
-        kept={"kept of the training": kept.describe()} if kept else {},
+        kept={"kept checkpoint": kept.describe()} if kept else {},
         corpus=_describe_corpus(run_dir, settings) if trained else {},
         report=_describe_report(config.data_report) if config.data_report else {},
         settings={
@@ -217,20 +217,20 @@ def _describe_encoder(
     kind = "MPNet" if is_relative(shape) else "BERT"
     facts = {
         "architecture": f"{kind}, {shape['num_hidden_layers']} layers, {shape['hidden_size']} "
-        f"wide, {shape['vocab_size']} entries of the vocabulary",
+        f"wide, a vocabulary of {shape['vocab_size']} entries",
         "text": encoder.vocabulary.describe(),
-        **({"before every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
-        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut",
+        **({"prefix of every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
+        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
         "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
         "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
     }
     if encoder.postprocessing is not None:
-        facts["after the pooling"] = encoder.postprocessing.name
+        facts["postprocessing"] = encoder.postprocessing.name
     elif has_matching(source):
         where = (
             "the signature match"
             if config.format == "saved_model"
-            else "not in this format, in which responses are compared by cosine"
+            else "not part of this format, which compares responses by cosine"
         )
         facts["matching of responses"] = f"{encoder.matching.describe()}: {where}"
     if record := read_merge_record(source):
@@ -263,7 +263,7 @@ def _describe_inputs(inputs: dict[str, Any]) -> dict[str, str]:
         "fingerprint (SHA-256)": inputs.get("the corpus"),
     }
     told = {name: str(value) for name, value in known.items() if value}
-    return told or {"corpus": "not known: the prepared corpus was not at hand at the export"}
+    return told or {"corpus": "not known: the prepared corpus was not available at export"}
 
 
 def _describe_manifest(manifest: Manifest) -> dict[str, str]:

@@ -276,8 +276,8 @@ class Agreement:
     def describe(self) -> dict[str, str]:
         """A fact for the model card."""
         if self.quantize == "none":
-            share = f"within {self.difference:.1e} of an embedding's length"
-            return {"held against the trained encoder": f"{share}, on {len(_PROBES)} sentences"}
+            share = f"at most {self.difference:.1e} of an embedding's length"
+            return {"difference from the trained encoder": f"{share}, on {len(_PROBES)} sentences"}
         cosine = f"smallest cosine {self.cosine:.4f} on {len(_PROBES)} sentences"
         return {"weights": f"{self.quantize}; {cosine} with the trained encoder"}
 

@@ -137,10 +137,11 @@ def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelC
         "architecture": f"{settings.architecture}: {shape['num_hidden_layers']} layers, "
         f"{shape['hidden_size']} wide, {shape['vocab_size']} WordPiece entries",
         "text": graph.vocabulary.describe(),
-        "longest context": f"{settings.first_tokens} tokens, [CLS] and [SEP] counted; it is cut in "
-        "front",
-        "longest response": f"{settings.second_tokens} tokens, [SEP] counted; it is cut at its end",
-        "who speaks": "known to the model" if settings.speakers else "not known to the model",
+        "longest context": f"{settings.first_tokens} tokens with [CLS] and [SEP]; longer ones are "
+        "cut at the start",
+        "longest response": f"{settings.second_tokens} tokens with [SEP]; longer ones are cut at "
+        "the end",
+        "speakers": "an input of the model" if settings.speakers else "not an input of the model",
     }
     task, base = (str(described.settings.get(name, "")) for name in ("task", "encoder"))
     facts |= {"trained by": task} if task else {}

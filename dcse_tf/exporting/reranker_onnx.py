@@ -98,11 +98,11 @@ class Agreement:
         """A fact for the model card."""
         found = f"scores within {self.difference:.1e} of the trained re-ranker's"
         if self.quantize == "none":
-            return {"held against the trained re-ranker": f"{found}, on {self.pairs} pairs"}
+            return {"compared with the trained re-ranker": f"{found}, on {self.pairs} pairs"}
         return {
             "weights": f"{self.quantize}; on {self.pairs} pairs {found}, whose standard deviation "
-            f"is {self.spread:.2g}; two candidates stand in the same order in "
-            f"{self.same_order:.0%}"
+            f"is {self.spread:.2g}; {self.same_order:.0%} of the pairs of candidates keep their "
+            "order"
         }
 
 

@@ -56,7 +56,7 @@ class Fit:
 
     def describe(self) -> dict[str, str]:
         """Facts for the model card."""
-        near = f"mean cosine {self.cosine:.3f} with the encoder's embeddings, centred"
+        near = f"mean cosine {self.cosine:.3f} with the encoder's centred embeddings"
         return {
             "token vectors": f"{self.dim} dimensions, fitted to {self.utterances} utterances",
             "on held-out utterances": f"{near} ({self.before:.3f} before fitting)",
