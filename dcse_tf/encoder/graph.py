@@ -86,7 +86,7 @@ class EncoderGraph(tf.Module):
         """Sentence embeddings without the postprocessing, float32 `[n, dim]`."""
         embeddings, padding_mask = self.encode_tokens(token_ids, padding_mask)
         if self.pooling == "cls":
-            # The same as [:, 0], which an empty batch, without any column, does not have.
+            # Equal to [:, 0], but also works for an empty batch, which has no columns.
             return tf.reduce_sum(embeddings[:, :1], axis=1)
         return masked_mean(embeddings, padding_mask)
 

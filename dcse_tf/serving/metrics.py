@@ -1,11 +1,12 @@
-"""What is counted for Prometheus; of several processes together."""
+"""Metrics for Prometheus, summed over the server's processes."""
 
 import os
 
 import prometheus_client
 from prometheus_client import multiprocess
 
-# A folder in which the counts of several processes lie; prometheus_client reads it when imported.
+# The folder in which several processes store their counts; prometheus_client reads the variable on
+# import.
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUESTS = prometheus_client.Counter(
@@ -33,7 +34,7 @@ WAITING = prometheus_client.Gauge(
 
 
 def render() -> bytes:
-    """All of it, of all processes, in Prometheus' text form."""
+    """All metrics of all processes, in Prometheus' text format."""
     if VARIABLE not in os.environ:
         return prometheus_client.generate_latest()
     registry = prometheus_client.CollectorRegistry()
