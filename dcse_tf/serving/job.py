@@ -143,7 +143,7 @@ class _Workers:
         self._announced = False
 
     def run(self) -> None:
-        """Returns when a signal has said stop and all have ended.
+        """Runs the workers; returns after a stop signal, when all of them have ended.
 
         Raises:
             InputError: a worker could not start.
