@@ -67,7 +67,7 @@ def is_baseline(folder: pathlib.Path) -> bool:
 
 
 def refuse_baseline(folder: pathlib.Path, name: str) -> None:
-    """Raises InputError if the folder is a baseline, because training would lose what was fitted."""
+    """Raises InputError if the folder is a baseline, whose fitted part would be lost."""
     if is_baseline(folder):
         raise InputError(f"`{name}`={folder}: is a fitted baseline; give the encoder it is made of")
 
