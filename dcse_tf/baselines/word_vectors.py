@@ -82,8 +82,8 @@ def make_word_average(vectors: WordVectors, word_unit: str) -> Callable[[list[st
         if unknown:
             logging.log_first_n(
                 logging.INFO,
-                "%d of %d sentences have no word with a vector: their embedding is zero (this is "
-                "said once)",
+                "%d of %d sentences have no word with a vector: their embedding is zero (logged "
+                "only once)",
                 1,
                 unknown,
                 len(texts),

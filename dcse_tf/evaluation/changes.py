@@ -193,7 +193,7 @@ def _describe_score(score: ScoreChange) -> str:
     change = score.difference
     figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
     if change.p_value >= _CERTAIN:
-        return f"no certain change of response selection (R@1), {figures}"
+        return f"no significant change in response selection (R@1), {figures}"
     return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
 
 

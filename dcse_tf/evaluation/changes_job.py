@@ -122,7 +122,7 @@ def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, 
     lengths = [encoder.settings.get("max_sequence_length") for encoder in (before, after)]
     if None in lengths or lengths[0] == lengths[1]:
         return ()
-    return (f"A sentence is read up to {lengths[0]} tokens before, {lengths[1]} after.",)
+    return (f"Longest sentence: {lengths[0]} tokens before, {lengths[1]} after; the rest is cut.",)
 
 
 def write_changes(

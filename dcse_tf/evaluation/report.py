@@ -114,8 +114,8 @@ def _describe_sizes(result: Result) -> str:
         return f"{short_path(result.source)}: {total} groups of {size} candidates"
     listed = ", ".join(f"{count} of {length}" for length, count in sorted(counts.items()))
     return (
-        f"{short_path(result.source)}: {total} groups, by their numbers of candidates {listed}; "
-        f"R@k is of those of {size} (R@1 of 2, MAP and MRR of all)"
+        f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
+        f"groups of {size}; R@1 of 2, MAP and MRR are over all"
     )
 
 

@@ -127,7 +127,7 @@ class CorpusTexts:
             with path.open("rb") as file:
                 self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not of a whole index: {error}") from error
+            raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
         texts = self.lines.size
         forms = [
             (values.dtype, values.shape) for values in (self._offsets, self.lines, self.counts)
@@ -150,7 +150,7 @@ def _map_array(path: pathlib.Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r")
     except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: not of a whole index: {error}") from error
+        raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
 
 
 # The embeddings, and the search

@@ -94,10 +94,11 @@ class Mined:
         spread = ", ".join(f"{value:.3f}" for value in self.quantiles)
         return "\n".join(
             [
-                f"{self.pairs} pairs of {self.mutual} that are mutual neighbours",
-                f"{self.paired_texts / self.texts:.1%} of {self.texts} different utterances and "
+                f"{self.pairs} of {self.mutual} pairs of mutual neighbours are kept",
+                f"{self.paired_texts / self.texts:.1%} of {self.texts} distinct utterances and "
                 f"{self.paired_turns / self.turns:.1%} of {self.turns} turns have a partner",
-                f"similarity at 0, 25, 50, 75 and 100%: {spread}; kept from {self.least:.3f}",
+                f"quantiles of similarity (0, 25, 50, 75, 100%): {spread}; lowest kept "
+                f"{self.least:.3f}",
             ]
         )
 

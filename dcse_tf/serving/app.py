@@ -230,7 +230,7 @@ def _describe(error: RequestValidationError) -> str:
         return f"The body is not JSON: {first['ctx']['error']}."
     field = ".".join(str(part) for part in first["loc"][1:])
     if not field:
-        return "The body is no JSON object."
+        return "The body is not a JSON object."
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         return text if text.startswith(field) else f"{field}: {text}"

@@ -20,7 +20,7 @@ SECONDS = prometheus_client.Histogram(
 )
 TEXTS = prometheus_client.Counter("dcse_texts", "Texts embedded, or candidates scored.", ["kind"])
 TOKENS = prometheus_client.Counter(
-    "dcse_tokens", "Tokens of these texts; of candidates about.", ["kind"]
+    "dcse_tokens", "Tokens of these texts; estimated for candidates.", ["kind"]
 )
 BATCH_TEXTS = prometheus_client.Histogram(
     "dcse_batch_texts",
@@ -29,7 +29,7 @@ BATCH_TEXTS = prometheus_client.Histogram(
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
 WAITING = prometheus_client.Gauge(
-    "dcse_waiting_texts", "Texts that wait for the model.", multiprocess_mode="livesum"
+    "dcse_waiting_texts", "Texts that are waiting for the model.", multiprocess_mode="livesum"
 )
 
 
