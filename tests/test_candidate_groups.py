@@ -129,7 +129,7 @@ def test_the_table_says_of_how_many_candidates_a_score_is():
     labels = [re.split(r"\s{2,}", row)[1] for row in text.splitlines()[2:-1] if "b/c/test  " in row]
     sizes = ["own_r1 of 6", "own_r2 of 6", "own_r5 of 6", "own_r1 of 2"]
     assert labels == [*sizes, "own_map", "own_mrr"]
-    note = "b/c/test: 3 groups, by their numbers of candidates 1 of 5, 2 of 6; R@k is of those of 6"
+    note = "b/c/test: 3 groups (1 of 5, 2 of 6 candidates); R@k is over the groups of 6"
     assert note in text
     same = evaluate(*draw_groups(1, [6, 6], several=False))
     results = [make_result(f"candidates_{way}", "test", "f", same) for way in ("x", "y")]

@@ -128,7 +128,7 @@ def make_evaluation(hits):
         (
             [0, 1] * 20,
             [1, 0] * 20,
-            "no certain change of response selection (R@1), 50.0 -> 50.0 (p",
+            "no significant change in response selection (R@1), 50.0 -> 50.0 (p",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_the_step_that_is_kept_and_every_setting_are_told(run_dir):
     _write(run_dir / "config.json", settings)
     card = make_card(run_dir)
     assert "A sentence encoder trained on dialogues by dcse_tf" in card
-    assert "| kept of the training | step 5 of 7, dev/map 64.25 (last step: 63) |" in card
+    assert "| kept checkpoint | step 5 of 7, dev/map 64.25 (last step: 63) |" in card
     for row in ("negatives | all", "freeze_layers | 0", "center_tokens | False", "dropout | 0.0"):
         assert f"| {row} |" in card
 

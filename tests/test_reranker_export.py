@@ -167,7 +167,7 @@ def test_eight_bits_are_smaller_and_their_agreement_is_told(runs, onnx_exports, 
     assert sizes[1] < 0.6 * sizes[0]
     card = (small / "model_card.md").read_text()
     assert "int8; on 20 pairs scores within" in card
-    assert "stand in the same order in" in card
+    assert "of the pairs of candidates keep their order" in card
     assert "scores within" in (whole / "model_card.md").read_text()
     rough, exact = Reranker.load(small), Reranker.load(whole)
     assert rough.settings["compute_dtype"] == "int8"

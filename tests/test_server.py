@@ -161,8 +161,8 @@ def test_many_clients_at_once_get_what_each_gets_alone(http, encoder):
         ("POST", "/v1/embeddings", '{"input": ["a"', 400, "The body is not JSON"),
         ("POST", "/v1/embeddings", b'{"input": "\xff"}', 400, "The body is not JSON"),
         ("POST", "/v1/embeddings", "[" * 10_000, 400, "The body is not JSON"),
-        ("POST", "/v1/embeddings", "", 400, "no JSON object"),
-        ("POST", "/v1/embeddings", "[]", 400, "no JSON object"),
+        ("POST", "/v1/embeddings", "", 400, "not a JSON object"),
+        ("POST", "/v1/embeddings", "[]", 400, "not a JSON object"),
         ("POST", "/v1/embeddings", '{"input": []}', 400, "input: expected at least one text"),
         ("POST", "/v1/embeddings", '{"input": [1, 2]}', 400, "input: .*token ids"),
         (

@@ -1,7 +1,7 @@
-"""Sentence embeddings without training: centering, whitening, flow, word vectors, and yours.
+"""Baselines: sentence embeddings without training the encoder, and a registry for your own.
 
 To add one, write a `BaselineSpec` and register it here, or from your own code before the command
-line is started. Nothing here imports TensorFlow.
+line is started. Importing this package does not import TensorFlow.
 """
 
 from dcse_tf.baselines.centering import CENTERING

@@ -1,4 +1,4 @@
-"""Centering: embeddings without what all utterances of a corpus share."""
+"""Centering: embeddings minus the mean over the utterances of a corpus."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from dcse_tf.options import redefault
 class CenteringOptions(FittedToEmbeddings):
     """Settings of `kind`=centering."""
 
-    # A coordinate's mean over so many is off by a hundredth of its standard deviation.
+    # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
     max_sentences: int = redefault(FittedToEmbeddings, "max_sentences", 10_000)
 
 
@@ -39,7 +39,7 @@ def _make_layer(fitted: Fitted, dim: int):
     mean = fitted.tensors["mean"]
     if mean.shape != (dim,):
         raise InputError(f"mean {list(mean.shape)}, expected [{dim}]")
-    # A map, because that is the form in which every export knows it.
+    # An affine map, because every export format supports these.
     identity, nothing = np.eye(dim, dtype=mean.dtype), np.zeros(dim, mean.dtype)
     return AffineMaps([AffineMap(mean, identity, nothing)], name="centering")
 

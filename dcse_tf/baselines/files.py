@@ -1,4 +1,4 @@
-"""A baseline's own two files, beside those of the encoder that it was fitted on."""
+"""Reads and writes the two files of a baseline, beside those of the encoder it was fitted on."""
 
 import dataclasses
 import json
@@ -20,13 +20,13 @@ _TENSORS_FILE = "baseline.safetensors"
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A baseline as it lies in a folder.
+    """A baseline that was read from a folder.
 
     Attributes:
-        folder: where.
+        folder: the folder.
         spec: its kind.
-        pooling: of the encoder's token embeddings; None if it encodes texts by itself.
-        fitted: what was fitted.
+        pooling: the pooling of the encoder's token embeddings; None without an encoder.
+        fitted: the fitted values.
     """
 
     folder: pathlib.Path
@@ -35,7 +35,7 @@ class Baseline:
     fitted: Fitted
 
     def make_layer(self, dim: int) -> Any:
-        """The Keras layer behind the pooling, from embeddings `[n, dim]` to `[n, k]`.
+        """Builds the Keras layer after the pooling, from embeddings `[n, dim]` to `[n, k]`.
 
         Raises:
             InputError: a file is damaged, or was fitted to embeddings of another dimension.
@@ -44,7 +44,7 @@ class Baseline:
         return self._make(self.spec.make_layer, self.fitted, dim)
 
     def make_encode(self) -> Callable[[list[str]], np.ndarray]:
-        """The function from texts to embeddings, float32 `[n, k]`, of one that needs no encoder.
+        """Makes the function from texts to embeddings, float32 `[n, k]`, if there is no encoder.
 
         Raises:
             InputError: a file is damaged.
@@ -67,7 +67,7 @@ def is_baseline(folder: pathlib.Path) -> bool:
 
 
 def refuse_baseline(folder: pathlib.Path, name: str) -> None:
-    """Raises InputError if the folder is a baseline: what was fitted would be lost in training."""
+    """Raises InputError if the folder is a baseline, whose fitted part would be lost."""
     if is_baseline(folder):
         raise InputError(f"`{name}`={folder}: is a fitted baseline; give the encoder it is made of")
 
@@ -76,7 +76,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     """Reads the baseline of a folder that has one.
 
     Raises:
-        InputError: a file is damaged, or of a kind that is not registered.
+        InputError: a file is damaged, or the baseline's kind is not registered.
     """
     path = folder / _DESCRIPTION_FILE
     content = read_json_object(path, "a file of fit_baseline")
@@ -105,14 +105,14 @@ def write_baseline(
     pooling: str | None = None,
     options: BaselineOptions | None = None,
 ) -> None:
-    """Writes what `read_baseline` reads.
+    """Writes the files that `read_baseline` reads.
 
     Args:
-        folder: where; the encoder's files are copied there by the caller.
-        kind: name of the baseline.
-        fitted: what was fitted.
-        pooling: of the encoder; None without one.
-        options: of the fit, as a record.
+        folder: the folder to write to; the caller copies the encoder's files there.
+        kind: the name of the baseline.
+        fitted: the fitted values.
+        pooling: the pooling of the encoder; None without an encoder.
+        options: the settings of the fit, for the record.
     """
     write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}

@@ -1,4 +1,4 @@
-"""Flow: embeddings to a Gaussian by an invertible network (BERT-flow, Li et al. 2020)."""
+"""Flow: an invertible network maps embeddings to a Gaussian (BERT-flow, Li et al. 2020)."""
 
 import dataclasses
 

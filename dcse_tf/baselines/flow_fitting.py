@@ -15,9 +15,9 @@ from dcse_tf.progress import Progress
 
 _FIRST_BATCH = 2048  # embeddings that the flow is initialised with
 _MAX_HELD_OUT = 1000  # embeddings
-_CLIP_NORM = 1.0  # of the gradient of the mean log-likelihood per dimension
-_CHECKS = 20  # of the held-out likelihood, in the whole fit
-_PATIENCE = 5  # the fit ends after so many checks without an improvement
+_CLIP_NORM = 1.0  # largest norm of the gradient of the mean log-likelihood per dimension
+_CHECKS = 20  # evaluations of the held-out likelihood in the whole fit
+_PATIENCE = 5  # the fit ends after this many evaluations without an improvement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class FittedFlow:
     """A flow and its likelihoods, in nats per dimension.
 
     Attributes:
-        flow: as it was after `best_step`.
-        before, after: mean log-likelihood of the held-out embeddings.
+        flow: the flow after `best_step`.
+        before, after: mean log-likelihood of the held-out embeddings before and after the fit.
         best_step: the step with the best likelihood; 0 if fitting did not help.
-        held_out: number of embeddings held out; 0 if there are fewer than ten embeddings, and the
-            likelihoods are those of all.
+        held_out: number of embeddings held out. It is 0 if there are fewer than ten embeddings; the
+            likelihoods are then those of all embeddings.
     """
 
     flow: Flow
@@ -56,9 +56,11 @@ def fit_flow(
 
     Args:
         embeddings: float32 `[sentences, dim]`, in random order.
-        depth, hidden_dim: of the flow.
-        steps, batch_size, learning_rate: of the fit.
-        seed: of the initial weights, the permutations and the batches.
+        depth, hidden_dim: size of the flow, see `Flow`.
+        steps: number of optimizer steps, at most.
+        batch_size: embeddings per step.
+        learning_rate: learning rate of Adam, constant.
+        seed: seed of the initial weights, the permutations and the batches.
 
     Raises:
         InputError: the embeddings vary in fewer than two directions, or the fit has diverged.
@@ -102,7 +104,7 @@ def _run_steps(
     learning_rate: float,
     seed: int,
 ) -> int:
-    """Fits the flow to x, float32 `[n, dimensions]`, and leaves it in its best state.
+    """Fits the flow to x, float32 `[n, dimensions]`, and restores its best state.
 
     Returns:
         The step at which the likelihood of `others`, the held-out embeddings, was best.

@@ -16,8 +16,8 @@ from keras import ops
 from dcse_tf.model.bert import initialize_weights
 
 _MAX_LOG_SCALE = 1.0  # a coupling stretches a coordinate by at most e
-_EPSILON = 1e-6  # added to a standard deviation, so that a constant coordinate is not divided by 0
-_KERNEL_STDDEV = 0.05  # of the couplings' hidden kernels when a fit begins
+_EPSILON = 1e-6  # added to standard deviations, to avoid dividing a constant coordinate by 0
+_KERNEL_STDDEV = 0.05  # standard deviation of the couplings' initial hidden kernels
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -64,10 +64,11 @@ class Permutation(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class AffineCoupling(keras.layers.Layer):
-    """The first half decides how the second is shifted and scaled (Dinh et al. 2017).
+    """Shifts and scales the second half of the coordinates, depending on the first (Dinh et al.
+    2017).
 
     A network of two hidden ReLU layers computes shift and log-scale, the latter bounded by tanh.
-    Its last layer starts at zero, so the coupling starts as the identity.
+    Its last layer is initialised with zeros, so the coupling starts as the identity.
 
     Args:
         hidden_dim: width of the hidden layers.
@@ -180,11 +181,11 @@ class Flow(keras.layers.Layer):
         return log_determinant - 0.5 * squares
 
     def initialize(self, x, seed):
-        """Draws permutations and weights, and standardizes what reaches each `ActNorm`.
+        """Draws permutations and weights, and initialises each `ActNorm` on its inputs.
 
         Args:
-            x: float `[n, dimensions]`, of a few hundred sentences.
-            seed: of the draws.
+            x: embeddings of at least a few hundred sentences, float `[n, dimensions]`.
+            seed: seed of the draws.
         """
         for position, layer in enumerate(self.steps):
             if isinstance(layer, ActNorm):
@@ -193,12 +194,12 @@ class Flow(keras.layers.Layer):
                 rng = np.random.default_rng([seed, position])
                 layer.order.assign(rng.permutation(x.shape[1]).astype(np.int32))
             else:
-                # The last kernel stays zero: a coupling starts as the identity.
+                # The last kernel stays zero, so that the coupling starts as the identity.
                 initialize_weights(layer.kernels[:-1], seed + position, _KERNEL_STDDEV)
             x, _ = layer(x)
 
     def named_variables(self) -> Iterator[tuple[str, keras.Variable]]:
-        """Every variable under a name that does not depend on where the flow was built."""
+        """All variables, with names that do not depend on where the flow was built."""
         yield "coordinates", self.coordinates
         for layer in self.steps:
             for variable in layer.variables:

@@ -1,4 +1,4 @@
-"""Settings of `fit_baseline`: those of all baselines together, for the command line."""
+"""Settings of `fit_baseline`: the options of all baselines combined, for the command line."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from dcse_tf.options import Options, option
 
 @dataclasses.dataclass(frozen=True)
 class FitBaselineOptions(Options):
-    """Stands for the options of all baselines; `from_dict` gives those of the chosen one alone."""
+    """Combines the options of all baselines; `from_dict` returns only those of the chosen one."""
 
     family = FAMILY
 

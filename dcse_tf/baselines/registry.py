@@ -1,4 +1,4 @@
-"""What a baseline consists of, and the list of those that `fit_baseline` knows."""
+"""Defines what a baseline consists of, and holds those that `fit_baseline` knows."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class FittedToTexts(BaselineOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FittedToEmbeddings(FittedToTexts, EncoderOptions):
-    """Settings of a baseline that is a layer behind an encoder's pooling."""
+    """Settings of a baseline that is a layer after an encoder's pooling."""
 
     encoder: str = option(
         "",
@@ -60,24 +60,26 @@ class FittedToEmbeddings(FittedToTexts, EncoderOptions):
 class Corpus(Protocol):
     """The sentences that a baseline is fitted to: distinct utterances of the train split.
 
-    Both are computed when they are asked for, and list the same utterances in the same order.
+    Both methods compute their result when called, for the same utterances in the same order.
     """
 
     def texts(self) -> list[str]:
-        """The utterances as the vocabulary spells them. The options need a `FittedToTexts`."""
+        """The utterances, spelled from their tokens. The options must be a `FittedToTexts`."""
 
     def embeddings(self) -> np.ndarray:
-        """The encoder's embeddings, float32 `[utterances, dim]`. Needs a `FittedToEmbeddings`."""
+        """The encoder's embeddings, float32 `[utterances, dim]`. The options must be a
+        `FittedToEmbeddings`.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """What was fitted, as it is stored.
+    """The fitted values, as they are stored.
 
     Attributes:
-        tensors: arrays by name.
-        facts: JSON values by name: figures of the fit, and whatever else reading it back needs.
-        summary: a sentence for whoever ran the fit; it is not stored.
+        tensors: name -> array.
+        facts: name -> JSON value: figures about the fit, and anything else that loading needs.
+        summary: a sentence about the fit to show to the user; it is not stored.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -89,21 +91,21 @@ class Fitted:
 class BaselineSpec:
     """Everything about one kind of baseline.
 
-    A baseline either is a Keras layer behind the pooling of an encoder, or turns texts into
-    embeddings by itself: exactly one of `make_layer` and `make_encode` is given. A layer can be
-    exported as a SavedModel; into sentence-transformers' and ONNX's form too if it is an
-    `AffineMaps`. What encodes by itself cannot be exported.
+    A baseline either is a Keras layer after the pooling of an encoder, or turns texts into
+    embeddings without an encoder: exactly one of `make_layer` and `make_encode` is given. A layer
+    can be exported as a SavedModel, and to sentence-transformers and ONNX if it is an `AffineMaps`.
+    A baseline without an encoder cannot be exported.
 
     Attributes:
         name: its value of `kind`.
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
             `FittedToTexts`, or of `BaselineOptions` if it needs no corpus. A setting that
-            another baseline has as well is declared alike; its default may differ.
-        fit: (options, corpus) to what was fitted.
-        make_layer: (what was fitted, dimensions of the encoder) to a built layer from embeddings
-            `[n, dim]` to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
-        make_encode: what was fitted to a function from texts to float32 `[n, k]`.
+            another baseline also has must be declared in the same way; its default may differ.
+        fit: (options, corpus) -> `Fitted`.
+        make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
+            to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
+        make_encode: fitted -> a function from texts to embeddings, float32 `[n, k]`.
 
     Example:
 
@@ -139,16 +141,16 @@ class BaselineSpec:
 
 
 FAMILY: Family[BaselineSpec] = Family("kind")
-# In the order of their registration.
+# In order of registration.
 BASELINES = FAMILY.entries
 
 
 def register_baseline(spec: BaselineSpec) -> None:
-    """Makes a baseline known to `fit_baseline`, and to whatever loads an encoder.
+    """Registers a baseline for `fit_baseline` and for all jobs that load an encoder.
 
     Raises:
-        ValueError: there is a baseline of this name, or another baseline declares an option of
-            the same name otherwise, so that one flag cannot stand for both.
+        ValueError: there is a baseline of this name already, or another baseline declares an option
+            of the same name differently, so that one flag cannot stand for both.
     """
     FAMILY.register(spec)
 

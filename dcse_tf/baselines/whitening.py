@@ -1,4 +1,4 @@
-"""Whitening: embeddings to zero mean and identity covariance (Su et al. 2021)."""
+"""Whitening: maps embeddings to zero mean and identity covariance (Su et al. 2021)."""
 
 import dataclasses
 
@@ -22,9 +22,9 @@ class WhiteningOptions(FittedToEmbeddings):
     )
 
 
-# A direction in which embeddings vary by less than this share of their length is rounding error of
-# float32. Every BERT has at least one, because the outputs of a layer norm sum to a constant before
-# they are scaled; all-MiniLM-L6-v2 has three coordinates that are constant.
+# If embeddings vary in a direction by less than this share of their length, the variation is
+# float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
+# norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
 
 
@@ -34,9 +34,9 @@ class Directions:
 
     Attributes:
         mean: float64 `[dim]`.
-        vectors: float64 `[dim, dim]`, one direction per column, the largest variance first.
-        variances: float64 `[dim]`.
-        rank: how many of them, from the first, the embeddings vary in.
+        vectors: float64 `[dim, dim]`, one direction per column, by descending variance.
+        variances: the variance in each direction, float64 `[dim]`.
+        rank: number of directions in which the embeddings vary, the first ones.
     """
 
     mean: np.ndarray
@@ -57,7 +57,7 @@ def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Direct
     """Singular value decomposition of the covariance (divisor n - 1).
 
     Args:
-        embeddings: float `[sentences, dim]`; of n sentences at most n - 1 directions vary.
+        embeddings: float `[sentences, dim]`; n sentences vary in at most n - 1 directions.
         block_rows: rows that are converted to float64 at a time.
 
     Raises:
@@ -68,7 +68,7 @@ def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Direct
     if count < 2:
         raise InputError(f"expected two distinct sentences or more, found {count}")
 
-    # In blocks, because all embeddings at once as float64 would triple the memory.
+    # In blocks, because converting all embeddings to float64 at once would triple the memory.
     blocks = [slice(start, start + block_rows) for start in range(0, count, block_rows)]
     mean = np.zeros(dim)
     for block in blocks:
@@ -91,13 +91,13 @@ def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Direct
 
 @dataclasses.dataclass(frozen=True)
 class WhiteningMap:
-    """What whitening does to a row x: (x - mean) @ matrix.
+    """A whitening transform, which maps a row x to (x - mean) @ matrix.
 
     Attributes:
         mean: float64 `[dim]`.
-        matrix: float64 `[dim, k]`, the directions of largest variance first.
-        rank: directions in which the embeddings vary; `k` is at most that.
-        explained: share of the variance that the k directions have, 0 to 1.
+        matrix: float64 `[dim, k]`, directions by descending variance.
+        rank: number of directions in which the embeddings vary; k is at most that.
+        explained: share of the variance in the k directions, 0 to 1.
     """
 
     mean: np.ndarray
@@ -109,14 +109,16 @@ class WhiteningMap:
 def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
     """Fits W = U diag(1 / sqrt(s)) to the covariance U diag(s) U^T, in float64.
 
-    Directions in which the embeddings do not vary have no inverse; they are left out.
+    Directions in which the embeddings do not vary cannot be inverted and are left out.
 
     Args:
         embeddings: float `[sentences, dim]`.
-        dimensions: of the result, the directions of largest variance; 0 for all that vary.
+        dimensions: number of directions to keep, those of largest variance; 0 for all in which the
+            embeddings vary.
 
     Raises:
-        InputError: see `measure_directions`; or fewer directions vary than are asked for.
+        InputError: see `measure_directions`; or the embeddings vary in fewer directions than asked
+            for.
     """
     found = measure_directions(embeddings)
     if dimensions > found.rank:
@@ -161,7 +163,7 @@ def _make_layer(fitted: Fitted, dim: int):
             f"mean {list(mean.shape)} and matrix {list(matrix.shape)}, expected {dim} rows for an "
             f"encoder of {dim} dimensions"
         )
-    # In float64: the matrix magnifies the smallest differences most.
+    # In float64, because the matrix magnifies small differences most.
     bias = np.zeros(matrix.shape[1], matrix.dtype)
     return AffineMaps([AffineMap(mean, matrix, bias)], name="whitening")
 

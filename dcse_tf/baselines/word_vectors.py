@@ -13,7 +13,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.options import OptionError, option
 
-# What `word_unit` means to `make_splitter`.
+# `word_unit` -> the argument of `make_splitter`.
 _SPLITTERS = {"words": "auto", "characters": "characters"}
 
 
@@ -67,11 +67,11 @@ def _make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
 def make_word_average(vectors: WordVectors, word_unit: str) -> Callable[[list[str]], np.ndarray]:
     """A function from texts to the mean vectors of their words, float32 `[n, dim]`.
 
-    Words without a vector are skipped. A text in which no word has one is all zeros; its cosine
-    with anything is 0.
+    Words without a vector are skipped. The embedding of a text in which no word has a vector is all
+    zeros; its cosine with anything is 0.
 
     Args:
-        vectors: of case-folded words.
+        vectors: vectors of case-folded words.
         word_unit: "words" or "characters".
     """
     split = make_splitter(_SPLITTERS[word_unit])
@@ -82,8 +82,8 @@ def make_word_average(vectors: WordVectors, word_unit: str) -> Callable[[list[st
         if unknown:
             logging.log_first_n(
                 logging.INFO,
-                "%d of %d sentences have no word with a vector: their embedding is zero (this is "
-                "said once)",
+                "%d of %d sentences have no word with a vector: their embedding is zero (logged "
+                "only once)",
                 1,
                 unknown,
                 len(texts),

@@ -1,4 +1,4 @@
-"""Many sentences through a backend: each distinct one once, those of similar length together."""
+"""Runs sentences through a backend: each distinct one once, in batches of similar lengths."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -11,19 +11,19 @@ _BYTES_PER_TOKEN = 4
 
 # Called with (tokens done, tokens in all).
 Progress = Callable[[int, int], object]
-# Texts of contexts and of their candidates, the same number for each context, to similarities
-# float32 `[contexts, candidates]`.
+# A function from the texts of contexts and of their candidates, the same number for each context,
+# to similarities float32 `[contexts, candidates]`.
 Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 
 
 class Backend(Protocol):
-    """What computes the embeddings of a `SentenceEncoder`.
+    """Computes the embeddings of a `SentenceEncoder`.
 
     Attributes:
-        batch_tokens: most tokens of a batch, padding counted.
-        settings: what it computes with, where known: max_sequence_length in tokens, pooling,
-            compute_dtype, matching, unit_norm if every embedding has length 1.
-        match: the model's own similarity; None where it has only sentence embeddings.
+        batch_tokens: most tokens in a batch, including padding.
+        settings: the model's settings, where known: max_sequence_length in tokens, pooling,
+            compute_dtype, matching, and unit_norm if every embedding has length 1.
+        match: the model's own similarity; None if it has only sentence embeddings.
     """
 
     batch_tokens: int
@@ -35,21 +35,21 @@ class Backend(Protocol):
     def match(self) -> Match | None: ...
 
     def read(self, sentences: list[str]) -> tuple[Any, np.ndarray]:
-        """The sentences in the form that `embed` takes, and the number of tokens that each will
-        be padded to at least, int `[sentences]`.
+        """The sentences in the form that `embed` takes, and the length in tokens to which each
+        must be padded at least, int `[sentences]`.
         """
 
     def embed(self, inputs: Any, tokens: int) -> tf.Tensor | np.ndarray:
-        """Embeds some of what `read` gave, none longer than `tokens`; float `[n, dim]`."""
+        """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`."""
 
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on; equal means equal up to rounding."""
 
 
 def count_by_bytes(sentences: list[str]) -> np.ndarray:
-    """About how many tokens sentences have, [CLS] and [SEP] counted; int `[sentences]`.
+    """Estimates the number of tokens of sentences, including [CLS] and [SEP]; int `[sentences]`.
 
-    For backends that tokenise inside, or not at all.
+    For backends that tokenize internally, or not at all.
     """
     lengths = np.array([len(text.encode()) for text in sentences])
     return 2 + -(-lengths // _BYTES_PER_TOKEN)
@@ -58,20 +58,21 @@ def count_by_bytes(sentences: list[str]) -> np.ndarray:
 def split_by_length(
     lengths: np.ndarray, batch_tokens: int, batch_size: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Batches of sentences that are sorted by length, the shortest first.
+    """Splits sentences that are sorted by length, the shortest first, into batches.
 
     Args:
-        lengths: tokens of each, int `[sentences]`, ascending.
-        batch_tokens: rows x longest row of a batch stays within it, unless one row is longer.
-        batch_size: most rows of a batch; None for no such limit.
+        lengths: tokens of each sentence, int `[sentences]`, ascending.
+        batch_tokens: most tokens in a batch, rows x longest row; a longer row is a batch alone.
+        batch_size: most rows in a batch; None for no such limit.
 
     Yields:
-        (first, one past the last).
+        The range of each batch: (first row, one past the last).
     """
     most = batch_size or len(lengths)
     start = 0
     while start < len(lengths):
-        # As many as fit if all were as short as the first; then those for which the last fits too.
+        # First an upper bound, as if all rows were as short as the first; then the largest number
+        # of rows that fit when padded to the last of them.
         rows = min(max(1, batch_tokens // max(1, int(lengths[start]))), most)
         stop = min(start + rows, len(lengths))
         counts = np.arange(1, stop - start + 1)
@@ -88,13 +89,13 @@ def embed_inputs(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Embeds what `backend.read` gave, or what was read elsewhere in the same form.
+    """Embeds inputs from `backend.read`, or from elsewhere in the same form.
 
     Args:
         backend: computes the embeddings.
-        inputs: at least one, in the form that `backend.embed` takes. Their order decides which of
-            equal length share a batch, and so the last bits of the embeddings.
-        lengths: tokens of each, int `[inputs]`.
+        inputs: at least one, in the form that `backend.embed` takes. Their order decides which
+            inputs of equal length share a batch, and so affects the last bits of the embeddings.
+        lengths: tokens of each input, int `[inputs]`.
         batch_size: see `split_by_length`.
         progress: called after each batch.
 
@@ -107,7 +108,7 @@ def embed_inputs(
     embeddings = None
 
     for start, stop in split_by_length(lengths, backend.batch_tokens, batch_size):
-        # One gather a batch: slices of ragged tensors take ten times as long.
+        # One gather per batch: slicing ragged tensors takes ten times as long.
         rows = order[start:stop]
         batch = np.asarray(backend.embed(tf.gather(inputs, rows), int(lengths[stop - 1])))
         if embeddings is None:
@@ -127,10 +128,10 @@ def embed_texts(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Embeds texts, repeated ones once; see `embed_inputs`.
+    """Embeds texts, each distinct one once; see `embed_inputs`.
 
     Returns:
-        float32 `[texts, dim]` in the order given; `[0, dim]` of none.
+        float32 `[texts, dim]` in the order given; `[0, dim]` for no texts.
     """
     return embed_and_count(backend, texts, batch_size, progress)[0]
 
@@ -141,13 +142,13 @@ def embed_and_count(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `embed_texts`, and the number of tokens of each text as `Backend.read` gives it.
+    """Like `embed_texts`, and also returns the length of each text from `Backend.read`.
 
     Returns:
         float32 `[texts, dim]` and int `[texts]`.
     """
-    # Sorted, so that the batches and with them the last bits depend on the set of texts alone. No
-    # texts are embedded as an empty one, which tells the number of dimensions.
+    # Sorted, so that the batches, and so the last bits, depend only on the set of texts. If there
+    # are none, an empty text is embedded to find the number of dimensions.
     distinct = sorted(set(texts)) or [""]
     inputs, lengths = backend.read(distinct)
     embeddings = embed_inputs(backend, inputs, lengths, batch_size, progress)

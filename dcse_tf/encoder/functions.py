@@ -1,4 +1,4 @@
-"""Baselines that turn texts into embeddings by themselves, such as averaged word vectors."""
+"""The backend for models that are plain functions of texts, such as averaged word vectors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from dcse_tf.encoder.fingerprint import hash_arrays
 
 
 class FunctionBackend:
-    """Runs a function from texts to embeddings; bytes stand for tokens.
+    """Runs a function from texts to embeddings; lengths in tokens are estimated from bytes.
 
     Args:
-        encode: texts to float32 `[n, k]`.
-        facts, tensors: what the function was made from.
-        batch_tokens: most tokens of a batch, four bytes taken as one.
+        encode: maps n texts to float32 `[n, k]`.
+        facts, tensors: what the function was made from, for the fingerprint.
+        batch_tokens: most tokens in a batch; four bytes count as one token.
     """
 
     match = None  # there are no token embeddings
@@ -35,11 +35,11 @@ class FunctionBackend:
         self._tensors = tensors
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
-        """The strings, and how many tokens they are taken for."""
+        """The strings, and estimates of their numbers of tokens."""
         return tf.constant(sentences), count_by_bytes(sentences)
 
     def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
-        """Embeds strings `[n]`; float32 `[n, k]`."""
+        """Embeds strings `[n]` to float32 `[n, k]`."""
         return tf.constant(self._encode([text.decode() for text in sentences.numpy()]))
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Strings to sentence embeddings in TensorFlow: the graph, and how many sentences are run by it."""
+"""The TensorFlow graph from strings to sentence embeddings, and the backend that runs it."""
 
 import functools
 import pathlib
@@ -19,21 +19,22 @@ from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 from dcse_tf.progress import Progress
 
-# XLA compiles a program for every shape: lengths are rounded up, so that there are few.
+# XLA compiles a program for every shape; rounding lengths up to a multiple of this limits their
+# number.
 _XLA_TOKENS = 8
 
 
 class EncoderGraph(tf.Module):
-    """Tokenizer, BERT and pooling: what is evaluated, exported and served.
+    """Tokenizer, BERT and pooling, as they are evaluated, exported and served.
 
     Args:
         bert: see `build_bert_encoder`; or a `FusedBert`, which is faster.
-        vocabulary: of the BERT.
-        max_sequence_length: longest sentence in tokens; the rest is cut.
-        pooling: "mean" over the last layer's real tokens, [CLS] and [SEP] among them, or "cls".
-        postprocessing: fitted to the pooled embeddings, float `[n, dim]` to `[n, k]`.
-        matching: the form of its matching similarity.
-        source: the checkpoint folder that the weights are of; None while they are trained.
+        vocabulary: the BERT's vocabulary.
+        max_sequence_length: longest sentence in tokens; the rest is cut off.
+        pooling: "mean" over the last layer's real tokens, including [CLS] and [SEP], or "cls".
+        postprocessing: a layer applied to the pooled embeddings, float `[n, dim]` to `[n, k]`.
+        matching: the form of the matching similarity.
+        source: the checkpoint folder of the weights; None while they are being trained.
         postprocessing_fingerprint: a hash of what the postprocessing computes.
     """
 
@@ -60,15 +61,16 @@ class EncoderGraph(tf.Module):
         self.postprocessing_fingerprint = postprocessing_fingerprint
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
-        """Token ids of strings `[n]`; int32 `[n, (tokens)]`."""
+        """Tokenizes strings `[n]` to token ids, int32 `[n, (tokens)]`."""
         return self.tokenizer.tokenize(sentences, self.max_sequence_length)
 
     def encode_tokens(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Encodes int32 `[n, tokens]` to float32 `[n, tokens, dim]`, and gives the mask back.
+        """Encodes token ids, int32 `[n, tokens]`, to float32 `[n, tokens, dim]`.
 
-        The mask, bool `[n, tokens]`, is True for real tokens; where it is not given, 0 = padding.
+        Also returns the mask, bool `[n, tokens]`, True for real tokens. If none is given, tokens
+        with the id 0 are padding.
         """
         padding_mask = token_ids != 0 if padding_mask is None else padding_mask
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
@@ -84,7 +86,7 @@ class EncoderGraph(tf.Module):
         """Sentence embeddings without the postprocessing, float32 `[n, dim]`."""
         embeddings, padding_mask = self.encode_tokens(token_ids, padding_mask)
         if self.pooling == "cls":
-            # The same as [:, 0], but a batch of none has no column 0.
+            # Equal to [:, 0], but also works for an empty batch, which has no columns.
             return tf.reduce_sum(embeddings[:, :1], axis=1)
         return masked_mean(embeddings, padding_mask)
 
@@ -101,8 +103,8 @@ class EncoderGraph(tf.Module):
     def fingerprint(self) -> str:
         """SHA-256 over everything that the sentence embeddings depend on.
 
-        The values count, not the files: an export of a checkpoint has the checkpoint's, unless it
-        changes the embeddings. The type that is computed in does not count.
+        It is a hash of values, not of files: an export has its checkpoint's fingerprint, unless it
+        changes the embeddings. The compute dtype is not part of it.
 
         Raises:
             ValueError: the encoder was not read from a checkpoint.
@@ -123,13 +125,13 @@ class EncoderGraph(tf.Module):
 
 
 class GraphBackend:
-    """Runs an `EncoderGraph`: tokenised first, then batched by tokens.
+    """Runs an `EncoderGraph`: tokenizes the sentences, then batches them by tokens.
 
     Args:
-        graph: the encoder; what it computes follows its weights, while it is trained too.
-        batch_tokens: most tokens of a batch, padding counted.
-        compute_dtype: what the graph's BERT computes in, for `settings`.
-        jit_compile: whether XLA compiles the BERT: batches then have one of a few shapes.
+        graph: the encoder. Its weights may change between calls, as they do during training.
+        batch_tokens: most tokens in a batch, including padding.
+        compute_dtype: the type that the graph's BERT computes in, for `settings`.
+        jit_compile: whether XLA compiles the BERT; batches are then padded to a few shapes.
     """
 
     def __init__(
@@ -161,16 +163,16 @@ class GraphBackend:
         }
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Token ids and their number; with XLA rounded up to a multiple of 8."""
+        """Token ids and the number of tokens of each sentence; for XLA, a multiple of 8."""
         token_ids = self._tokenize(tf.constant(sentences))
         return token_ids, self._count_tokens(token_ids)
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """As `read`, of sentences that are tokenised already: int32 `[n, (tokens)]`, with [CLS] and
-        [SEP].
+        """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
+        and [SEP].
         """
         length = self.graph.max_sequence_length
-        # The last token, [SEP], stays.
+        # Truncation keeps the last token, [SEP].
         token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
         return token_ids, self._count_tokens(token_ids)
 
@@ -179,7 +181,7 @@ class GraphBackend:
         return -(-lengths // _XLA_TOKENS) * _XLA_TOKENS if self._jit_compile else lengths
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> tf.Tensor:
-        """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""
+        """Embeds token ids, int32 `[n, (tokens)]`, to float32 `[n, dim]`."""
         if not self._jit_compile:
             return self._pool(token_ids.to_tensor(shape=[None, tokens]))
         rows = max(1, self.batch_tokens // tokens)
@@ -191,7 +193,7 @@ class GraphBackend:
 
     @property
     def match(self) -> Match | None:
-        """None with a postprocessing: it was fitted to sentence embeddings, not to tokens."""
+        """See `Backend`. None with postprocessing, which was fitted to sentence embeddings."""
         return None if self.graph.postprocessing else self.score
 
     @functools.cached_property
@@ -206,7 +208,7 @@ class GraphBackend:
         return tf.function(matching, reduce_retracing=True)
 
     def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
-        """Token embeddings float32 `[tokens, dim]` of each text, without padding."""
+        """Text -> its token embeddings, float32 `[tokens, dim]`, without padding."""
         encoded = {}
         progress = Progress("texts", len(texts))
         for start in range(0, len(texts), batch_size):
@@ -224,14 +226,15 @@ class GraphBackend:
         chunk: int = 1000,
         rows: int = 16,
     ) -> np.ndarray:
-        """The matching similarity of each context's candidates; every distinct text is encoded once
-        a chunk.
+        """The matching similarity of each context's candidates.
+
+        In a chunk of contexts, every distinct text is encoded once.
 
         Args:
-            contexts: texts of the context turns, at least one a context.
-            candidates: texts of the candidates, the same number for every context.
-            chunk: contexts whose token embeddings are held at a time.
-            rows: contexts matched at a time.
+            contexts: texts of the turns of each context, at least one per context.
+            candidates: texts of each context's candidates, the same number for every context.
+            chunk: number of contexts whose token embeddings are held in memory at a time.
+            rows: number of contexts matched at a time.
 
         Returns:
             float32 `[contexts, candidates]`.

@@ -1,4 +1,4 @@
-"""From what a user names to the backend that computes it: the only place that knows all kinds."""
+"""Loads the backend for a model that a user names; only this module knows all kinds of models."""
 
 import pathlib
 from collections.abc import Callable
@@ -43,8 +43,8 @@ def load_backend(options: ModelOptions) -> Backend:
     """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
 
     Raises:
-        InputError: there is no such model; it is damaged; or it is asked for what it cannot do:
-            another pooling than it was fitted with, more positions than it has.
+        InputError: there is no such model; it is damaged; or it does not support a setting, such
+            as another pooling than it was fitted with or more positions than it has.
     """
     folder = pathlib.Path(options.model)
     if is_saved_model(folder):
@@ -72,12 +72,12 @@ def load_backend(options: ModelOptions) -> Backend:
 def load_checkpoint(
     folder: pathlib.Path, options: ModelOptions, tensors: dict[str, np.ndarray] | None = None
 ) -> GraphBackend:
-    """`load_backend` of a folder that holds a BERT, whatever `model` says.
+    """Loads a folder that holds a BERT; `options.model` is ignored.
 
     Args:
-        folder: the checkpoint.
-        options: how it is run.
-        tensors: of the BERT, in place of those in the folder; it then has no fingerprint.
+        folder: the checkpoint folder.
+        options: how to run the encoder.
+        tensors: weights to use in place of the folder's; the encoder then has no fingerprint.
     """
     config = read_config(folder)
     own = read_bert_tensors(folder, config) if tensors is None else tensors
@@ -94,9 +94,9 @@ def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> E
     """Loads an encoder in a form that can be exported.
 
     Args:
-        name: see `resolve_checkpoint`; or a baseline that was fitted to a BERT.
-        option: the option that names it, for messages.
-        options: how sentences become embeddings; by default as the checkpoint says.
+        name: see `resolve_checkpoint`; or the folder of a baseline that was fitted to a BERT.
+        option: the option that gives the name, for messages.
+        options: pooling, prefix and length; the checkpoint's own by default.
 
     Raises:
         InputError: see `load_backend`.
@@ -112,13 +112,15 @@ def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> E
 
 
 def find_folder(name: str, option: str) -> pathlib.Path:
-    """The folder of a checkpoint, see `resolve_checkpoint`, or of a baseline."""
+    """The folder of a baseline, or of a checkpoint, see `resolve_checkpoint`."""
     folder = pathlib.Path(name)
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
 def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
-    """Its BERT could embed, but was trained for [CLS] of a pair: the embeddings mean nothing."""
+    """Raises InputError for a re-ranker. Its BERT was trained to score a pair at [CLS], so
+    embeddings computed with it would be meaningless.
+    """
     if is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
@@ -158,12 +160,12 @@ def _build_graph(
 def _read_pooling(
     folder: pathlib.Path, asked: str, dim: int
 ) -> tuple[str, keras.layers.Layer | None, str]:
-    """The pooling, "mean" or "cls"; the layer fitted to the pooled embeddings; and a hash of it.
+    """The pooling, "mean" or "cls"; the layer applied to pooled embeddings, if any; its hash.
 
     Args:
         folder: the checkpoint.
         asked: the pooling that the user asks for; empty for the checkpoint's own.
-        dim: of its token embeddings.
+        dim: dimensions of its token embeddings.
     """
     if is_baseline(folder):
         baseline = read_baseline(folder)
@@ -209,10 +211,10 @@ def _apply_modules(
 
 
 def truncate(encoder: EncoderGraph, dim: int) -> None:
-    """Leaves of an encoder's embeddings the first so many dimensions, by one more affine map.
+    """Truncates an encoder's embeddings to the first `dim` dimensions, by one more affine map.
 
     Raises:
-        InputError: it has fewer, or what makes them is no affine map.
+        InputError: embeddings have fewer dimensions, or their postprocessing is not affine.
     """
     assert encoder.source
     layer = encoder.postprocessing
@@ -232,7 +234,7 @@ def truncate(encoder: EncoderGraph, dim: int) -> None:
 
 
 def _refuse_settings(options: ModelOptions, reason: str) -> None:
-    """Refuses what only a checkpoint can be asked for; the reason has a place for the names."""
+    """Refuses settings that only a checkpoint supports; {} in the reason is what to do instead."""
     names = ("max_sequence_length", "pooling", "prefix", "compute_dtype", "jit_compile")
     given = [f"`{name}`" for name in names if options.is_given(name)]
     if given:

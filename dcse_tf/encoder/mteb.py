@@ -1,4 +1,4 @@
-"""An encoder by MTEB's protocol (`mteb.EncoderProtocol`, mteb 2)."""
+"""Implements MTEB's protocol for encoders (`mteb.EncoderProtocol`, mteb 2)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,14 +9,15 @@ Encode = Callable[..., np.ndarray]
 
 
 class MtebEncoder:
-    """What `mteb.evaluate` takes; nothing of mteb is needed until it asks for more than `encode`.
+    """An encoder for `mteb.evaluate`. `encode` alone works without mteb installed.
 
-    MTEB's prompts are passed over: the encoders here are trained without.
+    MTEB's prompts are ignored, because the encoders here are trained without prompts.
 
     Args:
-        encode: sentences to float32 `[n, dim]`, with the argument show_progress.
-        name: the model's, for the results.
-        fingerprint: of its files: MTEB keeps results by name and revision.
+        encode: maps sentences to float32 `[n, dim]`; takes the argument show_progress.
+        name: the model's name, for the results.
+        fingerprint: the model's fingerprint, used as its revision: MTEB stores results by name and
+            revision.
         dim: length of an embedding.
     """
 
@@ -40,9 +41,9 @@ class MtebEncoder:
 
         Args:
             inputs: batches, each with its list of texts under "text".
-            task_metadata, hf_split, hf_subset, prompt_type: decide prompts, so nothing here.
-            kwargs: MTEB's further settings, of which show_progress_bar is heeded. batch_size is
-                the loader's: sentences of all batches are sorted by length and batched anew.
+            task_metadata, hf_split, hf_subset, prompt_type: ignored; they only select prompts.
+            kwargs: MTEB's other settings. show_progress_bar is used. batch_size is ignored: the
+                sentences of all batches are sorted by length and batched again.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         return self._encode(texts, show_progress=bool(kwargs.get("show_progress_bar", False)))

@@ -1,4 +1,4 @@
-"""How ONNX exports are run."""
+"""Runs ONNX exports."""
 
 import functools
 import pathlib
@@ -18,27 +18,28 @@ from dcse_tf.processors import available_processors
 
 MODEL_FILE = "model.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
-# Fused with the sum before it, a layer norm takes longer on the CPUs tried, in eight bits only,
-# where nothing else hinders that fusion.
+# Fusing a layer norm with the sum before it was slower on the CPUs tried. It affects only int8
+# models: in float32 ones the fusion does not apply anyway.
 _LEFT_OUT = ["SkipLayerNormFusion"]
 
 
 def is_onnx(folder: pathlib.Path) -> bool:
-    """Whether a folder is an export; a checkpoint may have a model.onnx beside its weights."""
+    """Whether a folder is an ONNX export, not a checkpoint that also has a model.onnx."""
     return (folder / MODEL_FILE).is_file() and not any(folder.glob("*.safetensors"))
 
 
 class OnnxFile:
-    """The model of an export, and what is written beside it.
+    """The model of an export, and the settings beside it.
 
     Args:
-        folder: of the export.
-        inputs: names of what the model takes, int64 arrays.
-        output: name of what it gives.
-        kind: what it should be, for messages.
+        folder: the export's folder.
+        inputs: names of the model's inputs, int64 arrays.
+        output: name of its output.
+        kind: the kind of model expected, for messages, such as "an encoder".
 
     Raises:
-        InputError: onnxruntime is not installed, or the model is damaged or of something else.
+        InputError: onnxruntime is not installed; the model is damaged; or it has other inputs or
+            outputs.
     """
 
     def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):
@@ -59,21 +60,21 @@ class OnnxFile:
 
     @functools.cached_property
     def written(self) -> dict[str, Any]:
-        """What the export says of itself; nothing where its model was changed since."""
+        """The settings written with the export; empty if the model has changed since."""
         path = self._path.with_name(SETTINGS_FILE)
         written = read_json_object(path) if path.is_file() else {}
         return written if written.get("sha256") == hash_file(self._path) else {}
 
     def run(self, *arrays: np.ndarray) -> np.ndarray:
-        """What it gives of whole numbers or truth values, an array for each of `inputs`."""
+        """Runs the model on integer or bool arrays, one for each of `inputs`."""
         given = {
             name: array.astype(np.int64) for name, array in zip(self.inputs, arrays, strict=True)
         }
         return self._session.run([self._output], given)[0]
 
     def fingerprint(self, *facts: object) -> str:
-        """Of what was exported in float32; in eight bits, or where none is written, of the model
-        and the facts beside it.
+        """The fingerprint of the exported model, if the export is float32 and has it written.
+        Otherwise, such as for int8, a hash of the file and the given facts.
         """
         written = self.written.get("fingerprint")
         if isinstance(written, str):
@@ -82,11 +83,11 @@ class OnnxFile:
 
 
 class OnnxBackend:
-    """Runs an export by onnxruntime: tokenised here first, then batched by tokens.
+    """Runs an export with onnxruntime: tokenizes the sentences, then batches them by tokens.
 
     Args:
-        folder: of the export.
-        batch_tokens: most tokens of a batch, padding counted.
+        folder: the export's folder.
+        batch_tokens: most tokens in a batch, including padding.
 
     Raises:
         InputError: see `OnnxFile`.
@@ -103,7 +104,7 @@ class OnnxBackend:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Backend`; None where the export does not say."""
+        """See `Backend`; None for a setting that the export does not record."""
         prefix = self._vocabulary.prefix
         return {
             "max_sequence_length": self._max_sequence_length,
@@ -114,17 +115,17 @@ class OnnxBackend:
         }
 
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Token ids and their number."""
+        """Token ids and the number of tokens of each sentence."""
         token_ids = self._tokenize(tf.constant(sentences))
         return token_ids, token_ids.row_lengths().numpy()
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:
-        """Embeds int32 `[n, (tokens)]`; float32 `[n, dim]`."""
+        """Embeds token ids, int32 `[n, (tokens)]`, to float32 `[n, dim]`."""
         ids = token_ids.to_tensor(shape=[None, tokens]).numpy()
         return self._file.run(ids, ids != 0)
 
     def fingerprint(self) -> str:
-        """The encoder's in float32; see `OnnxFile.fingerprint`."""
+        """See `OnnxFile.fingerprint`."""
         return self._file.fingerprint(self._vocabulary.fingerprint(), self._max_sequence_length)
 
 
@@ -134,7 +135,7 @@ def _open_session(path: pathlib.Path) -> Any:
     options.intra_op_num_threads = (
         tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
     )
-    # Threads that wait for work by spinning take the processors from those that have some.
+    # Threads that spin while they wait for work take the cores from threads that have some.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(
@@ -143,5 +144,5 @@ def _open_session(path: pathlib.Path) -> Any:
             providers=["CPUExecutionProvider"],
             disabled_optimizers=_LEFT_OUT,
         )
-    except Exception as error:  # onnxruntime's own have no common class
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         raise InputError(f"{path}: onnxruntime cannot read it: {error}") from error

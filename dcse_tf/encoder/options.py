@@ -1,4 +1,4 @@
-"""Settings of every job that runs a trained encoder."""
+"""Settings of all jobs that run a trained encoder."""
 
 import dataclasses
 

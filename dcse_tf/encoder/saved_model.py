@@ -1,4 +1,4 @@
-"""The SavedModel format of exports, and how an export is run over many sentences."""
+"""The names in a SavedModel export, and the backend that runs one."""
 
 import functools
 import pathlib
@@ -14,11 +14,11 @@ from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 
-# The signatures; `dcse_tf.exporting.saved_model.ServedEncoder` says what they take and give.
+# Signatures of an encoder, see `dcse_tf.exporting.saved_model.ServedEncoder`.
 EMBED, EMBED_TOKENS, MATCH = "serving_default", "tokens", "match"
-# Those of a re-ranker, see `dcse_tf.exporting.reranker_saved_model.ServedReranker`.
+# Signatures of a re-ranker, see `dcse_tf.exporting.reranker_saved_model.ServedReranker`.
 SCORE, SCORE_SPEAKERS = "score", "score_speakers"
-# What the export was made with, and the fingerprint of what it computes.
+# The settings of the export, and its fingerprint.
 SETTINGS_FILE = "dcse_tf.json"
 
 _ROWS = 16  # contexts matched at a time
@@ -30,18 +30,18 @@ def is_saved_model(folder: pathlib.Path) -> bool:
 
 
 def export_fingerprint(of_encoder: str, unit_norm: bool) -> str:
-    """What an export's embeddings depend on: the encoder's fingerprint, and its own scaling."""
+    """An export's fingerprint: the encoder's, or another one if embeddings are normalised."""
     if not unit_norm:
         return of_encoder
     return hash_bytes(f"{of_encoder} unit_norm".encode())
 
 
 class SavedModelBackend:
-    """Runs an export. It tokenises inside: bytes stand for tokens.
+    """Runs an export. It tokenizes internally, so lengths are estimated from bytes.
 
     Args:
-        folder: of the export.
-        batch_tokens: most tokens of a batch, four bytes taken as one.
+        folder: the export's folder.
+        batch_tokens: most tokens in a batch; four bytes count as one token.
     """
 
     def __init__(self, folder: pathlib.Path, batch_tokens: int):
@@ -59,7 +59,7 @@ class SavedModelBackend:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the export was made with; None where it does not say."""
+        """See `Backend`; None for a setting that the export does not record."""
         known = {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
         further = {
             name: value for name in ("unit_norm", "matching") if (value := self._written.get(name))
@@ -67,15 +67,15 @@ class SavedModelBackend:
         return {**known, **further}
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
-        """The strings, and how many tokens they may have, [CLS] and [SEP] counted."""
+        """The strings, and estimates of their numbers of tokens, including [CLS] and [SEP]."""
         return tf.constant(sentences), count_by_bytes(sentences)
 
     def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
-        """Embeds strings `[n]`; float `[n, dim]`."""
+        """Embeds strings `[n]` to float `[n, dim]`."""
         return self._signatures[EMBED](sentences=sentences)["embeddings"]
 
     def fingerprint(self) -> str:
-        """What the export says, or a hash of its files where it says nothing."""
+        """The fingerprint that the export records, or a hash of its files if it records none."""
         written = self._written.get("fingerprint")
         if isinstance(written, str):
             return written
@@ -85,7 +85,7 @@ class SavedModelBackend:
 
     @property
     def match(self) -> Match | None:
-        """By the signature "match"; an export of a fitted baseline has none."""
+        """Uses the signature "match"; an export of a fitted baseline has none."""
         return self._score if MATCH in self._signatures else None
 
     def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
@@ -93,7 +93,8 @@ class SavedModelBackend:
         progress = Progress("contexts", len(contexts))
         for start in range(0, len(contexts), _ROWS):
             rows = slice(start, start + _ROWS)
-            # To the signature an empty string is no turn. A space has no token either, but is one.
+            # For the signature an empty string is padding, not a turn. A space is a turn, and has
+            # no tokens either.
             turns = [[turn or " " for turn in context] for context in contexts[rows]]
             found = self._signatures[MATCH](
                 context=tf.ragged.constant(turns, tf.string).to_tensor(),

@@ -1,4 +1,4 @@
-"""The one encoder that everything uses: sentences to embeddings, responses to scores."""
+"""The encoder class that all jobs use: embeds sentences and scores responses."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ from dcse_tf.stores import fetch
 
 
 class SentenceEncoder:
-    """An encoder of any kind: a run, a checkpoint, an export, a fitted baseline.
+    """An encoder of any kind: a run's, a checkpoint, an export or a fitted baseline.
 
         encoder = dcse_tf.SentenceEncoder.load("run")
         embeddings = encoder.encode(["where is my parcel", "it left today"])
@@ -28,14 +28,14 @@ class SentenceEncoder:
 
     Args:
         backend: computes the embeddings.
-        name: what the user calls it, for messages.
+        name: the name that messages use for the model.
         truncate_dim: how many dimensions of an embedding are kept; 0 for all.
 
     Attributes:
         backend, name: as given.
 
     Raises:
-        InputError: there are not as many dimensions.
+        InputError: embeddings have fewer than `truncate_dim` dimensions.
     """
 
     def __init__(self, backend: Backend, name: str = "the encoder", truncate_dim: int = 0):
@@ -45,7 +45,7 @@ class SentenceEncoder:
             raise InputError(
                 f"`truncate_dim`={truncate_dim}: {name} has only {self._full_dim} dimensions"
             )
-        # All of them is the same as no setting.
+        # Keeping all dimensions is the same as no truncation.
         self._kept = truncate_dim if truncate_dim and truncate_dim < self._full_dim else 0
 
     @classmethod
@@ -61,24 +61,24 @@ class SentenceEncoder:
         truncate_dim: int = 0,
         jit_compile: bool = False,
     ) -> Self:
-        """Loads an encoder; the arguments are the options of these names.
+        """Loads an encoder; the arguments are the options of the same names.
 
         Args:
-            model: a run directory, a checkpoint folder, package:NAME, a hub name, an
-                export of a SavedModel or to ONNX, a fitted baseline, or the URL of one in a store.
+            model: a run directory, a checkpoint folder, package:NAME, a hub name, an export
+                (SavedModel, ONNX or static), a fitted baseline, or the URL of one in a store.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
             prefix: put before every sentence, such as "query: " for E5; empty for the model's own.
-            max_sequence_length: longest sentence in tokens, 3 or more, the rest is cut; 0 for what
-                the encoder was trained with, or else 128.
+            max_sequence_length: longest sentence in tokens, 3 or more; the rest is cut off. 0 for
+                the length that the encoder was trained with, or 128 if that is not recorded.
             compute_dtype: "float32" or "bfloat16"; embeddings are float32 either way.
-            batch_tokens: tokens encoded at a time, padding counted.
-            truncate_dim: the first so many dimensions of each embedding; 0 for all. `similarity`,
-                which compares token embeddings, has them all.
-            jit_compile: compile by XLA.
+            batch_tokens: tokens encoded at a time, including padding.
+            truncate_dim: number of leading dimensions of each embedding to keep; 0 for all.
+                `similarity`, which compares token embeddings, always uses all.
+            jit_compile: whether XLA compiles the encoder.
 
         Raises:
-            OptionError: a setting is none of those allowed.
-            InputError: there is no such encoder, or it is asked for what it cannot do.
+            OptionError: a setting has a value that is not allowed.
+            InputError: there is no such encoder, or it does not support a setting.
         """
         return cls.from_options(
             ModelOptions(
@@ -110,7 +110,7 @@ class SentenceEncoder:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What it computes with, where known: max_sequence_length in tokens, pooling,
+        """The encoder's settings, where known: max_sequence_length in tokens, pooling,
         compute_dtype, truncate_dim and the form of its matching.
         """
         return {**self.backend.settings, **({"truncate_dim": self._kept} if self._kept else {})}
@@ -118,7 +118,7 @@ class SentenceEncoder:
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on.
 
-        A run and its own export have the same one, unless the export changes the embeddings
+        A run and its export have the same fingerprint, unless the export changes the embeddings
         (`unit_norm`, `quantize`). Equal fingerprints mean equal embeddings, up to rounding.
         """
         fingerprint = self.backend.fingerprint()
@@ -133,23 +133,23 @@ class SentenceEncoder:
         show_progress: bool | ProgressFunction = True,
         normalize_embeddings: bool = False,
     ) -> np.ndarray:
-        """Embeds sentences, repeated ones once.
+        """Embeds sentences; repeated ones are computed once.
 
         Args:
             texts: a list, tuple, iterator, NumPy array or pandas Series of n strings; or a string.
-            batch_size: most sentences encoded at a time, where `batch_tokens` allows more; None for
-                no such limit.
-            show_progress: whether a long job shows on stderr how far it is; or a
-                function that is called with (tokens done, tokens in all).
+            batch_size: most sentences encoded at a time, in addition to the limit `batch_tokens`;
+                None for no such limit.
+            show_progress: whether to show the progress of long jobs on stderr; or a function that
+                is called with (tokens done, tokens in all).
             normalize_embeddings: whether embeddings are scaled to length 1; zeros stay zeros.
 
         Returns:
-            float32 `[n, dim]` in the order given; `[dim]` of a single string. The last bits depend
-            on what is encoded together, but not on its order.
+            float32 `[n, dim]` in the order given; `[dim]` for a single string. The last bits depend
+            on which sentences are encoded together, but not on their order.
 
         Raises:
-            TypeError: something is no string; the message says at which position.
-            ValueError: a string is no text: it has half of a surrogate pair.
+            TypeError: an element is not a string; the message gives its position.
+            ValueError: a string is not valid text: it has half of a surrogate pair.
         """
         single = isinstance(texts, str)
         sentences = read_texts([texts] if single else texts, "texts")
@@ -165,9 +165,10 @@ class SentenceEncoder:
         return embeddings[0] if single else embeddings
 
     def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
-        """What the backend gave, float `[n, d]`, cut to the dimensions that are kept.
+        """Truncates and normalises the backend's embeddings, float `[n, d]`.
 
-        It has length 1 if that is asked, or if it had so before it was cut.
+        They are scaled to length 1 if that is asked for, or if truncation shortened embeddings of
+        length 1.
         """
         if self._kept:
             embeddings = embeddings[:, : self._kept].copy()
@@ -180,8 +181,8 @@ class SentenceEncoder:
     def match(self) -> Match | None:
         """The model's own similarity of contexts and candidates, unchecked; see `similarity`.
 
-        A function of lists of texts, the same number of candidates for each context, to float32
-        `[contexts, candidates]`. None where the model has only sentence embeddings.
+        A function from the contexts' texts and their candidates, the same number for each context,
+        to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
         """
         return self.backend.match
 
@@ -192,21 +193,21 @@ class SentenceEncoder:
     ) -> np.ndarray:
         """How well responses fit a context, by the model's own matching similarity.
 
-        Training contrasts it, and `evaluate` scores responses by it. The context is the turns
-        around the response, the oldest first: those before it, and where the turns after it are
-        known (both were trained and are evaluated with, three on each side), those too.
+        This is the similarity that training contrasts and by which `evaluate` scores responses.
+        The context is the turns around the response, the oldest first: those before it and, where
+        they are known, those after it. By default training and evaluation use three on each side.
 
         Args:
             context: texts of the turns; or a list of such contexts.
-            responses: candidate responses; of several contexts either the same for all, or a
-                list of as many lists, equally long.
+            responses: candidate responses. For several contexts, either one list for all, or a
+                list per context, all of the same length.
 
         Returns:
-            float32 `[responses]`, higher is better; of several contexts `[contexts, responses]`.
+            float32 `[responses]`, higher is better; `[contexts, responses]` for several contexts.
 
         Raises:
-            TypeError, ValueError: as `encode`; or a context without a turn, lists that do not fit
-                each other, or a model without a matching: a fitted baseline, or an export of one.
+            TypeError, ValueError: as `encode`; or a context has no turns, the lists' lengths do not
+                agree, or the model has no matching, such as a fitted baseline or an export of one.
         """
         single = not _is_list_of_lists(context)
         if single:
@@ -240,24 +241,24 @@ class SentenceEncoder:
         return self.match(contexts, candidates)
 
     def as_mteb(self) -> Any:
-        """This encoder as `mteb.evaluate` takes it; needs `pip install mteb`, which has PyTorch."""
+        """This encoder for `mteb.evaluate`; needs `pip install mteb`, which installs PyTorch."""
         from dcse_tf.encoder.mteb import MtebEncoder
 
         return MtebEncoder(self.encode, self.name, self.fingerprint(), self.dim)
 
 
 def read_texts(values: Any, name: str) -> list[str]:
-    """The strings of anything that has them in an order.
+    """The strings of any ordered collection, as a list.
 
     Args:
-        values: what was given.
-        name: what the caller calls it, for messages.
+        values: the collection.
+        name: the name that messages use for it.
 
     Raises:
-        TypeError: it is no list of strings, or something in it is no string.
-        ValueError: a string is no text: it has half of a surrogate pair.
+        TypeError: it is not an ordered collection, or an element is not a string.
+        ValueError: a string is not valid text: it has half of a surrogate pair.
     """
-    # A dict would give its keys, a table the names of its columns.
+    # Iterating over a dict would give its keys, over a table the names of its columns.
     refused = isinstance(values, str | bytes | Mapping | AbstractSet)
     if refused or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
@@ -280,7 +281,7 @@ def read_text_lists(values: Any, name: str) -> list[list[str]]:
 
 
 def _is_list_of_lists(values: object) -> bool:
-    """Whether the first of what was given is itself a list, and not a text."""
+    """Whether the first element is itself a list rather than a text."""
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
         return False
     return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray)

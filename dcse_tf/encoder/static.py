@@ -1,4 +1,4 @@
-"""Token vectors, whose mean is a sentence's embedding: folders in model2vec's form."""
+"""Loads static encoders in model2vec's format: an embedding is the mean of token vectors."""
 
 import itertools
 import pathlib
@@ -17,7 +17,7 @@ from dcse_tf.model.checkpoints import read_tensor_file
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"
-# Large: a call costs more than its tokens do.
+# Large, because the overhead of a call exceeds the cost of its tokens.
 _BATCH_TOKENS = 32_768
 
 
@@ -27,10 +27,10 @@ def is_static(folder: pathlib.Path) -> bool:
 
 
 def load_static(folder: pathlib.Path) -> FunctionBackend:
-    """A folder that `export --format=static` or model2vec wrote.
+    """Loads a folder that `export --format=static` or model2vec wrote.
 
     Raises:
-        InputError: a file of it is missing, damaged or of another form.
+        InputError: a file is missing, damaged or in another format.
     """
     path = folder / WEIGHTS_FILE
     tensors = read_tensor_file(path)
@@ -46,7 +46,7 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
     path = folder / "tokenizer.json"
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library's own have no common class
+    except Exception as error:  # the library's exceptions have no common base class
         raise InputError(f"{path}: not a tokenizer that can be read: {error}") from error
     if tokenizer.get_vocab_size() > len(table):
         raise InputError(
@@ -63,8 +63,8 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
 
 
 class _Encode:
-    """Texts to the means of their tokens' vectors, float32 `[texts, dim]`; the unknown token counts
-    for nothing, as in model2vec.
+    """Maps texts to the means of their tokens' vectors, float32 `[texts, dim]`. The unknown token
+    is ignored, as in model2vec.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, table: np.ndarray, unit_norm: bool):
@@ -80,7 +80,7 @@ class _Encode:
         lists = [each.ids for each in found]
         ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
         known = ids != self._unknown
-        # Where each text's known tokens begin, and the last one's end.
+        # The start of each text's known tokens, and the end of the last text's.
         starts = np.insert(np.cumsum(known), 0, 0)[np.cumsum([0, *map(len, lists)])]
         lengths = np.diff(starts)
         shares = (1 / np.repeat(lengths, lengths)).astype(np.float32)

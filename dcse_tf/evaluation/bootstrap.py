@@ -1,8 +1,8 @@
-"""How certain a score is: bootstrap over queries, pairs or samples (Efron and Tibshirani 1993).
+"""Confidence intervals by bootstrap over queries, pairs or samples (Efron and Tibshirani 1993).
 
 A score is a statistic of the items of a set. Resampling the items with replacement gives its
 distribution, whose 2.5th and 97.5th percentiles are the 95% interval. Two models are compared on
-the same resamples (paired), which removes what makes an item hard for both.
+the same resamples (paired), so that the difficulty of items, which both share, cancels out.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Difference:
 
 
 def score_names(items: Iterable[str]) -> list[str]:
-    """The scores that are computed from items of these names."""
+    """The names of the scores that are computed from items with these names."""
     if "cosine" in items:
         return ["spearman"]
     return [name for name in items if not name.startswith("chance_") and name != "tie_share"]
@@ -69,13 +69,13 @@ def difference(first: Items, second: Items, name: str, seed: int = 0) -> Differe
 def paired_difference(
     data: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int = 0
 ) -> Difference:
-    """Bootstrap of a difference between two models over the items that both were scored on.
+    """Bootstrap of the difference between two models, over items on which both were scored.
 
     Args:
-        data: arrays float `[items]`, resampled together.
-        statistic: (*data, axis) to the difference in percentage points, vectorised over the
+        data: arrays float `[items]`, which are resampled together.
+        statistic: maps (*data, axis) to the difference in percentage points, vectorised over the
             leading axes.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Raises:
         ValueError: fewer than two items.
@@ -92,9 +92,9 @@ def paired_difference(
 def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for multiple comparisons, in the order given (Holm 1979).
 
-    If all models are in truth equal, the probability of any corrected p-value below 0.05 is at most
-    5%, even if the comparisons depend on each other. The k-th smallest of m p-values is multiplied
-    by m - k + 1, and is never smaller than the one before it.
+    If all models are equal, the probability that any corrected p-value is below 0.05 is at most 5%,
+    even if the comparisons are dependent. The k-th smallest of m p-values is multiplied by
+    m - k + 1, and raised to the corrected value before it if it is smaller.
     """
     order = np.argsort(p_values)
     factors = np.arange(len(p_values), 0, -1)

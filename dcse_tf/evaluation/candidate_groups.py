@@ -1,4 +1,4 @@
-"""Response selection on files of grouped candidates, each context ranked among its own."""
+"""Response selection on files of grouped candidates: each context has its own candidates."""
 
 import collections
 import dataclasses
@@ -21,12 +21,12 @@ from dcse_tf.input_files import BadLines
 
 @dataclasses.dataclass(frozen=True)
 class CandidateSet:
-    """Samples of a file of groups.
+    """The samples of a file of groups.
 
     Attributes:
-        samples: one a group.
-        fingerprint: of the groups as the file has them, whole contexts and the candidates' order
-            included.
+        samples: one per group.
+        fingerprint: a hash of the groups as they are in the file, with whole contexts and the
+            order of candidates.
     """
 
     samples: list[Sample]
@@ -34,7 +34,7 @@ class CandidateSet:
 
 
 def read_candidate_set(path: pathlib.Path, config: EvaluateOptions) -> CandidateSet:
-    """Reads a file of groups as the options say.
+    """Reads a file of groups in the format that the options name.
 
     Raises:
         InputError: the file cannot be used, or has no group.
@@ -57,11 +57,11 @@ def read_candidate_set(path: pathlib.Path, config: EvaluateOptions) -> Candidate
 
 
 def make_sample(group: CandidateGroup, turns: int = 0) -> Sample:
-    """A group in the form that is scored: the true responses first, else in the file's order.
+    """Turns a group into a sample: true responses first, otherwise in the file's order.
 
     Args:
         group: the group.
-        turns: how many turns of the context are kept, the last ones; 0 for all.
+        turns: how many turns of the context to keep, the last ones; 0 for all.
     """
     order = sorted(range(len(group.labels)), key=lambda place: -group.labels[place])
     context = group.context[-turns:]
@@ -77,21 +77,21 @@ def make_sample(group: CandidateGroup, turns: int = 0) -> Sample:
 def evaluate_groups(samples: Sequence[Sample], score: SampleScore, similarity: str) -> Evaluation:
     """R@k, MAP and MRR in percent; ties count as the mean over all orders.
 
-    R@k, the share of the true responses that are among the first k, means another thing for each
-    number of candidates: it is computed of the groups of one size, the one that most groups have,
-    the larger of two. R@1 of 2 ranks the first true response of each group in the file's order
-    against the first other one. It, MAP and MRR are of all groups.
+    R@k, the share of the true responses that are among the first k, cannot be compared between
+    different numbers of candidates. It is computed over the groups of the most frequent size, the
+    larger one in a tie. R@1 of 2 ranks the first true response in the file's order against the
+    first other candidate. R@1 of 2, MAP and MRR are computed over all groups.
 
     Args:
-        samples: one a group, each with another candidate beside the true ones.
-        score: gives a similarity of contexts and candidates.
-        similarity: its name, with which those of the scores begin.
+        samples: one per group, each with at least one candidate that is not a true response.
+        score: computes a similarity of contexts and candidates.
+        similarity: its name, the prefix of the scores' names.
 
     Returns:
         Scores: those of `names.group_scores`, and the same with "chance_" for a random ranking;
         tie_share, the percentage of candidates with the same score as another one of their group;
-        groups; groups_of_N, the number of those with N candidates; and candidates, the N of R@k.
-        Items per group, for R@k per group of N.
+        groups, the number of groups; groups_of_N, the number of groups with N candidates; and
+        candidates, the N of R@k. Items: one per group; for R@k, one per group of N candidates.
     """
     sizes = collections.Counter(len(sample.candidates) for sample in samples)
     size = max(sizes, key=lambda length: (sizes[length], length))

@@ -1,7 +1,7 @@
-"""What lies between two encoders, seen in a user's own sentences, without labels.
+"""Describes what changed between two encoders on a user's own sentences, without labels.
 
-Nothing here depends on the directions of the axes but the raw cosine, which says so: an encoder and
-its rotation have the same neighbours and the same scores.
+Except for the raw cosine, no figure depends on the directions of the axes: an encoder and its
+rotation have the same neighbours and the same scores.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from dcse_tf.evaluation.options import LEAST_SENTENCES, NEIGHBOURS
 from dcse_tf.evaluation.report import align
 
 _MOVED = 8  # sentences shown
-_QUERIES = 1000  # compared with all at a time
-_SHOWN, _WRITTEN = 36, 200  # characters of a sentence, in a terminal and on a page
+_QUERIES = 1000  # sentences compared with all others at a time
+_SHOWN, _WRITTEN = 36, 200  # most characters of a sentence, in a terminal and in changes.md
 _CERTAIN = 0.05
 _SCORES = {"cosine_r1": "R@1", "cosine_mrr": "MRR"}
 
@@ -31,9 +31,9 @@ class ScoreChange:
 
     Attributes:
         name: "cosine_r1" or "cosine_mrr".
-        before, after: of the two encoders.
-        before_interval, after_interval: of each by itself.
-        difference: of the two on the same samples, paired.
+        before, after: the scores of the two encoders.
+        before_interval, after_interval: the interval of each score.
+        difference: the paired difference on the same samples.
     """
 
     name: str
@@ -46,12 +46,12 @@ class ScoreChange:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """A sentence that has other neighbours now.
+    """A sentence whose neighbours changed.
 
     Attributes:
-        sentence: it.
-        kept: how many of its nearest are the same.
-        before, after: the one nearest to it.
+        sentence: the sentence.
+        kept: how many of its `NEIGHBOURS` nearest sentences are the same.
+        before, after: its nearest sentence.
     """
 
     sentence: str
@@ -65,17 +65,17 @@ class Changes:
     """What changed from one encoder to another; pairs are (before, after).
 
     Attributes:
-        sentences: how many were compared.
-        kept: percentage of the `NEIGHBOURS` nearest sentences that are the same, in the mean.
-        chance_kept: the same of two encoders that have nothing to do with each other.
-        cosine: mean cosine of a sentence's two embeddings as they are, not aligned: another
-            direction of the axes alone makes it fall. None if the dimensions differ.
-        mean_cosine: of two different sentences (anisotropy).
-        hub: percentage of the lists of neighbours that the sentence found most often is in.
+        sentences: how many sentences were compared.
+        kept: mean percentage of the `NEIGHBOURS` nearest sentences that stayed the same.
+        chance_kept: the expected value of `kept` for two unrelated encoders.
+        cosine: mean cosine of a sentence's two embeddings, without alignment: a rotation of the
+            axes alone lowers it. None if the dimensions differ.
+        mean_cosine: mean cosine of two different sentences (anisotropy).
+        hub: percentage of the lists of neighbours that contain the most frequent neighbour.
         hub_sentence: that sentence.
-        moved: sentences that kept the fewest neighbours; of equal ones first those whose old
-            nearest is now farthest behind the new one.
-        scores: of response selection; none where there are too few sessions.
+        moved: the sentences that kept the fewest neighbours. Ties are sorted by how much closer the
+            new nearest sentence is now than the old one, the largest difference first.
+        scores: scores of response selection; empty if there are too few sessions.
     """
 
     sentences: int
@@ -98,13 +98,13 @@ def compare_embeddings(
     """Compares two encoders by their embeddings of the same sentences.
 
     Args:
-        sentences: distinct ones.
-        before: float `[sentences, dim]`.
-        after: float `[sentences, k]`.
+        sentences: distinct sentences.
+        before: their embeddings by the first encoder, float `[sentences, dim]`.
+        after: their embeddings by the second encoder, float `[sentences, k]`.
         scores: see `compare_scores`.
 
     Raises:
-        InputError: they are fewer than LEAST_SENTENCES, or an embedding is not finite.
+        InputError: there are fewer than LEAST_SENTENCES sentences, or an embedding is not finite.
     """
     if len(sentences) < LEAST_SENTENCES:
         raise InputError(
@@ -142,7 +142,7 @@ def find_neighbours(embeddings: np.ndarray) -> np.ndarray:
     for start in range(0, len(matrix), _QUERIES):
         found = find_nearest(matrix, matrix[start : start + _QUERIES], NEIGHBOURS + 1)
         for row, near in enumerate(found, start=start):
-            # A row may be behind others that are equal to it.
+            # A row need not come first in its own list, if other rows are equal to it.
             lists.append(near.rows[near.rows != row][:NEIGHBOURS])
     return np.stack(lists)
 
@@ -163,7 +163,7 @@ def _find_moved(
 
 
 def compare_scores(before: Evaluation, after: Evaluation) -> tuple[ScoreChange, ...]:
-    """Response selection by cosine of two encoders on the same samples."""
+    """Compares two encoders' response selection by cosine on the same samples."""
     return tuple(
         ScoreChange(
             name,
@@ -178,7 +178,7 @@ def compare_scores(before: Evaluation, after: Evaluation) -> tuple[ScoreChange, 
 
 
 def describe(changes: Changes) -> str:
-    """One line in plain words, of figures alone."""
+    """A summary in one line, without sentences of the corpus."""
     parts = [_describe_score(score) for score in changes.scores[:1]]
     parts.append(
         f"{changes.kept:.0f}% of the {NEIGHBOURS} nearest neighbours kept "
@@ -193,12 +193,12 @@ def _describe_score(score: ScoreChange) -> str:
     change = score.difference
     figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
     if change.p_value >= _CERTAIN:
-        return f"no certain change of response selection (R@1), {figures}"
+        return f"no significant change in response selection (R@1), {figures}"
     return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
 
 
 def list_figures(changes: Changes) -> list[tuple[str, str, str, str]]:
-    """The figures as rows of (what, before, after, change), the first row being the head."""
+    """The figures as rows of (what, before, after, change); the first row is the header."""
     rows = [("", "before", "after", "change")]
     for score in changes.scores:
         change = score.difference
@@ -230,11 +230,11 @@ def _with_interval(value: float, limits: tuple[float, float] | None) -> str:
 
 
 def list_moved(changes: Changes, most: int) -> list[tuple[str, str, str, str]]:
-    """The sentences that moved most as rows, the first being the head.
+    """The sentences that moved most, as rows; the first row is the header.
 
     Args:
         changes: what changed.
-        most: characters of a sentence.
+        most: longest sentence in characters; longer ones are cut off.
     """
     rows = [("sentence", "nearest before", "nearest after", "kept")]
     for moved in changes.moved:
@@ -257,11 +257,11 @@ def format_text(changes: Changes) -> str:
 
 
 def format_markdown(changes: Changes, title: str, notes: Sequence[str]) -> str:
-    """The same as a page.
+    """The figures and the sentences that moved most, as a Markdown page.
 
     Args:
         changes: what changed.
-        title: its head.
+        title: the page's title.
         notes: where the figures come from, a paragraph each.
     """
     hubs = [_cut(text, _WRITTEN) for text in changes.hub_sentence]

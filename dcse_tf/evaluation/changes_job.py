@@ -1,4 +1,4 @@
-"""The job that shows what changed from one encoder to another, on held-out dialogues."""
+"""The job that shows what changed between two encoders, on held-out dialogues."""
 
 import dataclasses
 import json
@@ -32,12 +32,12 @@ _DEV_FILE = "dev.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """What two encoders are compared on.
+    """The data that two encoders are compared on.
 
     Attributes:
-        sentences: distinct ones, ignoring case.
-        samples: of response selection; none where there are too few sessions.
-        notes: where both come from, a sentence each.
+        sentences: sentences that are distinct, ignoring case.
+        samples: samples for response selection; empty if there are too few sessions.
+        notes: where the sentences and the samples come from, a sentence each.
     """
 
     sentences: list[str]
@@ -55,12 +55,13 @@ def read_held_out(
     max_samples: int,
     seed: int,
 ) -> HeldOut:
-    """Draws sentences and samples of the dev split; of the train split if it has few sentences.
+    """Draws samples and sentences from the dev split; sentences from the train split if the dev
+    split has fewer than LEAST_SENTENCES.
 
     Args:
-        data_dir: what `prepare_data` wrote.
-        manifest: of the folder.
-        sentences: how many, at most; a hash of the text and the seed decides which.
+        data_dir: a folder that `prepare_data` wrote.
+        manifest: the folder's manifest.
+        sentences: how many sentences to draw, at most, by a hash of the text and the seed.
         candidates, context, max_samples, seed: see `make_samples`.
     """
     dialogues = read_dialogues(data_dir / _DEV_FILE)
@@ -88,9 +89,10 @@ def read_held_out(
 def draw_sentences(
     dialogues: Sequence[tuple[str, Sequence[str]]], count: int, seed: int
 ) -> list[str]:
-    """Distinct texts of dialogues, ignoring case, by a hash of the text and the seed.
+    """Draws `count` distinct texts, ignoring case, by a hash of the text and the seed.
 
-    The first n of a larger draw are the draw of n, whatever else is said in the dialogues.
+    A smaller draw is the beginning of a larger one. Whether a text comes before another does not
+    depend on the rest of the dialogues.
     """
     texts: dict[str, str] = {}
     for _, turns in dialogues:
@@ -101,7 +103,7 @@ def draw_sentences(
 
 
 def measure_changes(before: Encode, after: Encode, held_out: HeldOut) -> Changes:
-    """Computes what changed.
+    """Computes what changed between two encoders.
 
     Raises:
         InputError: there are too few sentences, or an encoder has diverged.
@@ -116,11 +118,11 @@ def measure_changes(before: Encode, after: Encode, held_out: HeldOut) -> Changes
 
 
 def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
-    """A sentence about how much of a text each reads, if that differs: a change by itself."""
+    """A note about the encoders' maximum lengths, if they differ: that alone changes results."""
     lengths = [encoder.settings.get("max_sequence_length") for encoder in (before, after)]
     if None in lengths or lengths[0] == lengths[1]:
         return ()
-    return (f"A sentence is read up to {lengths[0]} tokens before, {lengths[1]} after.",)
+    return (f"Longest sentence: {lengths[0]} tokens before, {lengths[1]} after; the rest is cut.",)
 
 
 def write_changes(
@@ -130,14 +132,14 @@ def write_changes(
     made_from: Mapping[str, Any],
     title: str,
 ) -> None:
-    """Writes changes.md and then changes.json, each atomically: the second says that all is there.
+    """Writes changes.md and then changes.json, each atomically; if the second exists, both do.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder to write to.
         changes: what changed.
         notes: where the figures come from.
-        made_from: what they depend on, kept in changes.json.
-        title: of the page.
+        made_from: what the figures depend on, stored in changes.json.
+        title: the title of the page.
     """
     content = {
         "verdict": figures.describe(changes),

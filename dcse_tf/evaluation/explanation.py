@@ -1,4 +1,4 @@
-"""Which pairs of tokens make up the similarity of a response and its context."""
+"""Splits the similarity of a response and its context into contributions of token pairs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.model.matching import TurnAttention
 from dcse_tf.model.matching_files import MatchingForm
 
-# The smallest product of squared norms, as in the model's own cosine.
+# Lower bound of the product of squared norms, as in the model's own cosine.
 _FLOOR = 1e-24
 
 
@@ -20,11 +20,11 @@ class Matching:
     """A response matched with the turns of its context.
 
     Attributes:
-        matrices: float64 `[turn tokens, response tokens]` of each turn: the matching matrix M; with
-            maxsim the cosines of the tokens.
-        weights: float64 `[turns]`, how much each turn counts.
-        contributions: in the shapes of `matrices`; their total is the similarity.
-        similarity: by the model's form of the matching.
+        matrices: for each turn, float64 `[turn tokens, response tokens]`: the matching matrix M,
+            or with maxsim the cosines of the tokens.
+        weights: the weight of each turn, float64 `[turns]`.
+        contributions: arrays of the same shapes as `matrices`, whose total is the similarity.
+        similarity: the similarity by the model's form of the matching.
         kind: the form, see `MatchingForm`.
     """
 
@@ -46,7 +46,7 @@ class Pair:
 
 
 def mean_weights(pooled: np.ndarray) -> np.ndarray:
-    """The weights of I2, in which each turn counts the same; float `[turns, dim]` to `[turns]`."""
+    """The weights of I2, which are equal for all turns; float `[turns, dim]` to `[turns]`."""
     return np.full(len(pooled), 1.0 / len(pooled))
 
 
@@ -63,24 +63,26 @@ def decompose(
 
         r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
 
-    linear in the pairs (i, j) of tokens, and so is its product with the embedding a that it is
+    which is a sum over pairs (i, j) of tokens. So is its product with the embedding a that it is
     compared with: rbar, the mean of the R_j, or in the form "context" c = sum_t w_t ubar_t. With
-    the two norms taken as given, pair (i, j) of turn t contributes
+    the two norms taken as constants, pair (i, j) of turn t contributes
 
         c_t[i, j] = w_t / n_t M_t[i, j] (R_j . a) / (|r~| |a|),
 
-    and all c add up to the cosine of r~ and a. In the form "residual" r~ has lambda U_t besides
-    M_t R; its product with rbar is U_t[i] . rbar = sqrt(d) / m sum_j M_t[i, j] of m tokens, so
-    lambda sqrt(d) / m is added to R_j . a. The norms and, with attention, the weights depend on all
-    tokens: c says what the similarity consists of, not what it would be without a pair.
+    and the sum of all c_t[i, j] is the cosine of r~ and a. In the form "residual", lambda U_t is
+    added to M_t R. Its product with rbar is U_t[i] . rbar = sqrt(d) / m sum_j M_t[i, j] for a
+    response of m tokens, so lambda sqrt(d) / m is added to R_j . a. The norms and, with attention,
+    the weights depend on all tokens. So a contribution says what the similarity consists of, not
+    what the similarity would be without that pair.
 
     Args:
-        context: float `[tokens, dim]` for each turn, without padding, at least one.
-        response: float `[tokens, dim]`, without padding.
-        weigh: the refined embedding pooled over each turn's tokens, float `[turns, dim]`, to
+        context: token embeddings of each turn, float `[tokens, dim]`, without padding; at least
+            one turn.
+        response: token embeddings, float `[tokens, dim]`, without padding.
+        weigh: maps the refined embeddings, pooled over each turn's tokens, float `[turns, dim]`, to
             weights `[turns]`.
-        kind: "paper", "residual" or "context"; maxsim is `decompose_maxima`'s.
-        residual: lambda, of "residual".
+        kind: "paper", "residual" or "context"; for maxsim see `decompose_maxima`.
+        residual: lambda of the form "residual".
     """
     rows = response.astype(np.float64)
     scale = rows.shape[1] ** -0.5
@@ -101,11 +103,11 @@ def decompose(
 
 
 def decompose_maxima(context: Sequence[np.ndarray], response: np.ndarray) -> Matching:
-    """Splits the similarity of the form "maxsim": only pairs that are a token's best contribute.
+    """Splits the similarity of the form "maxsim", where only each token's best pair contributes.
 
-    The cosine C[i, j] of a turn of n tokens and a response of m is counted by 1 / (2 n) where it is
-    the largest of its row, by 1 / (2 m) where it is the largest of its column, and by both where it
-    is both; all by 1 over the number of turns. Of equal cosines the first is the largest.
+    For a turn of n tokens and a response of m tokens, the cosine C[i, j] has the weight 1 / (2 n)
+    if it is the largest of its row, plus 1 / (2 m) if it is the largest of its column; all divided
+    by the number of turns. Of equal cosines, the first counts as the largest.
 
     Args:
         context, response: as in `decompose`.
@@ -140,7 +142,8 @@ class Text:
 
     Attributes:
         turn: its index in the session, from 0.
-        tokens: with [CLS] and [SEP].
+        text: its text.
+        tokens: its tokens, including [CLS] and [SEP].
     """
 
     turn: int
@@ -153,9 +156,11 @@ class Explanation:
     """What the similarity of a response and its context consists of.
 
     Attributes:
+        session_id: the session.
+        response: the response.
         context: the turns around the response, in order.
-        matching: of these turns' tokens with the response's.
-        scored: the similarity that the backend gives, float32.
+        matching: the matching of the response with these turns.
+        scored: the similarity that the backend computes, in float32.
     """
 
     session_id: str
@@ -172,14 +177,14 @@ def explain_response(
     response: int,
     context: list[int],
 ) -> Explanation:
-    """Matches a response with turns of its session.
+    """Explains the similarity of a response and other turns of its session.
 
     Args:
         backend: the model.
-        tokens: the entries of its vocabulary.
-        session: id, and texts of the turns.
+        tokens: the tokens of its vocabulary, by id.
+        session: the session's id and the texts of its turns.
         response: index of the turn that is the response.
-        context: indices of its context turns, at least one.
+        context: indices of the context turns, at least one.
     """
     session_id, texts = session
     chosen = [texts[turn] for turn in (*context, response)]

@@ -1,7 +1,7 @@
-"""How embeddings lie on the unit sphere: alignment, uniformity, anisotropy.
+"""The geometry of embeddings on the unit sphere: alignment, uniformity and anisotropy.
 
-None of them scores a task: a model can have better geometry and rank worse. They describe the
-embedding space, such as a narrow cone in which all cosines are near 1.
+These figures do not measure a task: a model can have better geometry and rank worse. They describe
+the embedding space and show, for example, a narrow cone in which all cosines are near 1.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ import numpy as np
 NAMES = ("alignment", "uniformity", "anisotropy")
 MAX_SENTENCES = 3000
 
-_T = 2.0  # of uniformity
-_ROWS = 500  # of the matrix of all pairs, computed at a time
+_T = 2.0  # the parameter t of uniformity
+_ROWS = 500  # rows of the matrix of all pairs that are computed at a time
 
 
 def squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Squared Euclidean distances of rows, `[.., dim]` and `[.., dim]` to `[..]`."""
+    """Squared Euclidean distances between rows: `[.., dim]` and `[.., dim]` to `[..]`."""
     return np.sum((first - second) ** 2, axis=-1)
 
 
@@ -29,9 +29,9 @@ def describe(
     of them, drawn with a fixed seed independently of the order of the set.
 
     Args:
-        sentences: of the set; repeated ones count once.
-        embeddings: float64 `[sentences, dim]`, rows of length 1 (or 0 for an empty embedding).
-        positive_distances: float `[pairs]`, `squared_distances` of pairs that mean the same.
+        sentences: the set's sentences; repeated ones count once.
+        embeddings: float64 `[sentences, dim]`, rows of length 1 (or 0 for a zero embedding).
+        positive_distances: `squared_distances` of the positive pairs, float `[pairs]`.
 
     Returns:
         alignment: mean squared distance of the positive pairs, 0 is best (Wang and Isola 2020,
@@ -56,7 +56,7 @@ def describe(
 
 
 def _all_pairs(embeddings: np.ndarray) -> tuple[float, float]:
-    """Uniformity and mean cosine over the pairs of different rows."""
+    """Uniformity and mean cosine over all pairs of different rows."""
     count = len(embeddings)
     squares = np.sum(embeddings**2, axis=-1)
     potential = cosines = 0.0
@@ -66,5 +66,5 @@ def _all_pairs(embeddings: np.ndarray) -> tuple[float, float]:
         potential += float(np.sum(np.exp(-_T * np.maximum(distances, 0.0))))
         cosines += float(np.sum(products))
     pairs = count * (count - 1)
-    # Without the pairs of a row with itself, each of which added exp(0) = 1 and its own square.
+    # Subtract the pairs of a row with itself, each of which added exp(0) = 1 and its squared norm.
     return float(np.log((potential - count) / pairs)), (cosines - float(np.sum(squares))) / pairs

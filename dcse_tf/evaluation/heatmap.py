@@ -1,4 +1,4 @@
-"""Heatmaps of an explanation, as PNG files. Needs matplotlib (`dcse_tf[plots]`)."""
+"""Draws heatmaps of an explanation as PNG files. Needs matplotlib (`dcse_tf[plots]`)."""
 
 import io
 import re
@@ -13,10 +13,10 @@ from dcse_tf.evaluation.explanation import Explanation
 
 MAPS = {"matching": "matching matrices M", "contributions": "contributions to the similarity"}
 
-_CELL = 0.19  # inches of a token
+_CELL = 0.19  # size of a token's cell in inches
 _MARGINS = (1.6, 1.6)  # inches beside and above the cells
-_DOTS = 100  # an inch
-_TALLEST = 60.0  # inches
+_DOTS = 100  # dots per inch
+_TALLEST = 60.0  # greatest height in inches
 _WITH_LETTERS = re.compile(
     "CJK|Hei|Song|Ming|WenQuanYi|PingFang|Hiragino|YaHei|Gothic|Malgun|Nanum|Unicode|Noto Sans"
 )
@@ -26,8 +26,8 @@ def draw_heatmap(explanation: Explanation, name: str) -> bytes:
     """Draws all turns of the context below each other, with the response along the top.
 
     Args:
-        explanation: what is drawn.
-        name: of `MAPS`.
+        explanation: the explanation to draw.
+        name: which map to draw, a key of `MAPS`.
 
     Returns:
         The bytes of a PNG file.
@@ -73,9 +73,9 @@ def draw_heatmap(explanation: Explanation, name: str) -> bytes:
 
 
 def _find_families(texts: Sequence[str]) -> dict[str, set[int]]:
-    """Installed fonts that can write the texts, and the characters that each of them has.
+    """Installed fonts that together can write the texts, and the characters that each has.
 
-    The plain font comes first; others follow if they have a character that is still missing.
+    The default font comes first; others are added if they have a character that is still missing.
     """
     fonts = require("matplotlib.font_manager", extra="plots", why="drawing heatmaps")
     plain = "DejaVu Sans"  # comes with matplotlib
@@ -104,7 +104,7 @@ def _characters(path: str) -> set[int]:
 
 
 def _spell(text: str, families: dict[str, set[int]]) -> str:
-    """The text, with a code for each character that no font has or that cannot be seen."""
+    """The text, with codes in place of characters that no font has or that are invisible."""
     return "".join(
         char
         if any(ord(char) in found for found in families.values())

@@ -1,7 +1,8 @@
 """The evaluation job.
 
-Of many settings tried on a set, the best is so in part by chance, and its score there is too high.
-On queries or pairs that had no say in the choice it is not.
+If many settings are tried on a set, the best one is best partly by chance, and its score on that
+set is biased upwards. Its score on queries or pairs that were not used for the choice is unbiased,
+which is why sets can be split into halves.
 """
 
 import dataclasses
@@ -45,22 +46,22 @@ REPORT = "report"
 
 
 def find_half(*texts: str) -> str:
-    """The half of a query, or of a pair: a hash of the texts alone, in whichever order.
+    """The half that a query or a pair belongs to, by a hash of its texts in any order.
 
-    So the same texts are in the same half of every set, whatever else stands in it.
+    The same texts are in the same half of every set, whatever else is in the set.
     """
     first_byte = hash_bytes("\n".join(sorted(texts)).encode())[:2]
     return REPORT if int(first_byte, 16) % 2 else CHOOSE
 
 
 def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
-    """The queries of a half, or all; candidates stay as they are, those of a query too.
+    """Keeps the queries of one half, or all; sentences and candidates stay as they are.
 
-    Queries of the same text are in the same half.
+    Queries with the same text are in the same half.
 
     Args:
         path: the set's file, for the message.
-        retrieval_set: the whole.
+        retrieval_set: the whole set.
         half: "choose", "report" or "all".
 
     Raises:
@@ -74,16 +75,16 @@ def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: s
 
 
 def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
-    """The pairs of a half, or all; a pair and its reverse are in the same half.
+    """Keeps the pairs of one half, or all; a pair and its reverse are in the same half.
 
-    Pairs that have one sentence in common may be in different halves. Kept together, a pair's half
-    would hang on the other lines: a pair added later could carry others from one half to the other,
-    and where sentences are in several pairs, chains of them could carry nearly all into one half.
-    A sentence's embedding is then known to both halves, as the candidates of retrieval are.
+    Pairs that share one sentence may be in different halves. If they were kept together, a pair's
+    half would depend on the other lines: adding a pair could move others to the other half, and
+    chains of shared sentences could put nearly all pairs into one half. So a sentence can occur in
+    both halves, like the candidates of retrieval.
 
     Args:
         path: the set's file, for the message.
-        sts_set: the whole.
+        sts_set: the whole set.
         half: "choose", "report" or "all".
 
     Raises:
@@ -107,14 +108,14 @@ def evaluate(
 
     Args:
         config: the settings.
-        show: is called with the results before they are written: if they cannot be, they are not
-            lost.
+        show: called with the results before they are written, so that they are not lost if writing
+            fails.
 
     Raises:
         InputError: a model or a set cannot be used.
-        OutputError: the results cannot be written; found out before the work where it can be.
+        OutputError: the results cannot be written; this is checked before the work if possible.
     """
-    # Sets are read first: a fault in the last of them must not cost the encoding of the others.
+    # All sets are read first, so that an error in the last does not waste the encoding of others.
     retrieval = {
         str(p): halve_retrieval_set(p, read_retrieval_set(p), config.half)
         for p in resolve_inputs(config.retrieval, "retrieval")
@@ -204,16 +205,16 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
 
 
 def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
-    """The model: a sentence encoder, or a re-ranker, which has no embeddings to be compared.
+    """Loads the model to score: a sentence encoder or a re-ranker.
 
     Raises:
-        InputError: there is none; or a re-ranker is asked for what only embeddings have; or
-            `matching` is given and the model has a matching of its own, or can have none.
+        InputError: there is no such model; a setting needs embeddings, which a re-ranker does not
+            have; or `matching` is given for a model that has its own matching or cannot have one.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
     if not place.exists() and (config.model.startswith("package:") or "/" in config.model):
-        # A package or what somebody has on the hub, which are checkpoints.
+        # A package or a name on the hub; both are checkpoints.
         folders = [resolve_checkpoint(config.model, "model")]
     if not any(map(is_reranker, folders)):
         encoder = SentenceEncoder.from_options(config)
@@ -244,7 +245,7 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
 
 
 def _match_by(kind: str, encoder: SentenceEncoder) -> None:
-    """Gives a checkpoint that was not trained with a matching a form of it."""
+    """Sets the form of the matching of a checkpoint that was not trained with one."""
     backend = encoder.backend
     if not isinstance(backend, GraphBackend) or not backend.match:
         raise InputError(
@@ -260,10 +261,10 @@ def _match_by(kind: str, encoder: SentenceEncoder) -> None:
 
 
 def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScore]:
-    """The ways in which a model scores responses, by the names with which their scores begin.
+    """The similarities by which a model scores responses, by name; scores begin with that name.
 
-    "reranker" is a re-ranker's own. Of an encoder, "matching" is its own similarity, where it has
-    one; "cosine" that of a candidate and the mean of the context.
+    "reranker" is a re-ranker's score. For an encoder, "matching" is its own similarity, if it has
+    one, and "cosine" the cosine of a candidate and the mean of the context's embeddings.
     """
     if isinstance(model, Reranker):
         return {RERANKER: score_dialogues(model.score)}
@@ -292,6 +293,6 @@ def _select_responses(
 
 
 def _fingerprint(source: str, half: str) -> str:
-    """Of the file, and of the half that was scored: different halves cannot be compared."""
+    """Identifies the file and the half that was scored; different halves cannot be compared."""
     digest = hash_file(pathlib.Path(source))
     return digest if half == ALL else f"{digest}:{half}"

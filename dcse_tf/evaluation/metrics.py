@@ -1,10 +1,10 @@
-"""Metrics in NumPy. All they know of a model is a function from sentences to embeddings.
+"""Metrics in NumPy. The only model that they need is a function from sentences to embeddings.
 
 A collapsed encoder gives every candidate the same score. Sorting then keeps the order of the file,
-and if positives come first in the file, a useless encoder gets excellent figures. Here a metric
-under ties is its mean over all orders of the tied candidates, computed exactly (McSherry and Najork
-2008, "Computing information retrieval performance measures efficiently in the presence of tied
-scores"), so that a constant scores as much as a random ranking.
+and if positives come first in the file, a useless encoder gets excellent figures. Here the value of
+a metric under ties is its mean over all orders of the tied candidates, computed exactly (McSherry
+and Najork 2008, "Computing information retrieval performance measures efficiently in the presence
+of tied scores"), so that constant scores are rated like a random ranking.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What an encoder scored on one set.
+    """A model's scores on one set.
 
     Attributes:
-        scores: in percent; "chance_x" is what a random ranking scores for "x". Also "tie_share" in
-            percent and, not in percent, the number of items and the figures of
+        scores: name -> score in percent; "chance_x" is the score of a random ranking for "x". Also
+            "tie_share" in percent and, not in percent, the number of items and the figures of
             `geometry.describe`.
-        items: what the scores are computed from, one entry per query, pair or sample: either
-            figures in percent such as "map", whose mean is the score, or "degree" and "cosine" of
-            pairs, whose correlation is. Confidence intervals are computed from these.
+        items: the values that scores and confidence intervals are computed from, one entry per
+            query, pair or sample: either values in percent such as "map", whose mean is the score,
+            or the "degree" and "cosine" of pairs, whose correlation is the score.
     """
 
     scores: dict[str, float]
@@ -38,7 +38,7 @@ class Evaluation:
 
 
 # Scores are rounded to multiples of this before they are compared: float32 embeddings have about
-# seven digits, and the order of a sum must not rank equal vectors.
+# seven digits, and the order of summation must not make equal vectors rank differently.
 TIE_RESOLUTION = 1e-6
 
 
@@ -46,7 +46,7 @@ def quantize(scores: np.ndarray) -> np.ndarray:
     """Rounds scores to multiples of TIE_RESOLUTION, as float64.
 
     Raises:
-        InputError: a score is not finite: a diverged encoder must not look like a random one.
+        InputError: a score is not finite. A diverged encoder must not look like a random one.
     """
     scores = np.asarray(scores, np.float64)
     if not np.isfinite(scores).all():
@@ -82,8 +82,8 @@ def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
     precision, before, hits_before = 0.0, 0, 0
     for size, hits in tie_groups(scores, relevant):
         if hits:
-            # For each place in the group: the probability that it is relevant and, if it is, the
-            # expected number of relevant candidates up to it.
+            # For each place in the group: the probability that its candidate is relevant and, if it
+            # is, the expected number of relevant candidates up to this place.
             place = np.arange(1, size + 1)
             others = (place - 1) * (hits - 1) / max(1, size - 1)
             precision += float(np.sum(hits / size * (hits_before + 1 + others) / (before + place)))
@@ -117,7 +117,7 @@ def recall_at(k: int, scores: np.ndarray, relevant: np.ndarray | None = None) ->
     Args:
         k: at least 1.
         scores: float `[candidates]`, higher is better.
-        relevant: bool `[candidates]`; by default candidate 0 alone is relevant.
+        relevant: bool `[candidates]`; by default only candidate 0 is relevant.
     """
     if relevant is None:
         relevant = np.arange(len(scores)) == 0
@@ -132,8 +132,8 @@ def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarra
     """Spearman's correlation. Equal values get their mean rank; a constant gives 0.
 
     Args:
-        first, second: of equal shape.
-        axis: along which the values are correlated.
+        first, second: float arrays of equal shape.
+        axis: the axis along which the values are correlated.
     """
     ranks = [scipy.stats.rankdata(quantize(values), axis=axis) for values in (first, second)]
     x, y = (rank - rank.mean(axis=axis, keepdims=True) for rank in ranks)

@@ -1,9 +1,9 @@
-"""The names of scores, the same in logs, TensorBoard, JSON, tables and `best_metric`.
+"""The names of scores, which are the same in logs, TensorBoard, JSON, tables and `best_metric`.
 
-A score on dev data while training has "dev/" before its name, such as dev/matching_r1.
+During training, the name of a score on dev data has the prefix "dev/", such as dev/matching_r1.
 """
 
-# The similarity of a re-ranker, which reads context and response together.
+# The name of a re-ranker's similarity; a re-ranker reads context and response together.
 RERANKER = "reranker"
 RECALLS = (1, 2, 5)
 RETRIEVAL = ("map", "mrr")
@@ -18,8 +18,9 @@ def rank_scores(similarity: str) -> tuple[str, ...]:
 def group_scores(similarity: str, candidates: int) -> tuple[str, ...]:
     """The scores of grouped candidates by a similarity: matching_r1, ..., matching_map, _mrr.
 
-    Of k only those below the number of candidates are in it. `matching_r1_of_2` ranks the true
-    response against one other alone; where groups have two candidates it is `matching_r1`.
+    R@k is included only for k below the number of candidates. `matching_r1_of_2` ranks the true
+    response against just one other; for groups of two candidates it is the same as `matching_r1`
+    and left out.
     """
     recalls = [f"{similarity}_r{k}" for k in RECALLS if k < candidates]
     pair = [f"{similarity}_r1_of_2"] if candidates != 2 else []

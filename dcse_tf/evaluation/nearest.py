@@ -1,7 +1,7 @@
-"""The nearest rows of a matrix, exactly.
+"""Exact search for the nearest rows of a matrix.
 
-Candidates are found with float32 products of blocks and then compared in float64, so that the
-result depends neither on the size of the blocks nor on the other queries.
+Candidates are found by float32 products of blocks and then compared in float64, so that the result
+depends neither on the size of the blocks nor on the other queries.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ import numpy as np
 from dcse_tf.evaluation.metrics import quantize
 
 BLOCK_ROWS = 16_384
-_COMPARED = 32_768  # pairs of rows in float64 at a time
-# Larger than float32's error in a cosine: rows this close below the last of the best are compared
-# again in float64, so that none of the nearest is lost.
+_COMPARED = 32_768  # pairs of rows compared in float64 at a time
+# Larger than float32's error in a cosine. Rows whose cosine is at most this far below the last of
+# the best are compared again in float64, so that none of the nearest is lost.
 SLACK = 1e-5
 
 
@@ -23,9 +23,9 @@ class Nearest:
     """The rows nearest to a query, best first.
 
     Attributes:
-        rows: int64 `[found]`.
-        cosines: float64 `[found]`, rounded to `metrics.TIE_RESOLUTION`, below which differences
-            mean nothing; equal ones are in the order of their rows.
+        rows: row indices, int64 `[found]`; rows of equal cosine are in ascending order.
+        cosines: float64 `[found]`, rounded to `metrics.TIE_RESOLUTION`, because smaller
+            differences are meaningless.
     """
 
     rows: np.ndarray
@@ -37,8 +37,8 @@ class Neighbours:
     """The rows nearest to each of several queries, as in `Nearest`.
 
     Attributes:
-        rows: int64 `[queries, count]`; -1 where there are not so many.
-        cosines: float64 `[queries, count]`; minus infinity there.
+        rows: row indices, int64 `[queries, count]`; filled up with -1.
+        cosines: float64 `[queries, count]`; filled up with minus infinity.
     """
 
     rows: np.ndarray
@@ -46,13 +46,13 @@ class Neighbours:
 
     @staticmethod
     def none(queries: int, count: int) -> "Neighbours":
-        """Of so many queries, none found yet."""
+        """An empty result, with no rows found yet."""
         return Neighbours(
             np.full([queries, count], -1, np.int64), np.full([queries, count], -np.inf)
         )
 
     def split(self) -> list[Nearest]:
-        """Those of each query."""
+        """The results query by query."""
         found = (self.rows >= 0).sum(axis=1)
         parts = zip(self.rows, self.cosines, found, strict=True)
         return [Nearest(rows[:count], cosines[:count]) for rows, cosines, count in parts]
@@ -80,9 +80,10 @@ def find_neighbours(
     Args:
         matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
         queries: float32 `[queries, dim]`, of length 1 each.
-        count: how many for each query.
-        refuse: from some rows, those that are no neighbours: bool `[queries, rows]`.
-        block_rows: rows read and compared at a time.
+        count: number of rows to find for each query.
+        refuse: maps a slice of rows to bool `[queries, rows]`, True for rows that must not be
+            found for a query; None to allow all rows.
+        block_rows: number of rows read and compared at a time.
 
     Raises:
         InputError: a cosine is not finite.
@@ -93,7 +94,7 @@ def find_neighbours(
         block = np.asarray(matrix[rows])
         products = np.asarray(queries @ block.T)
         if not np.isfinite(products).all():
-            quantize(products)  # refuses them
+            quantize(products)  # raises the InputError
         if refuse:
             products[refuse(rows)] = -np.inf
         places, found = _pick(products, near)
@@ -102,7 +103,7 @@ def find_neighbours(
 
 
 def rank_rows(matrix: np.ndarray, rows: np.ndarray, query: np.ndarray, top: int) -> Nearest:
-    """The `top` nearest among some rows of the matrix, int64 `[candidates]`, to a query `[dim]`."""
+    """The `top` nearest to a query `[dim]` among some rows of the matrix, int64 `[candidates]`."""
     places, order = np.zeros(len(rows), np.int64), np.arange(len(rows))
     cosines = _compare(query[None], matrix[rows], places, order)
     (nearest,) = _merge(Neighbours.none(1, top), places, rows, cosines).split()
@@ -110,14 +111,16 @@ def rank_rows(matrix: np.ndarray, rows: np.ndarray, query: np.ndarray, top: int)
 
 
 def _pick(products: np.ndarray, near: Neighbours) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and rows of a block that may be among the nearest so far, int `[candidates]` each."""
+    """The pairs of a query and a row of the block that may belong to the result; indices of
+    queries and of rows, int `[candidates]` each.
+    """
     count = near.rows.shape[1]
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     floor = near.cosines[:, -1]
     if np.isneginf(floor).any() and products.shape[1] > count:
         floor = np.maximum(floor, np.partition(products, -count, axis=1)[:, -count])
-    # What is refused is below every floor but this one.
+    # Refused rows have products of minus infinity; this lower bound excludes them in any case.
     floor = np.maximum(floor - SLACK, -2.0)
     places, rows = np.nonzero(products >= floor[:, None])
     return places, rows
@@ -126,10 +129,10 @@ def _pick(products: np.ndarray, near: Neighbours) -> tuple[np.ndarray, np.ndarra
 def _compare(
     queries: np.ndarray, block: np.ndarray, places: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """The cosines of pairs of rows in float64.
+    """The cosines of pairs of a query and a row, in float64.
 
-    Not by a matrix product, whose order of summation depends on where a row stands: equal rows must
-    have equal cosines.
+    Equal rows must have equal cosines. A matrix product does not ensure that, because its order of
+    summation depends on a row's position.
     """
     cosines = np.empty(len(places), np.float64)
     for start in range(0, len(places), _COMPARED):
@@ -142,7 +145,9 @@ def _compare(
 def _merge(
     near: Neighbours, places: np.ndarray, rows: np.ndarray, cosines: np.ndarray
 ) -> Neighbours:
-    """The nearest of those found before and of further ones, rows `[candidates]` of queries."""
+    """The nearest among the rows found before and further rows `[candidates]`; `places` are the
+    indices of their queries.
+    """
     before = np.nonzero(near.rows >= 0)
     places = np.concatenate([before[0], places])
     rows = np.concatenate([near.rows[before], rows])

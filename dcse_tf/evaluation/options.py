@@ -1,4 +1,4 @@
-"""Settings of `evaluate`."""
+"""Settings of `evaluate`, of the comparison of results, and of the changes between encoders."""
 
 import dataclasses
 
@@ -8,14 +8,15 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import OptionError, Options, option
 
-# Neighbours of a sentence that are compared; of fewer sentences every list of them is the same.
+# Number of neighbours of a sentence that are compared. With fewer than LEAST_SENTENCES sentences,
+# every list would contain all other sentences.
 NEIGHBOURS = 10
 LEAST_SENTENCES = NEIGHBOURS + 2
 
 
 @dataclasses.dataclass(frozen=True)
 class SelectionOptions(Options):
-    """How responses are drawn from sessions and ranked; stands before another base class."""
+    """How responses are drawn from sessions and ranked; comes before any other base class."""
 
     candidates: int = option(
         10, "Response selection: candidates per context, including the true response.", minimum=2

@@ -1,4 +1,4 @@
-"""Results of an evaluation as a table and as JSON, and their comparison."""
+"""Writes the results of an evaluation as a table and as JSON, and compares results."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.files import atomic_file, lock_output
 from dcse_tf.input_files import read_json_object
 
-TIE_WARNING = 1.0  # percent
+TIE_WARNING = 1.0  # percent of tied scores above which a result has a warning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Result:
     Attributes:
         task: what was evaluated.
         source: the file of the set.
-        fingerprint: of the set; results of equal fingerprints can be compared.
+        fingerprint: identifies the set; results with equal fingerprints can be compared.
         scores, items: as in `Evaluation`.
-        intervals: the 95% interval of each score that has at least two items.
+        intervals: the 95% interval of each score that is computed from at least two items.
     """
 
     task: str
@@ -50,7 +50,7 @@ class Result:
 
 
 def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation) -> Result:
-    """A result with its intervals, computed from the items."""
+    """Makes a result; its intervals are computed from the items."""
     drawn = {name: interval(evaluation.items, name) for name in score_names(evaluation.items)}
     return Result(
         task,
@@ -63,9 +63,9 @@ def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation
 
 
 def format_table(results: list[Result]) -> str:
-    """One table: a line for each score, then one for each figure of geometry, set by set.
+    """A table with, set by set, a line for each score and then for each figure of geometry.
 
-    Below it, the sizes of groups of candidates, and a warning for each set with many ties.
+    Below it are the sizes of groups of candidates, and a warning for each set with many ties.
     """
     rows = [("set", "score", "value", "95% interval", "chance")]
     for result in results:
@@ -92,7 +92,7 @@ def format_table(results: list[Result]) -> str:
 
 
 def _add_size(result: Result, label: str) -> str:
-    """Says of how many grouped candidates a recall is: "matching_r1 of 10"."""
+    """Adds the number of grouped candidates to the label of a recall: "matching_r1 of 10"."""
     size = result.scores.get("candidates")
     if size and re.search(r"_r\d+$", label):
         return f"{label} of {size:.0f}"
@@ -100,7 +100,7 @@ def _add_size(result: Result, label: str) -> str:
 
 
 def _describe_sizes(result: Result) -> str:
-    """How many groups of candidates have which size; "" of a set without groups."""
+    """Says how many groups of candidates have each size; "" for a set without groups."""
     counts = {
         int(name.removeprefix("groups_of_")): int(count)
         for name, count in result.scores.items()
@@ -114,19 +114,19 @@ def _describe_sizes(result: Result) -> str:
         return f"{short_path(result.source)}: {total} groups of {size} candidates"
     listed = ", ".join(f"{count} of {length}" for length, count in sorted(counts.items()))
     return (
-        f"{short_path(result.source)}: {total} groups, by their numbers of candidates {listed}; "
-        f"R@k is of those of {size} (R@1 of 2, MAP and MRR of all)"
+        f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
+        f"groups of {size}; R@1 of 2, MAP and MRR are over all"
     )
 
 
 def score_label(task: str, score: str) -> str:
-    """The name of a score in a table, which says how responses were scored: "matching_r1"."""
+    """The label of a score in a table, with the similarity if the task names one."""
     way = re.search(r"\((.+)\)", task)
     return f"{way[1]}_{score}" if way else score
 
 
 def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
-    """A table as text: the first row is its head, the first `text_columns` are left-aligned."""
+    """A table as text. The first row is the header; the first `text_columns` are left-aligned."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -139,20 +139,20 @@ def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes up in a terminal; a Chinese character takes two."""
+    """The width of a text in a terminal, in columns; a Chinese character takes two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def short_path(source: str) -> str:
-    """A file's name with its two folders, which tell one select.txt from another."""
+    """A file's name with its last two folders, which tell one select.txt from another."""
     return "/".join(pathlib.Path(source).parts[-3:])
 
 
 def refuse_unwritable(path: pathlib.Path) -> None:
-    """Checks that `write_json` can write a file; its folder is made if there is none.
+    """Checks that `write_json` will be able to write a file; creates its folder if needed.
 
     Raises:
-        OutputError: it cannot.
+        OutputError: the file cannot be written.
     """
     if path.is_dir():
         raise OutputError(f"{path}: is a folder; expected the name of a file")
@@ -160,19 +160,19 @@ def refuse_unwritable(path: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    with lock_output(path):  # makes a file in the same folder, as the writing does
+    with lock_output(path):  # creates a file in the same folder, as `write_json` will
         pass
 
 
 def write_json(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
-    """Writes the results and what produced them, atomically.
+    """Writes the results, the model and the settings, atomically.
 
     Args:
-        path: the file.
-        model: as the user named it.
-        settings: of the evaluation, after defaults were filled in.
+        path: the file to write.
+        model: the model, as the user named it.
+        settings: the evaluation's settings, with defaults filled in.
         results: the results.
     """
     content = {
@@ -189,10 +189,10 @@ def write_json(
 
 
 def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
-    """Reads what `write_json` wrote: the model, its results, and the settings.
+    """Reads a file that `write_json` wrote: the model, its results and the settings.
 
     Raises:
-        InputError: the file is not of this form.
+        InputError: the file does not have this form.
     """
     fields = [field.name for field in dataclasses.fields(Result)]
     content = read_json_object(path, "a file of results of evaluate")
@@ -206,9 +206,9 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
 
 
-# Settings of `evaluate` that affect every score, and those by which response selection draws its
-# samples. Where the latter differ, the results are of two different sets and are not compared.
-# Of grouped candidates the same set may be scored with less of its contexts.
+# Settings of `evaluate` that affect every score, and those that determine the samples of response
+# selection. Results whose samples differ are of different sets and are not compared. A set of
+# grouped candidates stays the same set if its contexts are truncated (`candidates_turns`).
 _OF_ALL = ("max_sequence_length", "pooling", "compute_dtype", "truncate_dim")
 _OF_RESPONSES = (
     *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
@@ -217,7 +217,7 @@ _OF_RESPONSES = (
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One score of a set for two models."""
+    """One score of two models on the same set."""
 
     task: str
     source: str
@@ -228,10 +228,11 @@ class Comparison:
 
 
 def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The settings that affect the scores and differ between two results, one line each.
+    """Lists the settings that affect scores and differ between two results, one line each.
 
     Args:
-        first, second: settings as `read_json` gives them; one that only one of them has is ignored.
+        first, second: settings as `read_json` returns them. A setting that is in only one of them
+            is ignored.
     """
     names = list(_OF_ALL)
     if first.get("response_selection") and second.get("response_selection"):
@@ -251,7 +252,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     """Compares every score that both models have on the same set.
 
     Raises:
-        InputError: they have no set in common, or one of a single item.
+        InputError: they have no set in common, or a common set has a single item.
     """
     known = {(result.task, result.fingerprint): result for result in second}
     comparisons = []
@@ -285,11 +286,11 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
 
 
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
-    """One line per score.
+    """A table with a line per score.
 
     Args:
-        comparisons: the lines.
-        corrected: `holm`'s p-value of each, over all comparisons that the user asked for.
+        comparisons: the comparisons, one per line.
+        corrected: the p-value of each, corrected by `holm` over all comparisons of the job.
     """
     head = ("set", "score", "first", "second", "difference", "95% interval")
     rows = [

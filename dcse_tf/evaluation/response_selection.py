@@ -1,4 +1,4 @@
-"""Response selection on held-out sessions: finding the true response among others."""
+"""Response selection on held-out sessions: ranks the true response among others."""
 
 import dataclasses
 import pathlib
@@ -15,10 +15,11 @@ from dcse_tf.evaluation.names import RECALLS
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
-# Contexts and candidates of samples to float `[samples, candidates]`, higher is better.
+# A function from contexts and candidates to scores, float `[samples, candidates]`, higher is
+# better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 
-# A session's id and its turns, or their texts alone where nobody asks who speaks.
+# A session's id and its turns, or just the turns' texts if speakers do not matter.
 Dialogue = tuple[str, Sequence[str] | Sequence[Utterance]]
 
 _CHUNK = 1000  # contexts whose embeddings are held at a time
@@ -29,13 +30,13 @@ class Sample:
     """Context turns in order, and candidate responses, the true ones first.
 
     Attributes:
-        context, candidates: texts.
-        positives: how many of the candidates are true responses.
-        roles: who speaks each turn of the context; None where that is not known.
-        responder: who gives the response; None where that is not known.
+        context, candidates: the texts.
+        positives: number of candidates that are true responses.
+        roles: the speaker of each turn of the context; None if unknown.
+        responder: the speaker of the response; None if unknown.
     """
 
-    # What identifies a set of samples is the texts: the rest is not part of their representation.
+    # A set of samples is identified by a hash of its repr, which contains only the texts.
     context: list[str]
     candidates: list[str]
     positives: int = dataclasses.field(default=1, repr=False)
@@ -43,12 +44,13 @@ class Sample:
     responder: str | None = dataclasses.field(default=None, repr=False)
 
 
-# Samples, of any numbers of candidates, to a float array `[candidates]` each, higher is better.
+# A function from samples to scores, float `[candidates]` for each sample, higher is better. Samples
+# may have different numbers of candidates.
 SampleScore = Callable[[Sequence[Sample]], Sequence[np.ndarray]]
 
 
 def score_texts(score: Score) -> SampleScore:
-    """Scores samples by a function of texts, those of equal numbers of candidates together."""
+    """Scores samples with a function of texts; groups samples with equal numbers of candidates."""
 
     def score_samples(samples: Sequence[Sample]) -> list[np.ndarray]:
         rows = [np.zeros(0)] * len(samples)
@@ -67,7 +69,7 @@ def score_texts(score: Score) -> SampleScore:
 
 
 def score_dialogues(score: Callable[..., Sequence[np.ndarray]]) -> SampleScore:
-    """Scores samples by a re-ranker's `score`, which is told who speaks where all samples know."""
+    """Scores samples with a re-ranker's `score`; passes the speakers if all samples have them."""
 
     def score_samples(samples: Sequence[Sample]) -> Sequence[np.ndarray]:
         told = all(sample.roles and sample.responder is not None for sample in samples)
@@ -82,12 +84,12 @@ def score_dialogues(score: Callable[..., Sequence[np.ndarray]]) -> SampleScore:
 
 
 def read_turns(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[Utterance]]]:
-    """Sessions of a jsonl file as (id, turns), those of two turns or more.
+    """Reads the sessions of a jsonl file that have at least two turns, as (id, turns).
 
     Args:
         path: the file.
-        join: whether to join consecutive turns of one speaker. Not for a file that prepare_data
-            wrote: it has the turns as training sees them.
+        join: whether to join consecutive turns of one speaker. Not for files that prepare_data
+            wrote, which have the turns as training sees them.
     """
     raw_sessions = jsonl.read_sessions(path, BadLines(0, option=""))
     sessions = [make_session(*raw, join=join) for raw in raw_sessions]
@@ -95,7 +97,7 @@ def read_turns(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[U
 
 
 def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
-    """`read_turns` with the texts of the turns alone."""
+    """Like `read_turns`, with only the texts of the turns."""
     return [(name, [turn.text for turn in turns]) for name, turns in read_turns(path, join)]
 
 
@@ -113,14 +115,14 @@ def make_samples(
     each other. Which response is drawn from a session depends only on the seed and the session.
 
     Args:
-        sessions: of two turns or more. Where they have roles, the samples have them.
-        candidates: number per sample, including the true response.
-        context: which turns surround a response.
-        max_samples: number of sessions, drawn at random, at most; 0 for all.
-        seed: of everything drawn.
+        sessions: sessions of two turns or more. If they have roles, the samples do too.
+        candidates: number of candidates per sample, including the true response.
+        context: which turns around a response are its context.
+        max_samples: largest number of sessions, which are drawn at random; 0 for all.
+        seed: seed of all draws.
 
     Returns:
-        The samples; none if there are fewer distinct responses than candidates.
+        The samples; empty if there are fewer distinct responses than candidates.
     """
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
     chosen = ordered[:max_samples] if max_samples else ordered
@@ -166,7 +168,7 @@ def _draw_response(session: Dialogue, context: Context, seed: int) -> Sample:
 def evaluate_response_selection(
     samples: list[Sample], score: Score, similarity: str = "matching"
 ) -> Evaluation:
-    """`evaluate_samples` with a function of texts."""
+    """Like `evaluate_samples`, with a function of texts as the score."""
     return evaluate_samples(samples, score_texts(score), similarity)
 
 
@@ -174,14 +176,14 @@ def evaluate_samples(samples: list[Sample], score: SampleScore, similarity: str)
     """R@k and MRR in percent; ties count as the mean over all orders.
 
     Args:
-        samples: the samples, with one true response each and equal numbers of candidates.
-        score: gives a similarity of contexts and candidates.
-        similarity: its name, with which those of the scores begin.
+        samples: samples with one true response each and equal numbers of candidates.
+        score: computes a similarity of contexts and candidates.
+        similarity: its name, the prefix of the scores' names.
 
     Returns:
         Scores: those of `rank_scores`, such as matching_r1, and the same with "chance_" for a
         random ranking; tie_share, the percentage of candidates with the same score as another one
-        of their sample; samples. Items per sample.
+        of their sample; samples, the number of samples. Items: one per sample.
     """
     rows = [_score_sample(row, similarity) for row in score(samples)]
     chance = _score_sample(np.zeros(len(samples[0].candidates)), similarity)
@@ -204,7 +206,7 @@ def _score_sample(scores: np.ndarray, similarity: str) -> dict[str, float]:
 def cosine_score(encode: Encode) -> Score:
     """Scores candidates by their cosine with the mean of the context's embeddings.
 
-    This is what an encoder can do without the matching, for comparison with it.
+    This does not use the matching, so it shows what the matching adds.
     """
 
     def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
@@ -222,11 +224,11 @@ def cosine_score(encode: Encode) -> Score:
 
 
 def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
-    """`evaluate_response_selection` with `cosine_score`, and the geometry of the embeddings.
+    """`evaluate_response_selection` with `cosine_score`, plus the geometry of the embeddings.
 
     Returns:
-        Also the scores of `geometry.describe` over all context turns and candidates, with the mean
-        of a context and its true response as a positive pair.
+        The evaluation, with the figures of `geometry.describe` over all context turns and
+        candidates. The mean of a context and its true response are a positive pair.
     """
     contexts = [sample.context for sample in samples]
     groups = [*contexts, *(sample.candidates for sample in samples)]
@@ -240,7 +242,7 @@ def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
 
 
 def _embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
-    """A function from texts of the groups to their embeddings, each distinct text encoded once."""
+    """Encodes each distinct text once; returns a function from these texts to embeddings."""
     texts = sorted({text for group in groups for text in group})
     index = {text: place for place, text in enumerate(texts)}
     embeddings = np.asarray(encode(texts), np.float64)

@@ -1,4 +1,4 @@
-"""Semantic retrieval: MAP and MRR over BM25's candidates (paper, section 5.1.2)."""
+"""Semantic retrieval: MAP and MRR over candidates from BM25 (paper, section 5.1.2)."""
 
 import dataclasses
 import pathlib
@@ -18,7 +18,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """The sentence of a query and those of its candidates, each by its line in the file."""
+    """A query and its candidates, as indices of sentences; the first line has the index 0."""
 
     sentence: int
     positives: np.ndarray
@@ -37,12 +37,12 @@ class RetrievalSet:
 def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
     """Reads lines of index, sentence, intent, positives and negatives, tab-separated.
 
-    Positives and negatives are comma-separated indices. A sentence that lacks one or the other is
-    not a query, because its ranking would say nothing.
+    Positives and negatives are comma-separated indices. A sentence without positives or without
+    negatives is not a query, because every ranking of its candidates would be equally good.
 
     Raises:
-        InputError: a line is not of this form, an index names no line, or a sentence is one of its
-            own candidates or has a candidate twice.
+        InputError: a line does not have this form, there is no line for an index, a sentence is its
+            own candidate or has a candidate twice, or there is no query.
     """
     sentences: list[str] = []
     intents: list[str] = []
@@ -82,7 +82,8 @@ def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.nda
 def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> None:
     """Refuses a sentence that occurs twice among a query and its candidates.
 
-    A query that is its own positive is always found; a candidate cannot be both right and wrong.
+    A query that is its own positive would always be found, and a candidate cannot be both positive
+    and negative.
     """
     found, counts = np.unique(indices, return_counts=True)
     if counts.max() > 1:
@@ -93,7 +94,7 @@ def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> Non
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
-    """Writes what `read_retrieval_set` reads, atomically, with ascending indices.
+    """Writes a file for `read_retrieval_set`, atomically, with ascending indices.
 
     Raises:
         ValueError: a sentence or an intent contains a tab or a line break.
@@ -121,7 +122,7 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
         Scores: map, mrr; chance_map, chance_mrr, those of a random ranking; tie_share, the
         percentage of candidates with the same score as another candidate of their query; queries;
         and those of `geometry.describe`, with each query and each of its positives as a positive
-        pair. Items per query.
+        pair. Items: one per query.
     """
     embeddings = normalize(encode(retrieval_set.sentences))
     rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])

@@ -1,4 +1,4 @@
-"""Dialogue semantic textual similarity: Spearman's correlation (paper, section 5.1.2)."""
+"""Dialogue semantic textual similarity, by Spearman's correlation (paper, section 5.1.2)."""
 
 import dataclasses
 import pathlib
@@ -12,16 +12,16 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
 
-ALIKE = 4.0  # smallest degree at which the sentences of a pair count as meaning the same
+ALIKE = 4.0  # smallest degree at which the sentences of a pair count as equal in meaning
 
 
 @dataclasses.dataclass(frozen=True)
 class StsSet:
-    """Pairs of sentences and how similar annotators found them.
+    """Pairs of sentences, with degrees of similarity by annotators.
 
     Attributes:
-        degrees: float `[pairs]`, 1 to 5.
-        first, second: the sentences.
+        degrees: float `[pairs]`, from 1 to 5.
+        first, second: the sentences of each pair.
     """
 
     degrees: np.ndarray
@@ -33,7 +33,7 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
     """Reads lines of a degree from 1 to 5 and two sentences, tab-separated.
 
     Raises:
-        InputError: a line is not of this form, or there are fewer than two pairs.
+        InputError: a line does not have this form, or there are fewer than two pairs.
     """
     degrees, first, second = [], [], []
     for number, line in read_lines(path, BadLines(0, option="")):
@@ -56,7 +56,7 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
 
 
 def write_sts_set(path: pathlib.Path, sts_set: StsSet, overwrite: bool = False) -> None:
-    """Writes what `read_sts_set` reads, atomically; white space in sentences becomes single spaces.
+    """Writes a file for `read_sts_set`, atomically; white space in sentences becomes single spaces.
 
     Raises:
         FileExistsError: the file exists and may not be replaced.
@@ -76,7 +76,7 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
     Returns:
         Scores: spearman; chance_spearman, which is 0; tie_share, the percentage of pairs with the
         same cosine as another pair; pairs; and those of `geometry.describe`, with the pairs of
-        degree ALIKE or more as positive pairs. Items per pair: degree, cosine.
+        degree ALIKE or more as positive pairs. Items: degree and cosine, one per pair.
     """
     embeddings = normalize(encode(sts_set.first + sts_set.second))
     first, second = np.split(embeddings, 2)

@@ -1,1 +1,1 @@
-"""Encoders in the forms that users serve, and back."""
+"""Exports encoders and re-rankers to the formats in which users serve them."""

@@ -1,4 +1,4 @@
-"""The model card of an export: what it says. Its form is templates/model_card.md.j2."""
+"""Collects the content of an export's model card; the layout is in templates/."""
 
 import dataclasses
 import importlib.metadata
@@ -33,7 +33,7 @@ _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "var
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score on a set, percent, with its 95% interval and chance level where they are known."""
+    """A score on a set in percent, with its 95% interval and chance level where known."""
 
     task: str
     source: str
@@ -45,19 +45,20 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What a model card says.
+    """The content of a model card. Mappings are tables of name -> value.
 
     Attributes:
-        name: of the model.
-        origin: a sentence about where it comes from.
+        name: the model's name.
+        origin: a sentence about where the model comes from.
         form: the export's `format`.
         max_sequence_length: in tokens.
-        facts: about the encoder, by what they are.
-        corpus: about the corpus; so too `report`, what inspect_data found in it.
-        settings: of the training.
-        scores: on evaluation sets.
-        versions: of libraries.
-        reranker: what it computes, if it is one.
+        facts: facts about the model.
+        corpus: facts about the training corpus.
+        report: what inspect_data found in the corpus.
+        settings: the training's settings.
+        scores: scores on evaluation sets.
+        versions: versions of libraries.
+        reranker: the re-ranker's settings; None if the model is an encoder.
     """
 
     name: str
@@ -82,9 +83,9 @@ def write_model_card(
     """Writes the card of an export, with the SHA-256 of its weights.
 
     Args:
-        path: the file, in the export's folder, where everything else has been written.
-        card: what it says.
-        template: the form of the card, a file in templates/.
+        path: the file to write. It is in the export's folder, which must be otherwise complete.
+        card: the content.
+        template: the layout, a file in templates/.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dcse_tf.exporting"),
@@ -100,7 +101,7 @@ def write_model_card(
 
 
 def _escape_cell(text: str) -> str:
-    """Text in a Markdown table: a bar or a line break would end the cell."""
+    """Escapes text for a Markdown table, where a bar or a line break would end the cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -109,7 +110,7 @@ def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hash_file(path) for path in sorted(found)}
 
 
-# Settings about places and speed, which do not affect what is learnt.
+# Settings about paths, logging and speed, which do not affect what is learnt.
 _LEFT_OUT = {
     "changes_samples",
     "data_dir",
@@ -120,18 +121,18 @@ _LEFT_OUT = {
     "run_dir",
     "save_every",
 }
-# The words that the command line has for some numbers, such as all negatives.
+# For each option, the words that the command line accepts for some numbers, such as "all".
 _WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fields()}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What the files of a run say of its training, and of its scores; see `ModelCard`.
+    """What a run's files say about its training and scores; see `ModelCard`.
 
     Attributes:
-        kept_step: what of the training was kept; None of a model that was not trained here.
-        kept: the same as a fact.
+        kept_step: which step's weights were kept; None for a model that was not trained here.
+        kept: the same as a fact for the card.
     """
 
     kept_step: Kept | None
@@ -143,7 +144,11 @@ class Described:
 
 
 def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
-    """Reads the files of a run, if the checkpoint folder is of one.
+    """Collects a run's settings and corpus, if the checkpoint is a run's, and scores and reports.
+
+    Args:
+        config: the export's settings.
+        source: the checkpoint folder that is exported.
 
     Raises:
         InputError: a file that was named for the card cannot be used.
@@ -154,7 +159,7 @@ def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
     kept = read_kept(source) if trained else None
     return Described(
         kept_step=kept,
-        kept={"kept of the training": kept.describe()} if kept else {},
+        kept={"kept checkpoint": kept.describe()} if kept else {},
         corpus=_describe_corpus(run_dir, settings) if trained else {},
         report=_describe_report(config.data_report) if config.data_report else {},
         settings={
@@ -167,12 +172,12 @@ def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
 
 
 def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGraph) -> ModelCard:
-    """The card of an export, except for what depends on the files to be written.
+    """Collects the card of an export, except for what depends on the files still to be written.
 
     Args:
         config: the export's settings.
         source: the checkpoint folder that is exported.
-        encoder: of it.
+        encoder: the encoder of this folder.
 
     Raises:
         InputError: a file that was named for the card cannot be used.
@@ -212,20 +217,20 @@ def _describe_encoder(
     kind = "MPNet" if is_relative(shape) else "BERT"
     facts = {
         "architecture": f"{kind}, {shape['num_hidden_layers']} layers, {shape['hidden_size']} "
-        f"wide, {shape['vocab_size']} entries of the vocabulary",
+        f"wide, a vocabulary of {shape['vocab_size']} entries",
         "text": encoder.vocabulary.describe(),
-        **({"before every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
-        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut",
+        **({"prefix of every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
+        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
         "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
         "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
     }
     if encoder.postprocessing is not None:
-        facts["after the pooling"] = encoder.postprocessing.name
+        facts["postprocessing"] = encoder.postprocessing.name
     elif has_matching(source):
         where = (
             "the signature match"
             if config.format == "saved_model"
-            else "not in this format, in which responses are compared by cosine"
+            else "not part of this format, which compares responses by cosine"
         )
         facts["matching of responses"] = f"{encoder.matching.describe()}: {where}"
     if record := read_merge_record(source):
@@ -234,7 +239,7 @@ def _describe_encoder(
 
 
 def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[str, str]:
-    """From the manifest or, without the corpus, from what the run recorded about it."""
+    """Facts from the corpus' manifest or, without the corpus, from what the run recorded."""
     path = run_dir / INPUTS_FILE
     inputs = read_json_object(path) if path.is_file() else {}
     begun_with = inputs.get("the corpus")
@@ -258,7 +263,7 @@ def _describe_inputs(inputs: dict[str, Any]) -> dict[str, str]:
         "fingerprint (SHA-256)": inputs.get("the corpus"),
     }
     told = {name: str(value) for name, value in known.items() if value}
-    return told or {"corpus": "not known: the prepared corpus was not at hand at the export"}
+    return told or {"corpus": "not known: the prepared corpus was not available at export"}
 
 
 def _describe_manifest(manifest: Manifest) -> dict[str, str]:
@@ -320,7 +325,7 @@ def _read_scores(name: str, run_dir: str) -> list[Score]:
 
 
 def _plain(name: str, value: Any) -> str:
-    """A setting, without the folders of the machine it was trained on."""
+    """A setting as text, without the paths of the machine that the model was trained on."""
     if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
     if isinstance(value, list):

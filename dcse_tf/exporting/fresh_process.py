@@ -1,9 +1,10 @@
-"""A program of its own: runs an export with nothing but TensorFlow and its text operations.
+"""A separate program that runs an export with only TensorFlow and tensorflow-text.
 
     python -P fresh_process.py EXPORT REQUESTS.json ANSWERS.npz
 
-REQUESTS.json: a list of {"signature", "inputs": {name: {"dtype", "shape", "values"}}}, the values
-in one flat list. ANSWERS.npz: an array "REQUEST/OUTPUT" for every output of every request.
+REQUESTS.json is a list of {"signature", "inputs": {name: {"dtype", "shape", "values"}}}, with the
+values as one flat list. ANSWERS.npz has an array "REQUEST/OUTPUT", such as "0/embeddings", for
+every output of every request.
 """
 
 import json

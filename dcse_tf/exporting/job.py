@@ -28,7 +28,7 @@ def export(config: ExportOptions) -> pathlib.Path:
         InputError: there is nothing to export, or a file for the card cannot be used.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process writes a version.
-        OutputError: it cannot be written, or does not compute what the model does.
+        OutputError: the export cannot be written, or its outputs differ from the model's.
     """
     output = pathlib.Path(config.output_dir)
     with _open(config, output) as folder:

@@ -1,7 +1,8 @@
-"""An encoder as an ONNX model.
+"""Exports an encoder as an ONNX model.
 
-Built operation by operation from the tensors of a checkpoint: a conversion of the TensorFlow graph
-(tf2onnx) gives the same numbers, but takes a minute and makes four times as many nodes.
+The model is built operation by operation from the tensors of a checkpoint. Converting the
+TensorFlow graph (tf2onnx) gives the same numbers, but takes a minute and makes four times as many
+nodes.
 """
 
 import contextlib
@@ -30,18 +31,18 @@ from dcse_tf.model.families import RELATIVE_BIAS
 from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
 from dcse_tf.model.weights import read_bert_tensors
 
-# Gelu has been an operation since opset 20; the IR version is the first that goes with it.
+# Opset 20 is the first with a Gelu operation, and IR version 9 the first that supports it.
 _OPSET, _IR_VERSION = 20, 9
 _MASKED = -1e9
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 class Graph:
-    """Nodes and constants as they are added; an operation returns the name of its result.
+    """Collects the nodes and constants of an ONNX graph; methods return the names of results.
 
     Args:
-        config: of the BERT, see `read_config`.
-        inputs: names, each int64 `[batch, tokens]`; [0] are token ids.
+        config: the BERT's configuration, see `read_config`.
+        inputs: names of the inputs, each int64 `[batch, tokens]`; the first has the token ids.
     """
 
     def __init__(self, config: Mapping[str, Any], inputs: Sequence[str] = INPUTS) -> None:
@@ -64,17 +65,19 @@ class Graph:
         return name
 
     def mask_bias(self) -> tuple[str, str]:
-        """The attention mask as numbers, and what attention adds to its scores of the tokens."""
+        """The attention mask as floats `[batch, tokens]`, and the bias to add to attention scores,
+        `[batch, 1, 1, tokens]`: 0 for real tokens, very negative for padding.
+        """
         mask = self.add("Cast", "attention_mask", to=TensorProto.FLOAT)
         masked = self.add("Sub", self.constant(1.0), mask)
         bias = self.add("Mul", masked, self.constant(_MASKED))
         return mask, self.add("Unsqueeze", bias, self.constant([1, 2]))
 
     def add_relative_bias(self, bias: str, table: np.ndarray) -> str:
-        """What `mask_bias` gives and what distance adds; `[batch, heads, tokens, tokens]`.
+        """Adds the relative position bias to a mask bias; `[batch, heads, tokens, tokens]`.
 
         Args:
-            bias: see `mask_bias`.
+            bias: the name of `mask_bias`'s second result.
             table: float `[buckets, heads]`, see `dcse_tf.model.relative_positions`.
         """
         first, axis = self.constant(np.array(0)), self.constant([0])
@@ -84,7 +87,7 @@ class Graph:
         ends = [self.constant(np.array(end)) for end in (-FARTHEST, FARTHEST)]
         near = self.add("Clip", self.add("Sub", places, queries), *ends)
         rows = self.add("Unsqueeze", self.add("Add", near, ends[1]), self.constant([2]))
-        # Not by Gather, whose tables are among what `quantize_weights` replaces.
+        # GatherND, because `quantize_weights` would quantize the table of a Gather.
         added = self.add("GatherND", self.constant(table[BUCKET_OF], "relative_bias"), rows)
         return self.add("Add", bias, self.add("Transpose", added, perm=[2, 0, 1]))
 
@@ -108,15 +111,15 @@ def build_onnx_graph(
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
 ) -> onnx.ModelProto:
-    """The model from INPUTS, int64 `[batch, tokens]`, to OUTPUT, float32 `[batch, dim]`.
+    """Builds the model from INPUTS, int64 `[batch, tokens]`, to OUTPUT, float32 `[batch, dim]`.
 
-    Batch and tokens are of any size, tokens up to the positions that there are.
+    Both axes of the inputs are dynamic; `tokens` is limited by the number of position embeddings.
 
     Args:
-        tensors: of a BERT by HuggingFace's names, without "bert.".
-        config: of the BERT, see `read_config`.
+        tensors: the BERT's weights by HuggingFace's names, without the prefix "bert.".
+        config: the BERT's configuration, see `read_config`.
         pooling: "mean" or "cls".
-        maps: applied to the pooled embedding.
+        maps: affine maps applied to the pooled embedding, in order.
         unit_norm: whether the result is scaled to unit length.
     """
     graph = Graph(config)
@@ -143,14 +146,17 @@ def embed(
     tensors: Mapping[str, np.ndarray],
     further: Mapping[str, np.ndarray] | None = None,
 ) -> str:
-    """Token, position and segment embeddings, normed: `[batch, tokens, dim]`.
+    """Adds the embedding layer: token, position and segment embeddings, summed and normalised.
 
-    Every token is taken for one of the first segment.
+    Every token gets the embedding of the first segment.
 
     Args:
         graph: the graph.
         tensors: see `build_onnx_graph`.
-        further: tables, by the name of the input that chooses of their rows what is added.
+        further: input name -> embedding table `[rows, dim]`, looked up by that input and added.
+
+    Returns:
+        The name of the result `[batch, tokens, dim]`.
     """
     prefix = "embeddings"
     table = graph.constant(tensors[f"{prefix}.word_embeddings.weight"], f"{prefix}.words")
@@ -174,8 +180,8 @@ def add_layer(
     bias: str,
     first_only: bool = False,
 ) -> str:
-    """A transformer layer, `[batch, tokens, dim]`; or, `first_only`, what it gives of the first
-    token alone, `[batch, 1, dim]`.
+    """Adds a transformer layer; its output is `[batch, tokens, dim]`, or with `first_only` the
+    output of the first token alone, `[batch, 1, dim]`.
     """
     num_heads = graph.num_heads
     width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
@@ -189,7 +195,7 @@ def add_layer(
     if first_only:
         begin, end, axis = (graph.constant([value]) for value in (0, 1, 1))
         x = graph.add("Slice", x, begin, end, axis)
-    # The query carries the scale of the attention's products.
+    # The attention's scaling factor is folded into the query.
     query = heads("query", x, [0, 2, 1, 3], width**-0.5)
     key = heads("key", everything, [0, 2, 3, 1])
     scores = graph.add("Add", graph.add("MatMul", query, key), bias)
@@ -216,7 +222,7 @@ def pool(graph: Graph, x: str, mask: str, pooling: str) -> str:
 
 
 def _apply(graph: Graph, x: str, step: AffineMap) -> str:
-    """An affine map, in the type of its matrix; float32 `[batch, k]`."""
+    """Adds an affine map, computed in the type of its matrix; returns float32 `[batch, k]`."""
     kind = helper.np_dtype_to_tensor_dtype(step.matrix.dtype)
     x = graph.add("Cast", x, to=kind)
     x = graph.add("Sub", x, graph.constant(step.shift.astype(step.matrix.dtype)))
@@ -241,7 +247,7 @@ def _norm(graph: Graph, tensors: Mapping[str, np.ndarray], prefix: str, x: str) 
 
 FORMAT = "onnx"
 TOLERANCE = 1e-4
-# Of every length and several scripts; the empty one is [CLS] [SEP] alone.
+# Short to long, in several scripts; the empty one is just [CLS] [SEP].
 _PROBES = (
     "",
     "ok",
@@ -258,8 +264,8 @@ class Agreement:
     """How far the file's embeddings are from the encoder's, on a few sentences.
 
     Attributes:
-        difference: the largest length of a difference, as a share of the embedding's length.
-        cosine: the smallest cosine.
+        difference: the largest norm of a difference, relative to the embedding's norm.
+        cosine: the smallest cosine of an embedding with the encoder's.
         quantize: as in `write_onnx`.
     """
 
@@ -268,10 +274,10 @@ class Agreement:
     quantize: str
 
     def describe(self) -> dict[str, str]:
-        """For the model card."""
+        """A fact for the model card."""
         if self.quantize == "none":
-            share = f"within {self.difference:.1e} of an embedding's length"
-            return {"held against the trained encoder": f"{share}, on {len(_PROBES)} sentences"}
+            share = f"at most {self.difference:.1e} of an embedding's length"
+            return {"difference from the trained encoder": f"{share}, on {len(_PROBES)} sentences"}
         cosine = f"smallest cosine {self.cosine:.4f} on {len(_PROBES)} sentences"
         return {"weights": f"{self.quantize}; {cosine} with the trained encoder"}
 
@@ -282,17 +288,20 @@ def write_onnx(
     unit_norm: bool,
     quantize: str,
 ) -> Agreement:
-    """Writes model.onnx with the tokenizer's files, the configuration and settings beside it.
+    """Writes model.onnx, and the tokenizer's files, the configuration and settings beside it.
 
     Args:
-        folder: where to; it exists.
-        encoder: what to export, read from a checkpoint.
+        folder: an existing folder to write to.
+        encoder: the encoder to export, read from a checkpoint.
         unit_norm: whether embeddings are scaled to unit length.
-        quantize: "none", or "int8": weights of the matrix products in eight bits.
+        quantize: "none", or "int8" for 8-bit weights, see `quantize_weights`.
+
+    Returns:
+        How closely the file's embeddings agree with the encoder's.
 
     Raises:
-        InputError: the encoder has a part that cannot be written.
-        OutputError: the file computes something else than the encoder.
+        InputError: the encoder has a part that ONNX export does not support.
+        OutputError: the file's embeddings differ from the encoder's.
     """
     assert encoder.source
     config = true_config(encoder.source)
@@ -332,12 +341,12 @@ def write_onnx(
 
 
 def write_settings(folder: pathlib.Path, quantize: str, fingerprint: str, **further: Any) -> None:
-    """What an `OnnxFile` says of itself.
+    """Writes the settings that `OnnxFile.written` reads.
 
     Args:
-        folder: of the export.
+        folder: the export's folder.
         quantize: as in `write_onnx`.
-        fingerprint: of what was exported; the model has it if it computes in float32.
+        fingerprint: the exported model's fingerprint; written only if the file is not quantized.
         further: settings that are in no other file.
     """
     settings = {
@@ -353,7 +362,7 @@ def write_settings(folder: pathlib.Path, quantize: str, fingerprint: str, **furt
 def _compare(
     path: pathlib.Path, encoder: EncoderGraph, unit_norm: bool, quantize: str
 ) -> Agreement:
-    """All probes in one batch, then each alone: batch and length must be free."""
+    """Compares all probes in one batch, then each alone, to check that both axes are dynamic."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -377,7 +386,7 @@ def _compare(
 
 
 def quantize_weights(path: pathlib.Path) -> None:
-    """Replaces a model by one whose matrix products have int8 weights, a scale a column."""
+    """Quantizes a file in place: int8 weights for MatMul (one scale per column) and Gather."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -392,7 +401,7 @@ def quantize_weights(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the advice to preprocess, which is for models of images."""
+    """Hides onnxruntime's advice to preprocess the model, which is meant for image models."""
     root = python_logging.getLogger()
     level = root.level
     root.setLevel(python_logging.ERROR)

@@ -1,4 +1,4 @@
-"""Settings of `embed` and `export`."""
+"""Settings of `export`."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The export of a re-ranker: which format, and a folder that sentence-transformers loads."""
+"""Exports re-rankers: chooses the format, and writes the one that sentence-transformers loads."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
 
 _OF_ENCODERS = ("unit_norm", "truncate_dim", "pooling", "prefix", "max_sequence_length")
-# What the library applies to the logits; by itself it would take the sigmoid.
+# The library applies this to the logits; its default is the sigmoid.
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
@@ -29,11 +29,11 @@ def export_reranker(config: ExportOptions, folder: pathlib.Path) -> None:
 
     Args:
         config: the settings; `run_dir` names a re-ranker.
-        folder: where to; it exists.
+        folder: an existing folder to write to.
 
     Raises:
-        InputError: it is asked for what it has not, or for a format that cannot hold it.
-        OutputError: it cannot be written, or does not compute what the re-ranker does.
+        InputError: an option applies only to encoders, or the format does not support this model.
+        OutputError: the export cannot be written, or its scores differ from the re-ranker's.
     """
     given = [f"`{name}`" for name in _OF_ENCODERS if config.is_given(name)]
     if given:
@@ -85,17 +85,17 @@ def _write_saved_model(config: ExportOptions, folder: pathlib.Path, graph: Reran
 
 
 def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
-    """Writes what sentence-transformers' CrossEncoder loads, and transformers.
+    """Writes a folder that sentence-transformers' CrossEncoder and transformers load.
 
-    The library cuts a pair by its sum of tokens, at its left, where here context and response have
-    a limit each: scores are equal where neither is longer than its own.
+    The library has one limit for the tokens of a pair and truncates on the left; here context and
+    response have a limit each. Scores are equal as long as neither exceeds its own limit.
 
     Args:
-        folder: where to; it exists.
+        folder: an existing folder to write to.
         graph: the re-ranker.
 
     Raises:
-        InputError: it is another model than the library has.
+        InputError: the library has no such model.
     """
     form = "sentence_transformers"
     _require_bert(graph, form)
@@ -122,7 +122,7 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
     graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     path = folder / "tokenizer_config.json"
     _write_json(path, {**read_json_object(path), "truncation_side": "left"})
-    write_reranker_settings(folder, settings)  # it can be loaded here again
+    write_reranker_settings(folder, settings)  # so that `Reranker.load` can read the folder too
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
@@ -130,17 +130,18 @@ def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelCard:
-    """The card of a re-ranker's export, except for what depends on the files to be written."""
+    """Collects a re-ranker's card, except for what depends on the files still to be written."""
     shape, settings = read_config(graph.source), graph.settings
     described = collect_training(config, graph.source)
     facts = {
         "architecture": f"{settings.architecture}: {shape['num_hidden_layers']} layers, "
         f"{shape['hidden_size']} wide, {shape['vocab_size']} WordPiece entries",
         "text": graph.vocabulary.describe(),
-        "longest context": f"{settings.first_tokens} tokens, [CLS] and [SEP] counted; it is cut in "
-        "front",
-        "longest response": f"{settings.second_tokens} tokens, [SEP] counted; it is cut at its end",
-        "who speaks": "known to the model" if settings.speakers else "not known to the model",
+        "longest context": f"{settings.first_tokens} tokens with [CLS] and [SEP]; longer ones are "
+        "cut at the start",
+        "longest response": f"{settings.second_tokens} tokens with [SEP]; longer ones are cut at "
+        "the end",
+        "speakers": "an input of the model" if settings.speakers else "not an input of the model",
     }
     task, base = (str(described.settings.get(name, "")) for name in ("task", "encoder"))
     facts |= {"trained by": task} if task else {}

@@ -1,4 +1,4 @@
-"""A cross-encoder as an ONNX model, from token ids to scores."""
+"""Exports a cross-encoder as an ONNX model, from token ids to scores."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint
 from dcse_tf.reranker.onnx import OUTPUT, SEGMENTS, SPEAKERS, OnnxScorer
 
-TOLERANCE = 1e-4  # of scores beyond 1 in proportion
+TOLERANCE = 1e-4  # multiplied by the scores' standard deviation if that is beyond 1
 _CONTEXTS = [
     ["where is my parcel?"],
     ["您好，我的快递什么时候能到？", "请稍等", "好的"],
@@ -49,12 +49,12 @@ _RESPONSES = ["it left today", "好的。", "", "We pay back the price of the cu
 def build_onnx_graph(
     tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> onnx.ModelProto:
-    """The model from int64 `[batch, tokens]` each, ids, mask, segments and of a model that knows
-    who speaks speakers, to logits, float32 `[batch]`.
+    """Builds the model from token ids, attention mask, segment ids and, with speaker embeddings,
+    speaker ids, each int64 `[batch, tokens]`, to logits, float32 `[batch]`.
 
     Args:
         tensors: see `dcse_tf.reranker.cross_encoder.read_tensors`.
-        config: of its BERT, see `read_config`.
+        config: the BERT's configuration, see `read_config`.
     """
     segments = tensors["embeddings.token_type_embeddings.weight"]
     tables = {SEGMENTS: segments - segments[0]}
@@ -65,7 +65,7 @@ def build_onnx_graph(
     x = embed(graph, tensors, tables)
     layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
     for index in range(layers):
-        # The head reads [CLS] alone.
+        # The head reads only [CLS].
         last = index == layers - 1
         x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, last)
     x = pool(graph, x, "", "cls")
@@ -80,10 +80,11 @@ class Agreement:
     """How far the file's scores are from the re-ranker's, on a few pairs.
 
     Attributes:
-        difference: the largest of a score.
+        difference: the largest absolute difference of a score.
         spread: standard deviation of the re-ranker's scores.
-        same_order: the share of two candidates of a context that both put into the same order.
-        pairs: how many were scored.
+        same_order: of all pairs of candidates of one context that the re-ranker scores differently,
+            the share that the file puts into the same order.
+        pairs: number of (context, response) pairs that were scored.
         quantize: as in `write_reranker`.
     """
 
@@ -94,30 +95,33 @@ class Agreement:
     quantize: str
 
     def describe(self) -> dict[str, str]:
-        """For the model card."""
+        """A fact for the model card."""
         found = f"scores within {self.difference:.1e} of the trained re-ranker's"
         if self.quantize == "none":
-            return {"held against the trained re-ranker": f"{found}, on {self.pairs} pairs"}
+            return {"compared with the trained re-ranker": f"{found}, on {self.pairs} pairs"}
         return {
             "weights": f"{self.quantize}; on {self.pairs} pairs {found}, whose standard deviation "
-            f"is {self.spread:.2g}; two candidates stand in the same order in "
-            f"{self.same_order:.0%}"
+            f"is {self.spread:.2g}; {self.same_order:.0%} of the pairs of candidates keep their "
+            "order"
         }
 
 
 def write_reranker(
     folder: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
 ) -> Agreement:
-    """Writes model.onnx with the tokenizer's files and the configurations beside it.
+    """Writes model.onnx, and the tokenizer's files and the configurations beside it.
 
     Args:
-        folder: where to; it exists.
-        model: what to export.
-        graph: of it.
-        quantize: "none", or "int8": weights of the matrix products in eight bits.
+        folder: an existing folder to write to.
+        model: the model to export.
+        graph: the re-ranker that it belongs to.
+        quantize: "none", or "int8" for 8-bit weights, see `quantize_weights`.
+
+    Returns:
+        How closely the file's scores agree with the re-ranker's.
 
     Raises:
-        OutputError: the file computes something else than the re-ranker.
+        OutputError: the file's scores differ from the re-ranker's.
     """
     config = true_config(graph.source)
     content = build_onnx_graph(read_tensors(graph.source, graph.settings), config)
@@ -147,7 +151,9 @@ def write_reranker(
 def _compare(
     folder: pathlib.Path, model: CrossEncoder, graph: RerankerGraph, quantize: str
 ) -> Agreement:
-    """All pairs in one batch, then those of each context: batch and length must be free."""
+    """Compares all pairs in one batch, then each context's pairs, to check that batch and length
+    are dynamic.
+    """
     scorer = OnnxScorer(folder, graph.settings.speakers)
     every, count = list(range(len(_CONTEXTS))), len(_RESPONSES)
     found: list[np.ndarray] = []
@@ -171,14 +177,13 @@ def _compare(
 def _make_inputs(
     model: CrossEncoder, graph: RerankerGraph, rows: list[int]
 ) -> dict[str, tf.Tensor]:
-    """Every response in some of the contexts."""
+    """The inputs for every response in each of some contexts."""
     contexts = [_CONTEXTS[row] for row in rows]
     strings = [text for group in (*contexts, _RESPONSES) for text in group]
     texts = graph.tokenize(tf.constant(strings))
     counts = [len(turns) for turns in contexts]
     turns = tf.RaggedTensor.from_row_lengths(tf.range(sum(counts)), counts)
     joined = graph.join_turns(texts, turns, turns.with_values(turns.values % 2))
-    # Every context with every response.
     first = tf.gather(joined, np.repeat(range(len(rows)), len(_RESPONSES)))
     second = tf.gather(texts, np.tile(np.arange(len(_RESPONSES)) + sum(counts), len(rows)))
     ids, speakers = (first.with_values(first.values[:, i]) for i in range(2))

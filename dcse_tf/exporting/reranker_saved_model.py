@@ -1,4 +1,4 @@
-"""A re-ranker as a SavedModel for serving, with its signatures and sample requests."""
+"""Exports a re-ranker as a SavedModel for serving, and checks its signatures on sample requests."""
 
 import pathlib
 from typing import Any
@@ -18,28 +18,28 @@ from dcse_tf.exporting.saved_model import (
 from dcse_tf.reranker.graph import NO_CANDIDATE, RerankerGraph
 from dcse_tf.reranker.reranker import Reranker
 
-# Largest difference of a score; of scores beyond 1 in proportion.
+# Largest absolute difference of a score; scaled by the largest score if that is beyond 1.
 TOLERANCE = 1e-4
 
 
 class ServedReranker(tf.Module):
-    """A re-ranker as a server runs it, from strings.
+    """The functions that a server calls: from strings to scores.
 
-    Every input and output has the same number of rows n, which may be 0: a server that forms
-    batches of several requests joins and parts them along that axis.
+    In one call, all inputs and outputs have the same number of rows n, which may be 0. A server
+    that batches several requests concatenates and splits them along that axis.
 
     Args:
-        graph: the re-ranker, its weights variables.
+        graph: the re-ranker, with its weights as variables.
 
     Attributes:
-        functions: name -> function of named tensors, which returns named tensors:
-            score: context string `[n, turns]`, the oldest turn first, the empty string for no turn,
-                and candidates string `[n, candidates]`, the empty string for none, to scores
-                float32 `[n, candidates]`, logits; `NO_CANDIDATE` where there is no candidate. A
-                model that knows who speaks takes the turns for two speakers' who take turns, the
-                last turn being another's than the response.
-            score_speakers, only of such a model: besides, speakers int32 `[n, turns]`: 0 for the
-                turns of whoever speaks the response, 1 for others'.
+        functions: name -> function from named tensors to named tensors:
+            score: context string `[n, turns]`, the oldest turn first, and candidates string
+                `[n, candidates]`, both padded with empty strings, to scores float32
+                `[n, candidates]`: logits, and `NO_CANDIDATE` for padding. A model with speaker
+                embeddings assumes that two speakers alternate and that the last turn and the
+                response have different speakers.
+            score_speakers: also takes speakers int32 `[n, turns]`: 0 for turns by the speaker of
+                the response, 1 for all others. Only for a model with speaker embeddings.
     """
 
     def __init__(self, graph: RerankerGraph) -> None:
@@ -80,9 +80,9 @@ class ServedReranker(tf.Module):
 
 
 def make_requests(graph: RerankerGraph) -> list[Request]:
-    """Requests of none, of one and of several rows to each signature of `ServedReranker`.
+    """Makes requests of 0, 1 and several rows for each signature of `ServedReranker`.
 
-    The answers come from the code that evaluates, not from the graphs that are exported.
+    The answers come from the code that evaluation uses, not from the exported graphs.
     """
     reranker = Reranker(graph)
     inputs = {
@@ -139,13 +139,13 @@ def write_reranker(
     """Writes a SavedModel with the signatures of `ServedReranker`, and verifies it.
 
     Args:
-        folder: where to; it exists.
-        graph: the re-ranker, its weights variables.
+        folder: an existing folder to write to.
+        graph: the re-ranker, with its weights as variables.
         settings: written beside the model.
-        warmup: whether TensorFlow Serving finds requests to warm up with.
+        warmup: whether to include warm-up requests for TensorFlow Serving.
 
     Returns:
-        How far it is from the re-ranker.
+        The largest difference between the export's scores and the re-ranker's.
 
     Raises:
         InputError, OutputError: see `write_saved_model`.

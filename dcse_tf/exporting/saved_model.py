@@ -1,4 +1,4 @@
-"""An encoder as a SavedModel for serving, with its signatures and sample requests."""
+"""Exports an encoder as a SavedModel for serving, and checks its signatures on sample requests."""
 
 import contextlib
 import dataclasses
@@ -32,30 +32,31 @@ from dcse_tf.model.dialogue_cse import build_matching
 
 
 class Served(Protocol):
-    """A tf.Module as it is saved; `functions` are its signatures."""
+    """A tf.Module that can be saved; `functions` maps signature names to functions."""
 
     functions: dict[str, Any]
 
 
 class ServedEncoder(tf.Module):
-    """An encoder as a server runs it, from strings or token ids, with its matching similarity.
+    """The functions that a server calls: embeddings of strings or token ids, and the matching.
 
-    Every input and output has the same number of rows n, which may be 0: a server that forms
-    batches of several requests joins and parts them along that axis, and refuses any other form.
+    In one call, all inputs and outputs have the same number of rows n, which may be 0. A server
+    that batches several requests concatenates and splits them along that axis, and rejects a model
+    of any other form.
 
     Args:
         encoder: the encoder.
         unit_norm: whether embeddings are scaled to length 1; a zero vector stays zero.
 
     Attributes:
-        functions: name -> function of named tensors, which returns named tensors:
+        functions: name -> function from named tensors to named tensors:
             serving_default: sentences string `[n]` to embeddings float32 `[n, dim]`;
-            tokens: token_ids int32 `[n, tokens]`, [CLS] and [SEP] among them, and padding_mask bool
+            tokens: token_ids int32 `[n, tokens]`, including [CLS] and [SEP], and padding_mask bool
                 `[n, tokens]`, True = real token, to embeddings float32 `[n, dim]`;
-            match: context string `[n, turns]`, the empty string for no turn, and candidates string
-                `[n, candidates]` to similarities float32 `[n, candidates]`: see `build_matching`.
-                A context without a turn has similarity 0 with everything. Not of an encoder with
-                postprocessing, which was fitted to sentence embeddings.
+            match: context string `[n, turns]`, with empty strings as padding, and candidates
+                string `[n, candidates]` to similarities float32 `[n, candidates]`, see
+                `build_matching`. A context without turns has similarity 0 with every candidate.
+                Absent if the encoder has postprocessing, which was fitted to sentence embeddings.
     """
 
     def __init__(self, encoder: EncoderGraph, unit_norm: bool) -> None:
@@ -63,7 +64,7 @@ class ServedEncoder(tf.Module):
         self._max_tokens = encoder.max_sequence_length
         self._vocabulary_size = encoder.tokenizer.size
         self._unit_norm = unit_norm
-        # One graph each, however many signatures call it.
+        # Traced once each, and shared by all signatures that call them.
         self._tokenize = tf.function(encoder.tokenize, input_signature=[_texts("texts")])
         self._pool = tf.function(
             encoder.pool_tokens,
@@ -96,7 +97,7 @@ class ServedEncoder(tf.Module):
         return self._finish(self._pool(token_ids, token_ids != 0))
 
     def _embed_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A processor refuses an id that is out of range by itself; a GPU takes zeros for it.
+        # On a CPU the look-up of an id out of range fails by itself; a GPU returns zeros instead.
         checks = [
             tf.debugging.assert_non_negative(token_ids, "token_ids: expected 0 or more"),
             tf.debugging.assert_less(
@@ -104,14 +105,14 @@ class ServedEncoder(tf.Module):
                 self._vocabulary_size,
                 f"token_ids: expected under {self._vocabulary_size}",
             ),
-            # Cutting would take [SEP] away.
+            # Truncating would remove [SEP].
             tf.debugging.assert_less_equal(
                 tf.shape(token_ids)[1],
                 self._max_tokens,
                 f"token_ids: expected at most {self._max_tokens} tokens",
             ),
         ]
-        # Else the look-up, which has no side effect to be ordered by, may be the first to fail.
+        # Without this dependency the look-up could run, and fail, before the checks.
         with tf.control_dependencies(checks):
             token_ids = tf.identity(token_ids)
         return self._finish(self._pool(token_ids, padding_mask))
@@ -151,13 +152,13 @@ def _tokens(dtype: tf.DType, name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None, None], dtype, name=name)
 
 
-# Largest difference of pooled embeddings and similarities; of embeddings beyond 1 in proportion,
-# for float32 has seven digits.
+# Largest absolute difference of pooled embeddings and similarities. For embeddings with values
+# beyond 1 it is scaled by the largest of them, because float32 has seven digits.
 TOLERANCE = 1e-5
 
 _QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
-# Nothing, white space, Chinese, accents, a ligature, an emoji, what is removed, one long word, cut
-# sentences, a repeat.
+# The empty string, white space, Chinese, accents, a ligature, an emoji, characters that the
+# tokenizer removes, one long word, sentences that are truncated, and a repeated sentence.
 SENTENCES = ["", " \t", _QUESTION, "我的包裹在哪里？", "Café, ÉCOLE: ﬁ ß 🙂\u200b\u0007", "a" * 300]
 SENTENCES += [_LONG, "好的。" * 200, _QUESTION]
 CONTEXTS = [
@@ -176,14 +177,14 @@ CANDIDATES = [
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request to a signature.
+    """A request to a signature, with the expected answer.
 
     Attributes:
-        signature: its name.
+        signature: the signature's name.
         inputs: name -> array; strings are an array of str objects.
-        output: name of the answer.
-        answer: what the encoder computes itself, float32.
-        tolerance: largest absolute difference from it.
+        output: the name of the output to compare.
+        answer: the expected output, computed by the encoder itself, float32.
+        tolerance: the largest absolute difference from `answer` that is accepted.
     """
 
     signature: str
@@ -194,9 +195,9 @@ class Request:
 
 
 def make_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
-    """Requests of none, of one and of several rows to each signature of `ServedEncoder`.
+    """Makes requests of 0, 1 and several rows for each signature of `ServedEncoder`.
 
-    The answers come from the code that evaluates, not from the graphs that are exported.
+    The answers come from the code that evaluation uses, not from the exported graphs.
 
     Args:
         graph: the encoder.
@@ -223,9 +224,9 @@ def _finish(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
 
 
 def _measure_tolerance(encoder: EncoderGraph, token_ids: np.ndarray, unit_norm: bool) -> float:
-    """What `TOLERANCE` in the pooled embeddings becomes in the answers.
+    """The change in the answers that corresponds to a change of `TOLERANCE` before postprocessing.
 
-    Postprocessing may magnify: whitening does what it can for directions that hardly vary.
+    Postprocessing can magnify differences: whitening scales up directions that hardly vary.
     """
     pooled = encoder.pool_plainly(tf.constant(token_ids)).numpy()
     step = TOLERANCE * max(1.0, float(np.abs(pooled).max()))
@@ -255,12 +256,12 @@ def _make_match_requests(encoder: SentenceEncoder) -> list[Request]:
     return requests
 
 
-# Where TensorFlow Serving looks for them.
+# Where TensorFlow Serving looks for warm-up requests.
 FILE = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 def import_messages() -> tuple[Any, Any]:
-    """TensorFlow Serving's modules of prediction requests and of their logs.
+    """Imports TensorFlow Serving's modules predict_pb2 and prediction_log_pb2.
 
     Raises:
         InputError: they are not installed.
@@ -274,11 +275,11 @@ def import_messages() -> tuple[Any, Any]:
 
 
 def write_warmup_requests(folder: pathlib.Path, requests: list[Request]) -> None:
-    """Writes requests into an export: a TFRecord file of PredictionLog messages.
+    """Writes requests into an export, as a TFRecord file of PredictionLog messages.
 
     Args:
-        folder: the export.
-        requests: what to run; those without a row are left out.
+        folder: the export's folder.
+        requests: the requests to write; those with 0 rows are left out.
 
     Raises:
         InputError: see `import_messages`.
@@ -304,21 +305,21 @@ _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """The largest difference of an answer, absolute, and what was allowed of that request."""
+    """The largest absolute difference of an answer, and the tolerance of that request."""
 
     difference: float
     tolerance: float
 
 
 def verify(folder: pathlib.Path, requests: list[Request]) -> Verification:
-    """Answers requests by an export, in a fresh process with TensorFlow and tensorflow-text alone.
+    """Runs requests on an export in a fresh process that has only TensorFlow and tensorflow-text.
 
     Args:
-        folder: the export.
-        requests: what to ask, and the answers expected.
+        folder: the export's folder.
+        requests: the requests, with their expected answers.
 
     Returns:
-        The difference that is the largest in proportion to its tolerance.
+        The difference that is the largest relative to its tolerance.
 
     Raises:
         OutputError: the process failed, or an answer differs by more than its tolerance.
@@ -348,8 +349,9 @@ def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarr
     with tempfile.TemporaryDirectory() as exchange:
         asked, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "answers.npz"))
         asked.write_text(json.dumps([_describe(request) for request in requests]))
-        # -P keeps the modules beside the program out of the imports. Both sides are computed by
-        # the processor: this process holds the memory of a GPU, which also rounds otherwise.
+        # -P keeps the modules in the program's folder from being imported. Both sides of the
+        # comparison run on the CPU: this process holds the GPU's memory, and a GPU rounds
+        # differently.
         done = subprocess.run(
             [sys.executable, "-P", str(_PROGRAM), str(folder), str(asked), str(answers)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -389,17 +391,17 @@ def write_saved_model(
     """Writes a SavedModel with the signatures of `ServedEncoder`, and verifies it.
 
     Args:
-        folder: where to; it exists. What is in it after an error is not to be used.
+        folder: an existing folder to write to. After an error its content must not be used.
         encoder, unit_norm: see `ServedEncoder`.
-        settings: written beside the model, with the versions of what it was made by.
-        warmup: whether TensorFlow Serving finds requests to warm up with.
+        settings: written beside the model, together with the versions of the libraries used.
+        warmup: whether to include warm-up requests for TensorFlow Serving.
 
     Returns:
-        How far it is from the encoder.
+        The largest difference between the export's answers and the encoder's.
 
     Raises:
-        InputError: the messages of warm-up requests are not installed.
-        OutputError: it cannot be written, or does not compute what the encoder does.
+        InputError: `warmup` is set and TensorFlow Serving's message modules are not installed.
+        OutputError: the model cannot be written, or its answers differ from the encoder's.
     """
     return save_and_verify(
         folder,
@@ -417,18 +419,18 @@ def save_and_verify(
     settings: dict[str, Any],
     warmup: bool,
 ) -> Verification:
-    """What `write_saved_model` does, of any module.
+    """Saves and verifies any module, as `write_saved_model` does for an encoder.
 
     Args:
-        folder, settings, warmup: see there.
-        served: what to save.
-        make: gives sample requests with their answers.
+        folder, settings, warmup: see `write_saved_model`.
+        served: the module to save.
+        make: returns sample requests with their expected answers.
     """
     if warmup:
         import_messages()  # before the work
     with _warnings_only(), _named_faults(folder):
         tf.saved_model.save(served, str(folder), signatures=served.functions)
-    # Both sides of the comparison are computed by the processor.
+    # Both sides of the comparison run on the CPU.
     with tf.device("CPU:0"):
         requests = make()
     if warmup:
@@ -442,7 +444,7 @@ def save_and_verify(
 
 @contextlib.contextmanager
 def _warnings_only() -> Iterator[None]:
-    """TensorFlow logs a page of made-up names a signature."""
+    """Hides TensorFlow's informational messages: a page of generated names per signature."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -456,7 +458,7 @@ def _named_faults(folder: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        # The file of TensorFlow's own that it could not write, and after a semicolon why.
+        # The message names TensorFlow's temporary file, then, after a semicolon, the reason.
         reason = error.message.rpartition("; ")[2]
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
 

@@ -1,4 +1,4 @@
-"""An encoder as a sentence-transformers folder."""
+"""Exports an encoder as a sentence-transformers folder."""
 
 import json
 import pathlib
@@ -26,11 +26,11 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
     """The affine maps of an encoder's postprocessing, in order.
 
     Args:
-        layer: see `EncoderGraph`.
+        layer: the postprocessing, see `EncoderGraph`; None for none.
         form: the export's `format`, for the message.
 
     Raises:
-        InputError: it is not affine, as that of a flow.
+        InputError: the postprocessing is not affine, such as a flow.
     """
     if layer is None:
         return ()
@@ -48,15 +48,15 @@ FORMAT = "sentence_transformers"
 def write_sentence_transformers(
     folder: pathlib.Path, encoder: EncoderGraph, unit_norm: bool
 ) -> None:
-    """Writes an encoder as sentence-transformers saves one: transformer, pooling, further modules.
+    """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules.
 
     Args:
-        folder: where to; it exists.
-        encoder: what to export, read from a checkpoint.
+        folder: an existing folder to write to.
+        encoder: the encoder to export, read from a checkpoint.
         unit_norm: whether embeddings are scaled to unit length.
 
     Raises:
-        InputError: the encoder has a part that the library has no module for.
+        InputError: the library has no module for a part of the encoder.
     """
     maps = list_maps(encoder.postprocessing, FORMAT)
     assert encoder.source
@@ -75,10 +75,10 @@ def write_sentence_transformers(
 
 
 def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Random weights for BERT's pooler, which no sentence embedding goes through.
+    """Random weights for BERT's pooler, which sentence embeddings do not depend on.
 
-    Without them PyTorch makes up its own and warns of it, and a setting that prevents that is
-    refused by sentence-transformers' ONNX backend.
+    Without them transformers initialises the pooler at random and warns about it. The setting that
+    leaves the pooler out is rejected by sentence-transformers' ONNX backend.
     """
     dim = config["hidden_size"]
     kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim])
@@ -94,7 +94,7 @@ def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def true_config(source: pathlib.Path) -> dict[str, Any]:
-    """The configuration of the BERT that a checkpoint is, without what says how it came about."""
+    """The configuration of a checkpoint's BERT, without the entries about how it was made."""
     config = checkpoints.read_config(source)
     for name in ("_name_or_path", "torch_dtype", "transformers_version"):
         config.pop(name, None)

@@ -1,9 +1,10 @@
-"""An encoder as a table of token vectors, whose mean is a sentence's: model2vec's form.
+"""Exports an encoder as a static table of token vectors, in model2vec's format.
 
-Like Model2Vec (Tulkens and van Dongen 2024) it begins with each token embedded alone, the leading
-principal components of embeddings, and weights by frequency. Beyond it the table is fitted to a
-corpus: by ridge regression from tokens to the embeddings of utterances, drawn towards where it
-began, so that what the corpus does not have stays there.
+A sentence's embedding is the mean of its tokens' vectors. The initial table is made as in Model2Vec
+(Tulkens and van Dongen 2024): each token is embedded alone, projected to the leading principal
+components of embeddings, and weighted by its frequency. The table is then fitted to a corpus by
+ridge regression from tokens to the embeddings of utterances. The penalty is on the change from the
+initial table, so vectors of tokens that the corpus does not contain stay as they were.
 """
 
 import dataclasses
@@ -27,25 +28,24 @@ from dcse_tf.model.checkpoints import write_tensor_file
 from dcse_tf.progress import Progress
 
 _BATCH_TOKENS = 2048
-# A token counts a / (a + its share of all tokens): Arora et al. 2017.
+# A token's weight is a / (a + its share of all tokens), with this a: Arora et al. 2017.
 _RARE = 1e-3
-# How strongly the table is drawn to where it began: what is nearest to held-out utterances.
+# Penalties on the change from the initial table; the best on held-out utterances is chosen.
 _RIDGES = (0.03, 0.1, 0.3, 1.0)
-_HELD_OUT = 10  # every tenth
+_HELD_OUT = 10  # every tenth utterance is held out
 _TOLERANCE = 1e-6
 _TINY = 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """How near a table comes to an encoder on held-out utterances.
+    """How well a table approximates an encoder on held-out utterances.
 
     Attributes:
-        dim: of its vectors.
-        utterances: that it was fitted to.
-        ridge: the strength that was chosen.
-        before, cosine: mean cosine with the encoder's embeddings, of the table as it began and as
-            it is.
+        dim: number of dimensions of the vectors.
+        utterances: number of utterances that the table was fitted to.
+        ridge: the penalty that was chosen.
+        before, cosine: mean cosine with the encoder's embeddings, before and after fitting.
     """
 
     dim: int
@@ -55,8 +55,8 @@ class Fit:
     cosine: float
 
     def describe(self) -> dict[str, str]:
-        """For the model card."""
-        near = f"mean cosine {self.cosine:.3f} with the encoder's embeddings, centred"
+        """Facts for the model card."""
+        near = f"mean cosine {self.cosine:.3f} with the encoder's centred embeddings"
         return {
             "token vectors": f"{self.dim} dimensions, fitted to {self.utterances} utterances",
             "on held-out utterances": f"{near} ({self.before:.3f} before fitting)",
@@ -67,12 +67,15 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
     """Writes the table with its tokenizer and configuration, as model2vec reads them.
 
     Args:
-        folder: where to; it exists.
-        encoder: what to export.
-        config: its `data_dir` has the utterances.
+        folder: an existing folder to write to.
+        encoder: the encoder to export.
+        config: the settings; `data_dir` has the utterances to fit to.
+
+    Returns:
+        How well the table approximates the encoder.
 
     Raises:
-        InputError: the corpus cannot be used, or is of another vocabulary.
+        InputError: the corpus cannot be used, or was prepared with another vocabulary.
     """
     data_dir, vocabulary = pathlib.Path(config.data_dir), encoder.vocabulary
     manifest = read_manifest(data_dir)
@@ -121,15 +124,15 @@ def _embed(backend: GraphBackend, ids: tf.RaggedTensor, what: str) -> np.ndarray
 
 
 def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
-    """What makes the mean of a sentence's token vectors of a table.
+    """The matrix whose product with a table gives the mean token vector of each sentence.
 
     Args:
-        ids: int `[sentences, (tokens)]`.
-        unknown: the id that counts for nothing.
-        size: of the vocabulary.
+        ids: token ids, int `[sentences, (tokens)]`.
+        unknown: id of the unknown token, which is ignored.
+        size: number of tokens in the vocabulary.
 
     Returns:
-        float64 `[sentences, size]`; rows sum to 1, or to 0 where there is no token.
+        float64 `[sentences, size]`; rows sum to 1, or to 0 for a sentence without known tokens.
     """
     rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
     known = columns != unknown
@@ -142,19 +145,19 @@ def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.
 def fit_table(
     counts: scipy.sparse.csr_matrix, utterances: np.ndarray, alone: np.ndarray, dim: int
 ) -> tuple[np.ndarray, Fit]:
-    """The token vectors whose means come nearest to embeddings.
+    """Fits token vectors whose means approximate the embeddings of utterances.
 
     Args:
-        counts: of the utterances, see `count_tokens`.
+        counts: float64 `[utterances, size]`, see `count_tokens`.
         utterances: their embeddings, float64 `[utterances, d]`, of length 1 each.
-        alone: embeddings of every token alone, float64 `[size, d]`, of length 1 each.
-        dim: of the table, at most d.
+        alone: the embedding of each token alone, float64 `[size, d]`, of length 1 each.
+        dim: dimensions of the table; at most d are made.
 
     Returns:
-        float32 `[size, dim]`, and how near they come.
+        The table, float32 `[size, dim]`, and how well it approximates the embeddings.
     """
     mean = utterances.mean(axis=0)
-    # Principal components: the eigenvectors of the covariance, the largest first.
+    # Principal components: eigenvectors of the covariance, by descending eigenvalue.
     _, vectors = np.linalg.eigh(np.cov(utterances, rowvar=False))
     basis = vectors[:, ::-1][:, :dim]
     goal, start = (utterances - mean) @ basis, (alone - mean) @ basis
@@ -180,7 +183,9 @@ def fit_table(
 
 
 class _NormalEquations:
-    """Of the change of a table that minimises |counts @ change - rest|^2 + ridge^2 |change|^2."""
+    """Finds the change of a table that minimises
+    |counts @ change - rest|^2 + ridge^2 |change|^2.
+    """
 
     def __init__(self, counts: scipy.sparse.csr_matrix, rest: np.ndarray):
         self._shape = (counts.shape[1], rest.shape[1])
@@ -198,27 +203,28 @@ class _NormalEquations:
 
 
 def _solve_columns(matrix: scipy.sparse.csr_matrix, goals: np.ndarray) -> np.ndarray:
-    """Conjugate gradients for all columns at once, eight times as fast as one after another.
+    """Conjugate gradients for all columns at once, eight times as fast as column by column.
 
     Args:
         matrix: float64 `[n, n]`, symmetric and positive definite.
         goals: float64 `[n, columns]`.
 
     Returns:
-        x with matrix @ x = goals, float64 `[n, columns]`; the residual of each column is at most
-        `_TOLERANCE` of its goal.
+        x with matrix @ x = goals, float64 `[n, columns]`. The norm of each column's residual is at
+        most `_TOLERANCE` times that of its goal, unless rounding errors prevent it.
     """
-    # Frequent tokens have far larger entries than rare ones: without this, ten times the steps.
+    # Jacobi preconditioning: frequent tokens have far larger entries than rare ones, and without
+    # it ten times as many steps are needed.
     diagonal = matrix.diagonal()[:, None]
     found, residual = np.zeros_like(goals), goals.copy()
     scaled = residual / diagonal
     direction, size = scaled.copy(), _multiply_columns(residual, scaled)
     enough = _TOLERANCE * np.linalg.norm(goals, axis=0)
-    for _ in range(10 * len(goals)):  # scipy's bound, for rounding may keep a column from its goal
+    for _ in range(10 * len(goals)):  # scipy's bound: rounding can prevent convergence
         if (np.linalg.norm(residual, axis=0) <= enough).all():
             break
         product = matrix @ direction
-        # A column that is solved exactly has a direction of 0.
+        # The direction of a column that is solved exactly is 0.
         step = size / np.maximum(_multiply_columns(direction, product), _TINY)
         found += step * direction
         residual -= step * product

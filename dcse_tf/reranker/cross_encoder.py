@@ -1,4 +1,4 @@
-"""The architecture "bert": context and response are one sequence of a BERT."""
+"""The architecture "bert": a BERT reads context and response as one sequence."""
 
 import pathlib
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ class CrossEncoder(SequenceModel):
 
 
 def read_tensors(folder: pathlib.Path, settings: RerankerSettings) -> dict[str, np.ndarray]:
-    """The weights that the score depends on, by HuggingFace's names without "bert."."""
+    """The weights that scores depend on, by HuggingFace's names without the prefix "bert."."""
     config = read_config(folder)
     further = head_shapes(config["hidden_size"], settings.speakers)
     return read_bert_tensors(folder, config, further)
 
 
 def read_facts(folder: pathlib.Path) -> dict[str, Any]:
-    """What the score depends on besides the weights."""
+    """The settings, besides the weights, that scores depend on."""
     config = read_config(folder)
     return {name: config[name] for name in ("num_attention_heads", "layer_norm_eps")}
 
@@ -40,10 +40,10 @@ def build(
     compute_dtype: str,
     hold: Hold,
 ) -> CrossEncoder:
-    """The model of a checkpoint folder.
+    """Builds the model of a checkpoint folder; for the arguments, see `Architecture`.
 
     Raises:
-        InputError: its sequences are longer than the BERT has positions.
+        InputError: a sequence can have more tokens than the BERT has positions.
     """
     config = read_config(folder)
     longest, positions = rule.first_tokens + rule.second_tokens, config["max_position_embeddings"]

@@ -1,4 +1,4 @@
-"""Strings to scores in TensorFlow: what is evaluated, exported and served."""
+"""The TensorFlow graph from strings to scores, as it is evaluated, exported and served."""
 
 import pathlib
 from typing import Protocol
@@ -11,21 +11,22 @@ from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 
-# The score of no candidate. A number that JSON has, unlike the infinite one.
+# The score of padding among candidates. Not minus infinity, which JSON cannot represent.
 NO_CANDIDATE = -1e9
 _NO_LIMIT = 2**31 - 1
 
 
 class PairModel(Protocol):
-    """What an architecture computes.
+    """The interface of an architecture.
 
-    Its arguments are ragged, int32 `[pairs, (tokens)]`: `first`, the turns of the context, each
-    ended by [EOT]; `second`, the response; and `speakers`, for each token of the first 0 if whoever
-    speaks the response speaks it, else 1. They have no [CLS] or [SEP], and are not yet cut.
+    The arguments of `score` are ragged, int32 `[pairs, (tokens)]`: `first`, the turns of the
+    context, each followed by [EOT]; `second`, the response; and `speakers`, for each token of
+    `first` 0 if the speaker of the response said it, else 1. They have no [CLS] or [SEP], and are
+    not truncated yet.
     """
 
     def count_tokens(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        """What a pair costs, int `[pairs]`, by the numbers of tokens of its segments."""
+        """The cost of pairs in tokens, int `[pairs]`, from the lengths of their segments."""
 
     def score(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
@@ -34,19 +35,19 @@ class PairModel(Protocol):
 
 
 class SequenceScorer(Protocol):
-    """Scores sequences; its weights belong to it."""
+    """Scores sequences, with its own weights."""
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Logits, float32 `[pairs]`, of what `SequenceModel.make_inputs` gives."""
+        """Logits, float32 `[pairs]`, for inputs from `SequenceModel.make_inputs`."""
 
 
 class SequenceModel(tf.Module):
-    """Scores [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP].
+    """Scores pairs as sequences [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP].
 
     Args:
-        scorer: of the sequences.
+        scorer: scores the sequences.
         rule: how a pair becomes a sequence.
-        speakers: whether the scorer is told who speaks.
+        speakers: whether the scorer takes speaker ids.
     """
 
     def __init__(self, scorer: SequenceScorer, rule: PairRule, speakers: bool):
@@ -56,15 +57,15 @@ class SequenceModel(tf.Module):
         self.speakers = speakers
 
     def count_tokens(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        """Tokens of the sequences of pairs of segments with these numbers of tokens, int `[n]`."""
+        """Tokens of the sequences, int `[pairs]`, from the lengths of their segments."""
         most = self.rule.first_tokens - 2, self.rule.second_tokens - 1
         return tf.minimum(first, most[0]) + tf.minimum(second, most[1]) + 3
 
     def make_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor, speakers: tf.RaggedTensor
     ) -> dict[str, tf.Tensor]:
-        """token_ids, segment_ids, padding_mask and, if it is told, speaker_ids `[pairs, tokens]`;
-        the arguments are those of `PairModel.score`.
+        """The inputs token_ids, segment_ids, padding_mask and, if the scorer takes them,
+        speaker_ids, each `[pairs, tokens]`; for the arguments, see `PairModel`.
         """
         rule = self.rule
         places = place_segments(first, second, rule.first_tokens, rule.second_tokens)
@@ -74,7 +75,7 @@ class SequenceModel(tf.Module):
             "padding_mask": tf.sequence_mask(places.lengths),
         }
         if self.speakers:
-            # [CLS], [SEP] and the response have 0, whoever speaks it.
+            # [CLS], [SEP] and the response always have speaker 0.
             inputs["speaker_ids"] = places.fill(speakers.values, tf.zeros_like(second.values))
         return inputs
 
@@ -86,14 +87,14 @@ class SequenceModel(tf.Module):
 
 
 class RerankerGraph(tf.Module):
-    """Tokenizer and model.
+    """Tokenizer and model of a re-ranker.
 
     Args:
         model: scores pairs.
-        settings: of the re-ranker.
-        vocabulary: with [EOT].
+        settings: the re-ranker's settings.
+        vocabulary: the vocabulary, which contains [EOT].
         source: the folder of the checkpoint or export.
-        export: of an ONNX export, what computes.
+        export: the model file, if this is an ONNX export.
     """
 
     def __init__(
@@ -114,24 +115,24 @@ class RerankerGraph(tf.Module):
         self._end = vocabulary.index(END_OF_TURN)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokens of strings `[texts]`, all of them, without [CLS] and [SEP]; `[texts, (tokens)]`.
+        """Tokenizes strings `[texts]` without [CLS] and [SEP]; int32 `[texts, (tokens)]`.
 
-        Not cut here: of a long context the end counts, wherever its turns end.
+        Texts are not truncated here, because a long context is truncated at its start as a whole.
         """
         return strip_ends(self.tokenizer.tokenize(texts, _NO_LIMIT))
 
     def join_turns(
         self, texts: tf.RaggedTensor, turns: tf.RaggedTensor, speakers: tf.RaggedTensor
     ) -> tf.RaggedTensor:
-        """First segments and their speakers.
+        """Makes the first segments, from the turns of contexts.
 
         Args:
-            texts: see `tokenize`.
-            turns: int `[contexts, (turns)]`, rows of the texts.
-            speakers: int32 of the same shape, see `PairModel`.
+            texts: token ids, see `tokenize`.
+            turns: rows of `texts`, int `[contexts, (turns)]`.
+            speakers: the turns' speakers, int32 of the same shape, see `PairModel`.
 
         Returns:
-            int32 `[contexts, (tokens), 2]`: of each token its id and who speaks it.
+            The id and the speaker of each token, int32 `[contexts, (tokens), 2]`.
         """
         tokens = tf.gather(end_turns(texts, self._end), turns)
         who = tf.gather(speakers.values, find_rows(tokens.values))
@@ -149,7 +150,7 @@ class RerankerGraph(tf.Module):
         Args:
             contexts: see `join_turns`.
             texts: see `tokenize`.
-            context_rows, text_rows: int `[pairs]`.
+            context_rows, text_rows: each pair's rows of `contexts` and `texts`, int `[pairs]`.
         """
         first = tf.gather(contexts, context_rows)
         ids, speakers = (first.with_values(first.values[:, i]) for i in range(2))
@@ -162,7 +163,7 @@ class RerankerGraph(tf.Module):
         context_rows: tf.Tensor,
         text_rows: tf.Tensor,
     ) -> tf.Tensor:
-        """What the pairs of `score_rows` cost, int `[pairs]`."""
+        """The cost in tokens of the pairs of `score_rows`, int `[pairs]`."""
         return self.model.count_tokens(
             tf.gather(contexts.row_lengths(), context_rows),
             tf.gather(texts.row_lengths(), text_rows),
@@ -178,14 +179,14 @@ class RerankerGraph(tf.Module):
         """Scores strings, in batches that are formed in the graph.
 
         Args:
-            context: `[n, turns]`, the oldest turn first; an empty string is no turn.
-            candidates: `[n, candidates]`; an empty string is no candidate.
-            speakers: int32 `[n, turns]`, see `PairModel`; None for turns that alternate, the last
-                of which is another speaker's than the response.
-            batch_tokens: most tokens of a batch, padding counted, unless one pair has more.
+            context: `[n, turns]`, the oldest turn first, padded with empty strings.
+            candidates: `[n, candidates]`, padded with empty strings.
+            speakers: int32 `[n, turns]`, see `PairModel`. None if speakers alternate, and the last
+                turn and the response have different speakers.
+            batch_tokens: most tokens in a batch, including padding, unless one pair has more.
 
         Returns:
-            float32 `[n, candidates]`, `NO_CANDIDATE` where there is none.
+            float32 `[n, candidates]`, `NO_CANDIDATE` for padding.
         """
         strings = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
         strings, rows = tf.unique(strings)
@@ -215,7 +216,7 @@ class RerankerGraph(tf.Module):
         text_rows: tf.Tensor,
         batch_tokens: int,
     ) -> tf.Tensor:
-        """`score_rows`, the longest pairs first, as many at a time as the tokens allow."""
+        """`score_rows` in batches of at most `batch_tokens`, the longest pairs first."""
         lengths = self.count_tokens(contexts, texts, context_rows, text_rows)
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         count = tf.size(order)

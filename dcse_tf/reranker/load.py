@@ -1,4 +1,4 @@
-"""From what a user names to a re-ranker's graph: the only place that knows all architectures."""
+"""Loads the re-ranker that a user names; only this module knows all architectures."""
 
 import dataclasses
 import pathlib
@@ -30,13 +30,13 @@ from dcse_tf.reranker.onnx import OnnxScorer
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How a kind of re-ranker is made from its folder.
+    """How a kind of re-ranker is loaded from its folder.
 
     Attributes:
-        read_tensors: of the folder and its settings, all weights that the score depends on.
-        read_facts: of the folder, what it depends on besides, as JSON can hold it.
-        build: of the folder, the tensors, the settings, the rule of pairs, the type to compute in
-            and what holds a weight, the model.
+        read_tensors: (folder, settings) -> all weights that scores depend on.
+        read_facts: folder -> the other settings that scores depend on, as JSON values.
+        build: (folder, tensors, settings, pair rule, compute dtype, hold) -> the model; `hold`
+            makes a weight from an array and a dtype: a constant or a variable.
     """
 
     read_tensors: Callable[[pathlib.Path, RerankerSettings], dict[str, np.ndarray]]
@@ -55,11 +55,11 @@ def find_reranker(name: str, option: str) -> pathlib.Path:
     """The folder of a re-ranker.
 
     Args:
-        name: an ONNX export, a run directory or whatever else `resolve_checkpoint` takes.
-        option: the option that names it, for messages.
+        name: an ONNX export, a run directory or anything else that `resolve_checkpoint` takes.
+        option: the option that gives the name, for messages.
 
     Raises:
-        InputError: there is none, or it is a sentence encoder or a SavedModel.
+        InputError: there is no such folder, or it is a sentence encoder or a SavedModel.
     """
     folder = pathlib.Path(name)
     if is_saved_model(folder):
@@ -84,10 +84,11 @@ def load_graph(
     Args:
         name, option: see `find_reranker`.
         compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
-        variables: whether the weights are variables, which a SavedModel keeps beside its graph.
+        variables: whether weights are variables, which a SavedModel stores outside its graph,
+            instead of constants.
 
     Raises:
-        InputError: there is none, it is damaged, or of an architecture that is not known.
+        InputError: there is no such re-ranker, it is damaged, or its architecture is unknown.
     """
     folder = find_reranker(name, option)
     settings = read_reranker_settings(folder)
@@ -112,7 +113,7 @@ def load_graph(
 
 
 def find_architecture(folder: pathlib.Path, settings: RerankerSettings) -> Architecture:
-    """The entry of a folder's architecture; raises InputError if there is none."""
+    """The architecture that the settings name; raises InputError if it is unknown."""
     if settings.architecture not in ARCHITECTURES:
         raise InputError(
             f"{folder / RERANKER_FILE}: architecture {settings.architecture!r:.40}, expected "
@@ -122,8 +123,8 @@ def find_architecture(folder: pathlib.Path, settings: RerankerSettings) -> Archi
 
 
 def fingerprint(graph: RerankerGraph) -> str:
-    """SHA-256 over everything that the scores depend on; the values count, not the files. An
-    export in float32 has that of what was exported.
+    """SHA-256 over everything that scores depend on: the values, not the files. A float32 export
+    has the fingerprint of the re-ranker that was exported.
     """
     if graph.export:
         facts = dataclasses.asdict(graph.settings)

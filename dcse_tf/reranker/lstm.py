@@ -18,7 +18,7 @@ from dcse_tf.reranker.graph import SequenceModel
 
 
 class LstmScorer(tf.Module):
-    """A matcher with the head of the matching."""
+    """A matcher with its scoring head."""
 
     def __init__(self, matcher: DualLSTM | ESIM, head: PairHead):
         super().__init__()
@@ -33,12 +33,12 @@ class LstmScorer(tf.Module):
 
 
 def read_tensors(folder: pathlib.Path, settings: RerankerSettings) -> dict[str, np.ndarray]:
-    """The weights that the score depends on."""
+    """The weights that scores depend on."""
     return {**read_weights(folder), **read_head_tensors(folder)}
 
 
 def read_facts(folder: pathlib.Path) -> dict[str, Any]:
-    """What the score depends on besides the weights."""
+    """The settings, besides the weights, that scores depend on."""
     return read_matcher_settings(folder)
 
 
@@ -50,10 +50,10 @@ def build(
     compute_dtype: str,
     hold: Hold,
 ) -> SequenceModel:
-    """The model of a folder.
+    """Builds the model of a folder; for the arguments, see `Architecture`.
 
     Raises:
-        InputError: a file is damaged; or another type than float32 is asked for.
+        InputError: a file is damaged, or `compute_dtype` is not float32.
     """
     if compute_dtype != "float32":
         raise InputError(

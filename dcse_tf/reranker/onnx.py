@@ -1,4 +1,4 @@
-"""A re-ranker's ONNX export as what scores its sequences."""
+"""Scores a re-ranker's sequences with its ONNX export."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 from dcse_tf.encoder.onnx import INPUTS, OnnxFile
 
 SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
-# By the export's inputs, the parts of what `SequenceModel.make_inputs` gives.
+# Name of an input of the export -> name of the input from `SequenceModel.make_inputs`.
 _PARTS = dict(
     zip((*INPUTS, SEGMENTS), ("token_ids", "padding_mask", "segment_ids"), strict=True),
     **{SPEAKERS: "speaker_ids"},
@@ -15,17 +15,17 @@ _PARTS = dict(
 
 
 class OnnxScorer:
-    """Runs an export by onnxruntime.
+    """Runs an export with onnxruntime.
 
     Args:
-        folder: of the export.
-        speakers: whether it knows who speaks.
+        folder: the export's folder.
+        speakers: whether the model takes speaker ids.
 
     Attributes:
-        file: what computes.
+        file: the model file.
 
     Raises:
-        InputError: onnxruntime is not installed, or the model is damaged or of something else.
+        InputError: see `OnnxFile`.
     """
 
     def __init__(self, folder: pathlib.Path, speakers: bool):
@@ -33,6 +33,6 @@ class OnnxScorer:
         self.file = OnnxFile(folder, names, OUTPUT, "a re-ranker")
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Logits, float32 `[pairs]`; see `SequenceScorer`. A graph calls back for it."""
+        """Logits, float32 `[pairs]`; see `SequenceScorer`. Graphs run it as a Python callback."""
         given = [inputs[_PARTS[name]] for name in self.file.inputs]
         return tf.ensure_shape(tf.numpy_function(self.file.run, given, tf.float32), [None])

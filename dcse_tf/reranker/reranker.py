@@ -1,4 +1,4 @@
-"""Re-rankers as everything uses them: contexts and candidate responses to scores."""
+"""The re-ranker class that all jobs use: scores candidate responses in their contexts."""
 
 import dataclasses
 import functools
@@ -22,12 +22,12 @@ _COMPUTE_DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """A candidate in the order of the scores.
+    """A candidate in a ranking.
 
     Attributes:
-        place: its place in the list given, from 0.
+        place: its index in the list of candidates, from 0.
         text: the candidate.
-        score: higher is better; a logit, whose sigmoid is the probability.
+        score: a logit, higher is better; its sigmoid is the probability.
     """
 
     place: int
@@ -42,16 +42,16 @@ class Reranker:
         ranked = reranker.rank(["where is my parcel", "it left today"], ["thanks", "i like tea"])
         print(ranked[0].text, ranked[0].score)
 
-    Better than the similarity of embeddings, and far slower, for it reads every candidate anew in
-    every context: search by embeddings first and re-rank what was found.
+    It ranks better than the similarity of embeddings, but is far slower, because it processes every
+    candidate together with every context. Search by embeddings first and re-rank the results.
 
     A score is a logit: `1 / (1 + exp(-score))` is the probability that the response belongs to the
-    context. The probability itself would round to 1 for the best of many candidates, and tie them.
+    context. Probabilities of the best of many candidates would round to 1 and tie.
 
     Args:
         graph: the model.
-        name: what the user calls it, for messages.
-        batch_tokens: most tokens of a batch, padding counted.
+        name: the name that messages use for the model.
+        batch_tokens: most tokens in a batch, including padding.
 
     Attributes:
         graph, name, batch_tokens: as given.
@@ -87,16 +87,16 @@ class Reranker:
         """Loads a re-ranker.
 
         Args:
-            path: the run directory of a trained one, a checkpoint folder, an export to ONNX,
-                package:NAME, a hub name, or the URL of one in a store.
-            batch_tokens: tokens scored at a time, padding counted.
-            compute_dtype: "float32" or "bfloat16"; scores are float32 either way. An export
-                computes in what it was written in.
-            option: what messages call the path.
+            path: a run directory, a checkpoint folder, an export to ONNX, package:NAME, a hub name,
+                or the URL of one in a store.
+            batch_tokens: tokens scored at a time, including padding.
+            compute_dtype: "float32" or "bfloat16"; scores are float32 either way. For an export
+                only "float32" is accepted, and it computes in the type it was written in.
+            option: the name that messages use for `path`.
 
         Raises:
-            OptionError: a setting is none of those allowed.
-            InputError: there is no such model, or it is of another kind.
+            OptionError: a setting has a value that is not allowed.
+            InputError: there is no such model, or it is not a re-ranker.
         """
         if batch_tokens < 1:
             raise OptionError(f"`batch_tokens`={batch_tokens}: expected 1 or more")
@@ -109,7 +109,7 @@ class Reranker:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it computes, for the file of an evaluation's results."""
+        """The re-ranker's settings, for the results file of an evaluation."""
         export = self.graph.export
         computes_in = {"compute_dtype": export.written.get("compute_dtype")} if export else {}
         return {**dataclasses.asdict(self.graph.settings), **computes_in}
@@ -119,7 +119,7 @@ class Reranker:
         return fingerprint(self.graph)
 
     def fingerprint(self) -> str:
-        """A hash of everything the scores depend on, but the type that is computed in."""
+        """A hash of everything the scores depend on, except for the compute dtype."""
         return self._fingerprint
 
     def rank(
@@ -129,12 +129,12 @@ class Reranker:
         roles: Sequence[str] | None = None,
         responder: str | None = None,
     ) -> list[Ranked]:
-        """Orders candidate responses, the best first; equal scores in the order given.
+        """Ranks candidate responses, the best first; ties keep the order given.
 
         Args:
             context: the turns before the response, the oldest first; a string is one turn.
-            candidates: the responses.
-            roles, responder: see `score`, of this context.
+            candidates: the candidate responses.
+            roles, responder: this context's entries of the arguments of `score`.
         """
         turns = [context] if isinstance(context, str) else context
         texts = read_texts(candidates, "candidates")
@@ -156,24 +156,24 @@ class Reranker:
         responders: Sequence[str] | None = None,
         show_progress: bool = True,
     ) -> list[np.ndarray]:
-        """Scores candidate responses; each distinct pair of a context and a response once.
+        """Scores candidate responses; each distinct pair of context and response is computed once.
 
         Args:
-            contexts: of each, the turns before the response, the oldest first.
-            candidates: of each context any number of responses.
-            roles: who speaks each turn of each context. A model that knows who speaks reads them;
-                without them it takes the turns for two speakers' who take turns, the last turn
-                being another's than the response. Other models leave them unread.
-            responders: of each context, who speaks the response; with `roles`.
-            show_progress: whether a long job shows on stderr how far it is.
+            contexts: for each context, the turns before the response, the oldest first.
+            candidates: for each context, any number of candidate responses.
+            roles: for each context, the speaker of each turn. Only a model with speaker embeddings
+                uses them; without them it assumes that two speakers alternate, and that the last
+                turn and the response have different speakers.
+            responders: for each context, the speaker of the response; give it with `roles`.
+            show_progress: whether to show the progress of long jobs on stderr.
 
         Returns:
             For each context its candidates' logits, float32 `[candidates]`, higher is better. The
-            last bits depend on what is scored together.
+            last bits depend on which pairs are scored together.
 
         Raises:
-            TypeError, ValueError: something is no text; a context has no turn; or the lists do not
-                fit each other.
+            TypeError, ValueError: an element is not a valid text; a context has no turns; or the
+                lists' lengths do not agree.
         """
         turns = read_text_lists(contexts, "contexts")
         texts = read_text_lists(candidates, "candidates")
@@ -191,7 +191,7 @@ class Reranker:
         candidates: list[list[str]],
         show_progress: bool,
     ) -> np.ndarray:
-        """The scores of all candidates, one list after another, float32 `[all]`."""
+        """The scores of all candidates, the lists concatenated; float32 `[all]`."""
         strings = list(dict.fromkeys(text for g in (*contexts, *candidates) for text in g))
         if not any(candidates):
             return np.zeros([0], np.float32)
@@ -240,7 +240,7 @@ def _list_speakers(
     roles: Sequence[Sequence[str]] | None,
     responders: Sequence[str] | None,
 ) -> list[list[int]]:
-    """0 for the turns of whoever speaks the response, 1 for others'; see `Reranker.score`."""
+    """For each turn, 0 if its speaker also gives the response, else 1; see `Reranker.score`."""
     if groups != len(contexts):
         raise ValueError(f"candidates: {groups} lists for {len(contexts)} contexts")
     empty = [place for place, turns in enumerate(contexts) if not turns]

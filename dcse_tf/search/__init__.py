@@ -1,1 +1,1 @@
-"""Nearest texts by embeddings, in NumPy. Of a model it knows embeddings and a fingerprint."""
+"""Search for the nearest texts in NumPy; of a model it needs only embeddings and a fingerprint."""

@@ -1,11 +1,11 @@
-"""A search index on disk and search in it.
+"""A search index on disk, and search in it.
 
 The folder of an index holds, in the order in which it is built:
 
     made_from.json    what it was made from: model, corpus, settings
-    texts/            the distinct texts, one a line, and where and how often each stands
-    embeddings.npy    float32 [texts, dim], of length 1 each
-    faiss.index       for approximate search only
+    texts/            the distinct texts, one a line, with their line numbers and counts
+    embeddings.npy    float32 [texts, dim], rows of length 1
+    faiss.index       only for approximate search
 """
 
 import array
@@ -37,11 +37,11 @@ _FORMAT, _FORMAT_VERSION = "format", 2
 
 
 def describe(index_type: str, sources: dict[str, Any]) -> MadeFrom:
-    """What an index is made from.
+    """The record of what an index is made from.
 
     Args:
-        index_type: one of `KINDS` of the options.
-        sources: the model and the corpus, name -> value.
+        index_type: one of `KINDS` in the options.
+        sources: name -> value that identifies the model and the corpus.
     """
     return MadeFrom({_FORMAT: _FORMAT_VERSION, INDEX_TYPE: index_type, **sources})
 
@@ -68,13 +68,13 @@ _ARRAYS = ("offsets", "lines", "counts")
 
 
 def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes the distinct texts of a file, blank lines left out, in the order of the lines.
+    """Writes the distinct texts of a file in the order of its lines, without blank lines.
 
-    Memory: about 200 bytes a distinct text, however long it is.
+    Memory: about 200 bytes per distinct text, however long it is.
 
     Args:
-        source: text file, a text a line; see `iterate_bare_lines`.
-        folder: where to; it exists.
+        source: text file with one text a line; see `iterate_bare_lines`.
+        folder: an existing folder to write to.
 
     Raises:
         InputError: the file cannot be read or has no text.
@@ -88,7 +88,7 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
             if not text.strip():
                 continue
             content = text.encode()
-            # 128 bits: among 10^12 texts the chance that any two share a key is below 10^-14.
+            # 128 bits: the probability of a collision among 10^12 texts is below 10^-14.
             key = hashlib.blake2b(content, digest_size=16).digest()
             place = row.setdefault(key, len(lines))
             if place < len(lines):
@@ -110,15 +110,15 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 class CorpusTexts:
-    """What `write_corpus_texts` wrote.
+    """The texts that `write_corpus_texts` wrote.
 
     Attributes:
-        lines: int64 `[texts]`: the first line of the corpus with the text, counted from 1.
-        counts: int64 `[texts]`: how many lines have the text.
+        lines: first line of the corpus with each text, counted from 1; int64 `[texts]`.
+        counts: number of lines with each text; int64 `[texts]`.
     """
 
     def __init__(self, folder: pathlib.Path):
-        """Raises InputError if a file is missing, damaged, or does not fit the others."""
+        """Raises InputError if a file is missing or damaged, or does not match the others."""
         path = folder / TEXTS_FILE
         self._offsets, self.lines, self.counts = (
             _map_array(folder / f"{name}.npy") for name in _ARRAYS
@@ -127,7 +127,7 @@ class CorpusTexts:
             with path.open("rb") as file:
                 self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not of a whole index: {error}") from error
+            raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
         texts = self.lines.size
         forms = [
             (values.dtype, values.shape) for values in (self._offsets, self.lines, self.counts)
@@ -150,12 +150,12 @@ def _map_array(path: pathlib.Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r")
     except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: not of a whole index: {error}") from error
+        raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
 
 
 # The embeddings, and the search
 
-# Cosines of the same embedding computed in two batches differ by no more than this.
+# Upper bound of the difference between cosines of one text that was embedded in different batches.
 _ALIKE = 2 * metrics.TIE_RESOLUTION
 
 
@@ -172,16 +172,16 @@ def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """A text found.
+    """A text that was found.
 
     Attributes:
-        rank: from 1.
-        cosine: with the query.
+        rank: its rank, from 1.
+        cosine: its cosine with the query.
         line: the first line of the corpus with the text, counted from 1.
-        count: how many lines have it in this spelling.
+        count: number of lines with the text in this spelling.
         text: the text.
-        index: the folder of the index whose line it is, if there are several.
-        score: the re-ranker's, if there is one: a logit.
+        index: the folder of the index that `line` belongs to, if several are searched.
+        score: the re-ranker's logit, if there is a re-ranker.
     """
 
     rank: int
@@ -194,7 +194,7 @@ class Hit:
 
 
 class IndexFolder:
-    """An index folder, opened; its embeddings and texts stay on disk.
+    """An open index folder; its embeddings and texts stay on disk.
 
     Attributes:
         path: the folder.
@@ -202,7 +202,7 @@ class IndexFolder:
     """
 
     def __init__(self, path: pathlib.Path, settings: Settings):
-        """Raises InputError: no index, a file is damaged, or FAISS is needed and not installed."""
+        """Raises InputError if this is no index, a file is damaged, or FAISS is not installed."""
         self.path = path
         self.made_from = _read_description(path)
         self._settings = settings
@@ -217,19 +217,19 @@ class IndexFolder:
             self._faiss = ApproximateIndex.read(path / FAISS_FILE, str(kind), self._matrix)
 
     def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
-        """The rows nearest to queries, float32 `[queries, dim]` of length 1 each."""
+        """The `top` rows nearest to each query; queries are float32 `[queries, dim]`, length 1."""
         if self._faiss:
             return self._faiss.find_nearest(queries, top, self._settings)
         return find_nearest(self._matrix, queries, top)
 
     def read_hit(self, row: int, cosine: float) -> Hit:
-        """A row found, of rank 0."""
+        """The hit for a row, with the rank 0."""
         line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
         return Hit(0, cosine, line, count, self._texts[row], str(self.path))
 
 
 class SearchIndex:
-    """An index, or several of the same model that are searched as one.
+    """One index, or several of the same model that are searched as one.
 
     Attributes:
         folders: the indexes.
@@ -239,26 +239,28 @@ class SearchIndex:
         """Opens the folders.
 
         Raises:
-            InputError: one is no index, a file is damaged, or FAISS is needed and not installed.
+            InputError: a folder is no index, a file is damaged, or FAISS is needed and not
+                installed.
         """
         self.folders = [IndexFolder(path, settings or Settings()) for path in folders]
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
-        Texts that differ only in upper and lower case, and have the same embedding, are one hit:
-        the first of them. A text of several indexes is one hit, and its counts are added.
+        Texts that differ only in upper and lower case and have the same embedding count as one hit,
+        the first of them. A text that is in several indexes is one hit with its counts added.
 
         Args:
-            embeddings: float `[queries, dim]`.
-            top: at least 1.
+            embeddings: the queries' embeddings, float `[queries, dim]`.
+            top: number of texts for each query, at least 1.
 
         Returns:
-            Best first; texts of equal cosine in the order of the indexes and of their lines.
+            For each query its hits, best first; ties in the order of the indexes and their lines.
         """
         queries = normalize(embeddings).astype(np.float32)
         hits: list[list[Hit]] = [[] for _ in queries]
-        # Of several, one more than the best: only what is below them shows that all was seen.
+        # Of several indexes, one row more than `top`: only a row below the hits shows that all
+        # rows with their texts were seen.
         asked = top if len(self.folders) == 1 else top + 1
         open_places = list(range(len(queries)))
         while open_places:
@@ -272,7 +274,7 @@ class SearchIndex:
         return hits
 
     def _list_hits(self, nearest: Sequence[Nearest]) -> list[Hit]:
-        """The rows found in each index, as hits."""
+        """Merges the rows found in each index into hits."""
         rows = np.concatenate([each.rows for each in nearest])
         cosines = np.concatenate([each.cosines for each in nearest])
         owners = np.repeat(np.arange(len(nearest)), [len(each.rows) for each in nearest])
@@ -292,10 +294,10 @@ class SearchIndex:
 
 
 def _may_miss(hits: list[Hit], top: int, nearest: Sequence[Nearest], asked: int) -> bool:
-    """Whether an index that was asked for so many has more that belongs to the hits.
+    """Whether an index that was asked for `asked` rows may have more rows that affect the hits.
 
-    Other spellings may have taken the places of texts; and of a text of several indexes, a count
-    may be missing.
+    Other spellings of a text may have taken the places of other texts, and the count of a text may
+    be incomplete if several indexes have it.
     """
     floor = -math.inf
     if len(hits) == top:

@@ -1,4 +1,4 @@
-"""The search job: an index of a corpus, built where there is none, and answers from it."""
+"""The search job: builds the index of a corpus if there is none, and answers queries from it."""
 
 import contextlib
 import dataclasses
@@ -43,14 +43,14 @@ TURN_SEPARATOR = "[EOT]"
 
 
 class Searcher:
-    """An index and the encoder it was made with; perhaps a re-ranker of what is found.
+    """An index with the encoder it was made with, and optionally a re-ranker of the results.
 
     Args:
         index: the index.
-        encoder: of queries.
-        top: texts to find for each query.
-        reranker: orders the `rerank_top` nearest texts; None for the order by cosine.
-        rerank_top: at least `top`.
+        encoder: embeds the queries.
+        top: number of texts to find for each query.
+        reranker: ranks the `rerank_top` nearest texts; None to rank by cosine.
+        rerank_top: number of texts to re-rank, at least `top`.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class Searcher:
         self._rerank_top = rerank_top
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
-        """The nearest texts of each query, best first; with a re-ranker, those it scores highest.
+        """The nearest texts of each query, best first.
 
-        With one, a query is a dialogue, see `split_turns`.
+        With a re-ranker a query is a dialogue, see `split_turns`, and its hits are those of the
+        nearest texts that the re-ranker scores highest.
         """
         if self._reranker is None:
             return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
@@ -82,7 +83,9 @@ class Searcher:
         return [_order(*each)[: self._top] for each in zip(found, scores, strict=True)]
 
     def _embed_contexts(self, contexts: list[list[str]]) -> np.ndarray:
-        """The mean of the turns' embeddings, each of length 1; float32 `[contexts, dim]`."""
+        """The mean of each context's embeddings, scaled to length 1 before; float32
+        `[contexts, dim]`.
+        """
         texts = [text for turns in contexts for text in turns]
         rows = self._encoder.encode(texts, show_progress=False, normalize_embeddings=True)
         starts = np.cumsum([0, *(len(turns) for turns in contexts)])[:-1]
@@ -90,20 +93,20 @@ class Searcher:
         return sums / np.array([[len(turns)] for turns in contexts], np.float32)
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
-        """Yields every query with its answers; many are encoded and compared at a time."""
+        """Yields every query with its hits; queries are processed in large groups."""
         source = iter(queries)
         while group := [text for _, text in zip(range(_QUERIES_AT_A_TIME), source)]:
             yield from zip(group, self.answer(group), strict=True)
 
 
 def split_turns(query: str) -> list[str]:
-    """The turns of a query, the oldest first: "hello [EOT] where is my parcel" has two."""
+    """The turns of a query, the oldest first; "hello [EOT] where is my parcel" has two."""
     turns = [turn.strip() for turn in query.split(TURN_SEPARATOR)]
     return [turn for turn in turns if turn] or [query]
 
 
 def _order(hits: list[Hit], scores: np.ndarray) -> list[Hit]:
-    """Hits by their scores, the best first; of equal scores the nearer text first."""
+    """Hits by descending score; of equal scores, the nearer text first."""
     order = np.argsort(-scores, kind="stable").tolist()
     return [
         dataclasses.replace(hits[place], rank=rank, score=float(scores[place]))
@@ -118,9 +121,9 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     Raises:
         OptionError: there are several indexes, and a corpus.
         InputError: a model, the corpus or an index cannot be used, or an index was made from
-            others.
-        LockedError: another process is building it.
-        OutputError: it cannot be written.
+            another model or corpus.
+        LockedError: another process is building the index.
+        OutputError: the index cannot be written.
     """
     with contextlib.ExitStack() as stack:
         folders = _list_folders(config.index)
@@ -145,10 +148,10 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
 
 
 def _list_folders(names: Sequence[str]) -> list[pathlib.Path]:
-    """Folders by name or glob, the latter sorted; each once.
+    """Folders by name or glob, each once; matches of a glob are sorted.
 
-    One of which a glob finds only what a build in progress has left is listed as well, so that its
-    absence is noticed.
+    An index that is still being built is listed too, if a glob matches its temporary folder, so
+    that its absence is noticed.
     """
     folders: list[pathlib.Path] = []
     for name in names:
@@ -158,9 +161,9 @@ def _list_folders(names: Sequence[str]) -> list[pathlib.Path]:
 
 
 def _require_index(folder: pathlib.Path, buildable: bool) -> None:
-    """Refuses a folder that is no index, and one that neither exists nor can be built."""
+    """Refuses a folder that is no index, or that neither exists nor can be built."""
     restore_replaced(folder)
-    # A folder that holds something else must never be replaced.
+    # A folder with anything else in it must never be replaced.
     if folder.exists() and not layout.is_index(folder):
         raise InputError(f"`index`={folder}: exists and is not an index; give another folder")
     if not folder.exists() and not buildable:
@@ -174,13 +177,13 @@ def _load_reranker(config: SearchOptions) -> Reranker | None:
 
 
 def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:
-    """Builds the index of `corpus` in steps, and logs how long it took.
+    """Builds the index of `corpus`, resuming after steps that are done; logs how long it took.
 
     Raises:
-        InputError: the corpus cannot be used, or a build that was stopped there was begun with
-            other settings.
-        LockedError: another process is building it.
-        OutputError: it cannot be written.
+        InputError: the corpus cannot be used, or an interrupted build to be resumed had other
+            settings.
+        LockedError: another process is building the index.
+        OutputError: the index cannot be written.
     """
     started = time.monotonic()
     kind = config.index_type or "exact"
@@ -210,8 +213,8 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEn
 
 
 def _describe_model(encoder: SentenceEncoder) -> dict[str, Any]:
-    """What decides the embeddings of the texts and of the queries."""
-    # The settings are part of the fingerprint; they are listed to say what differs.
+    """Everything that determines the embeddings of texts and queries."""
+    # The fingerprint covers the settings; they are listed so that messages can name what differs.
     names = ("pooling", "max_sequence_length", "truncate_dim")
     settings = {f"`{name}`": encoder.settings.get(name) for name in names}
     return {"contents of `model`": encoder.fingerprint(), **settings}
@@ -228,24 +231,26 @@ def _embed_texts(
     config: SearchOptions, texts: pathlib.Path, output: pathlib.Path, encoder: SentenceEncoder
 ) -> None:
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelOptions)}
-    # The texts are distinct: no cache for repeated ones.
+    # The texts are distinct, so a cache for repeated ones is useless.
     settings = EmbedOptions(**shared, input=str(texts), output=str(output), cache_size=0)
     embed(settings, encoder, layout.scale_to_unit_length)
 
 
 _ROWS_AT_A_TIME = 65_536
 _COMPARED = 32
-# Rows of bfloat16 or eight bits are as near as this to those of float32.
+# Lowest cosine accepted between a given row and the encoder's own: rows computed in bfloat16 or
+# int8 are at least this close to float32.
 _NEAR = 0.98
 
 
 def _take_rows(
     path: pathlib.Path, texts_folder: pathlib.Path, output: pathlib.Path, encoder: SentenceEncoder
 ) -> None:
-    """Writes the rows of the distinct texts, from a file with a row a line of the corpus.
+    """Writes the rows of the distinct texts, taken from a file with a row per corpus line.
 
     Raises:
-        InputError: the file is no such array, or some of its rows are not those of the encoder.
+        InputError: the file is not such an array, or a sample of its rows shows that they are not
+            the encoder's.
     """
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -297,7 +302,7 @@ def _require_same(config: SearchOptions, index: IndexFolder, encoder: SentenceEn
         now |= _hash_corpus(config)
     if config.index_type:
         now[layout.INDEX_TYPE] = config.index_type
-    # What the settings leave out is as the index has it.
+    # Settings that are not given are taken from the index.
     before = {name: index.made_from.values.get(name) for name in now}
     MadeFrom(before).require(
         MadeFrom(now),

@@ -1,7 +1,7 @@
-"""Turns that stand in like contexts and are alike: mutual nearest neighbours of other dialogues.
+"""Finds similar turns in similar contexts: mutual nearest neighbours from different dialogues.
 
 Compare MTP-CLNN (Zhang et al. 2022, "New Intent Discovery with Pre-training and Contrastive
-Learning"), whose neighbours are of single sentences and one-sided.
+Learning"), whose neighbours are of single sentences and need not be mutual.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ _ROWS_AT_A_TIME = 8192
 
 
 def average_rows(embeddings: np.ndarray) -> np.ndarray:
-    """The mean of the rows of a matrix, possibly on disk: float32 `[dim]`."""
+    """The mean of the rows of a matrix `[rows, dim]`, possibly on disk; float32 `[dim]`."""
     total = np.zeros(embeddings.shape[1], np.float64)
     for start in range(0, len(embeddings), _ROWS_AT_A_TIME):
         total += embeddings[start : start + _ROWS_AT_A_TIME].sum(axis=0, dtype=np.float64)
@@ -38,9 +38,10 @@ def make_keys(
     Args:
         embeddings: float32 `[texts, dim]`, possibly on disk.
         mean: float32 `[dim]`, subtracted from every embedding first.
-        text: int64 `[turns]`, the row of each turn's text.
-        around: the same of the turn before and the one after; -1 where there is none.
-        weight: of the context.
+        text: the row of each turn's text, int64 `[turns]`.
+        around: the rows of the turn before each and of the turn after it, int64 `[turns]` each; -1
+            if there is none.
+        weight: weight of the context.
 
     Returns:
         float32 `[turns, dim]`.
@@ -68,14 +69,15 @@ def find_others(
     tell: Tell = lambda done: None,
     sizes: tuple[int, int] = (_QUERIES, BLOCK_ROWS),
 ) -> Neighbours:
-    """The nearest rows of every row among those of other dialogues and other texts.
+    """For every row, the nearest rows with another dialogue and another text.
 
     Args:
         keys: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
-        dialogue, text: int `[rows]`; equal ones are no neighbours.
-        count: how many for each row, at least 1.
+        dialogue, text: ids of each row's dialogue and text, int `[rows]`; rows that share one are
+            not neighbours.
+        count: how many neighbours to find for each row, at least 1.
         tell: called with the number of rows that are done.
-        sizes: rows that are asked for, and those they are compared with, at a time.
+        sizes: numbers of rows processed at a time, as queries and as candidates.
     """
     found = Neighbours.none(len(keys), count)
     for start in range(0, len(keys), sizes[0]):
@@ -91,7 +93,8 @@ def find_others(
     return found
 
 
-# An index does not know which rows are refused: so many are asked for of each that is wanted.
+# An index does not know which rows are not allowed; it is asked for this many times the neighbours
+# wanted.
 _ASKED = 8
 
 
@@ -104,9 +107,11 @@ def find_others_by_index(
     settings: Settings,
     tell: Tell = lambda done: None,
 ) -> Neighbours:
-    """`find_others` by an index of FAISS, which misses some: its recall is logged.
+    """`find_others` with a FAISS index, which misses some neighbours; its recall is logged.
 
-    See `nearest.Settings`.
+    Args:
+        keys, dialogue, text, count, tell: see `find_others`.
+        kind, settings: see `ApproximateIndex.build`.
     """
     index = ApproximateIndex.build(keys, kind, settings)
     recall = index.measure_recall(settings, count)
@@ -129,8 +134,8 @@ class Pairs:
     """Pairs of rows.
 
     Attributes:
-        first, second: int64 `[pairs]`, rows.
-        cosines: float64 `[pairs]`.
+        first, second: the rows, int64 `[pairs]`.
+        cosines: their cosines, float64 `[pairs]`.
     """
 
     first: np.ndarray
@@ -145,9 +150,9 @@ class Pairs:
 
 
 def pair_mutually(found: Neighbours) -> Pairs:
-    """The pairs of rows each of which is among the other's neighbours, once each, in their order.
+    """The pairs of rows that are among each other's neighbours.
 
-    `first` is the smaller row.
+    Each pair occurs once, with `first` the smaller row; pairs are sorted by (first, second).
     """
     total = len(found.rows)
     row, place = np.nonzero(found.rows >= 0)
@@ -160,17 +165,17 @@ def pair_mutually(found: Neighbours) -> Pairs:
 
 
 def keep_best(pairs: Pairs, text: np.ndarray, share: float, least: float) -> tuple[Pairs, Pairs]:
-    """The most similar pairs, of which each two texts make one at most.
+    """Keeps the most similar pairs, at most one for any two texts.
 
     Args:
-        pairs: of turns.
-        text: int64 `[turns]`, the text of each.
-        share: of the pairs of different texts, the most similar, how many are kept.
-        least: cosine below which a pair is left out.
+        pairs: pairs of turns.
+        text: the text of each turn, int64 `[turns]`.
+        share: share of the distinct pairs of texts to keep, the most similar ones.
+        least: pairs with a cosine below this are left out.
 
     Returns:
-        The pairs of different texts, the most similar first and equal ones in their order; and
-        those of them that are kept.
+        The most similar pair for any two texts, by descending similarity and then in their order;
+        and those of them that are kept.
     """
     falling = pairs[np.lexsort((pairs.second, pairs.first, -pairs.cosines))]
     low, high = np.sort([text[falling.first], text[falling.second]], axis=0)

@@ -1,4 +1,4 @@
-"""The nearest rows of a matrix by FAISS: nearly all of them, in a fraction of the time."""
+"""Approximate search with FAISS: nearly all of the nearest rows, in a fraction of the time."""
 
 import dataclasses
 import math
@@ -13,19 +13,20 @@ from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
 from dcse_tf.files import atomic_file
 
 _ADDED_ROWS = 65_536  # at a time
-# FAISS warns if it trains the centre of a list on fewer rows; more hardly move it.
+# Training rows per list. FAISS warns about fewer than the first; more than the second hardly change
+# the list's centre.
 _LEAST_OF_A_LIST, _MOST_OF_A_LIST = 39, 64
-# Every row is compared with every centre: of more lists, building takes longer than it saves.
+# Building compares every row with every centre; with more lists that takes longer than it saves.
 _MOST_LISTS = 4096
 _SEED = 0
-# Candidates that FAISS is asked for per answer; ranking them exactly corrects its order.
+# Candidates that FAISS is asked for per row wanted; they are then ranked by exact cosines.
 _CANDIDATES = 2
-_INT8 = "_int8"  # ends the kinds of which FAISS holds eight bits a dimension
+_INT8 = "_int8"  # suffix of the kinds that store eight bits per dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How an approximate index is built and searched; see the options of these names."""
+    """How an approximate index is built and searched; see the options of the same names."""
 
     hnsw_m: int = 32
     ef_construction: int = 200
@@ -36,10 +37,10 @@ class Settings:
 
 
 def import_faiss(kind: str) -> Any:
-    """The FAISS library.
+    """Imports the FAISS library.
 
     Args:
-        kind: the index that needs it, for the message.
+        kind: the kind of index that needs it, for the message.
 
     Raises:
         InputError: it is not installed.
@@ -62,13 +63,13 @@ class ApproximateIndex:
         Args:
             matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
             kind: "hnsw" or "ivf", which hold a copy of the matrix in memory; "hnsw_int8" or
-                "ivf_int8", a quarter of it; "binary", the signs alone, a 32nd.
+                "ivf_int8", a quarter of that; or "binary", only the signs, a 32nd.
             settings: see `Settings`.
         """
         faiss = import_faiss(kind)
         threads = faiss.omp_get_max_threads()
         if kind.startswith("hnsw"):
-            faiss.omp_set_num_threads(1)  # the links depend on which row comes first
+            faiss.omp_set_num_threads(1)  # the links depend on the order of insertion
         try:
             index = _make_empty(faiss, kind, matrix, settings)
             for start in range(0, len(matrix), _ADDED_ROWS):
@@ -78,7 +79,7 @@ class ApproximateIndex:
         return cls(index, kind, matrix)
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes what `read` reads.
+        """Writes the index to a file that `read` reads.
 
         Raises:
             OutputError: it cannot be written.
@@ -89,24 +90,24 @@ class ApproximateIndex:
             try:
                 write(self._index, str(partial))
             except RuntimeError as error:
-                # FAISS puts the place in its own source first.
+                # FAISS begins the message with a line of its source.
                 reason = str(error).rpartition(" failed: ")[2]
                 raise OutputError(f"{path}: cannot be written: {reason}") from error
 
     @classmethod
     def read(cls, path: pathlib.Path, kind: str, matrix: np.ndarray) -> "ApproximateIndex":
-        """Opens what `write` wrote; vectors, codes and links stay on disk.
+        """Opens a file that `write` wrote; vectors, codes and links stay on disk.
 
         Raises:
-            InputError: it is damaged, or was made from another matrix.
+            InputError: the file is damaged, or was made from another matrix.
         """
         faiss = import_faiss(kind)
         if isinstance(matrix.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
-            # Rows of candidates lie far apart: reading ahead of each takes many times as long.
+            # Candidates' rows lie far apart, so reading ahead would take many times as long.
             matrix.base.madvise(mmap.MADV_RANDOM)
         read = faiss.read_index_binary if kind == "binary" else faiss.read_index
         try:
-            # FAISS 1.15 reads beyond the end of a mapped file that is cut in its head.
+            # FAISS 1.15 reads beyond the end of a mapped file whose header is cut short.
             if path.stat().st_size < len(matrix) * _count_bytes(kind, matrix.shape[1]):
                 raise RuntimeError("the file is cut short")
             index = read(str(path), faiss.IO_FLAG_MMAP_IFC)
@@ -127,16 +128,17 @@ class ApproximateIndex:
         elif self._kind.startswith("ivf"):
             self._index.nprobe = min(settings.nprobe, self._index.nlist)
         _, rows = self._index.search(_encode(self._kind, queries), wanted)
-        # FAISS fills the answers that it did not find with -1.
+        # FAISS fills missing answers with -1.
         return [
             rank_rows(self._matrix, np.unique(found[found >= 0]), query, top)
             for found, query in zip(rows, queries, strict=True)
         ]
 
     def measure_recall(self, settings: Settings, top: int, sample: int = 1000) -> float:
-        """Share of the exact `top` nearest that are found, with rows of the matrix as queries.
+        """The share of the exact `top` nearest rows that the index finds; 0 to 1.
 
-        A row does not count in its own answer, as it is always found.
+        The queries are `sample` rows of the matrix. A query's own row, which is always found, does
+        not count.
         """
         rows = _draw(len(self._matrix), sample)
         queries = np.asarray(self._matrix[rows])
@@ -151,7 +153,7 @@ class ApproximateIndex:
 
 
 def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, settings: Settings) -> Any:
-    """An index of FAISS to which the rows can be added, trained on some of them."""
+    """A FAISS index, trained on some of the rows, to which all rows can be added."""
     rows, dim = matrix.shape
     metric, codes = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_8bit
     if kind == "binary":
@@ -177,21 +179,23 @@ def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, settings: Settings) -
 
 
 def _encode(kind: str, rows: np.ndarray) -> np.ndarray:
-    """Rows as FAISS takes them: their signs for "binary", uint8 `[n, dim / 8]`."""
+    """Rows in the form that FAISS takes: float32, or for "binary" their signs, uint8
+    `[n, dim / 8]`.
+    """
     if kind == "binary":
         return np.packbits(rows > 0, axis=1)
     return np.ascontiguousarray(rows, np.float32)
 
 
 def _count_bytes(kind: str, dim: int) -> int:
-    """What FAISS holds of a row, without its links."""
+    """Bytes that FAISS stores for a row, without its links."""
     if kind == "binary":
         return math.ceil(dim / 8)
     return dim if kind.endswith(_INT8) else 4 * dim
 
 
 def _draw(rows: int, most: int) -> np.ndarray:
-    """At most so many different rows, drawn with a fixed seed, ascending."""
+    """At most `most` distinct row indices, drawn with a fixed seed, ascending."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(_SEED).choice(rows, most, replace=False))

@@ -1,10 +1,10 @@
 """The job that mines a corpus for neighbours, and writes them as a prepared corpus of pairs.
 
-While it works its finished steps lie beside the output: the embeddings of the distinct texts, the
-turns' keys, and what was found. The output has
+While the job runs, its intermediate results are stored beside the output: the embeddings of the
+distinct texts, the turns' keys and the neighbours found. The output has
 
     train-*.tfrecord, train-blocks.npy, manifest.json   a corpus whose sessions are the pairs
-    sample.txt                                          some pairs with their contexts, to be read
+    sample.txt                                          some pairs with their contexts, to read
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ _TEXTS_AT_A_TIME = 65_536
 _TURNS_AT_A_TIME = 8192
 _PAIRS_AT_A_TIME = 4096
 _SHARDS = 8
-# The settings that decide what is found, and what is kept of it.
+# The settings that determine which neighbours are found, and which pairs are kept.
 _FINDING = (
     *("context_weight", "center", "neighbours", "same_role"),
     *("index_type", "hnsw_m", "ef_construction", "ef_search", "nlist", "nprobe"),
@@ -67,16 +67,16 @@ _KEEPING = ("keep_share", "min_cosine")
 
 @dataclasses.dataclass(frozen=True)
 class Mined:
-    """What was found.
+    """Statistics of what was found.
 
     Attributes:
-        turns: of the corpus.
-        texts: distinct ones among them.
-        mutual: pairs of different texts whose turns are mutual neighbours.
-        pairs: those that are kept.
-        paired_texts: distinct texts that are in a pair.
-        paired_turns: turns whose text is in a pair.
-        quantiles: similarities at 0, 25, 50, 75 and 100% of the mutual pairs.
+        turns: number of turns in the corpus.
+        texts: number of distinct texts among them.
+        mutual: number of pairs of different texts with turns that are mutual neighbours.
+        pairs: number of these pairs that are kept.
+        paired_texts: number of distinct texts that are in a kept pair.
+        paired_turns: number of turns whose text is in a kept pair.
+        quantiles: the 0, 25, 50, 75 and 100% quantiles of the mutual pairs' similarities.
         least: similarity of the least similar pair that is kept.
     """
 
@@ -90,14 +90,15 @@ class Mined:
     least: float
 
     def describe(self) -> str:
-        """The figures, a line each."""
+        """The statistics as text."""
         spread = ", ".join(f"{value:.3f}" for value in self.quantiles)
         return "\n".join(
             [
-                f"{self.pairs} pairs of {self.mutual} that are mutual neighbours",
-                f"{self.paired_texts / self.texts:.1%} of {self.texts} different utterances and "
+                f"{self.pairs} of {self.mutual} pairs of mutual neighbours are kept",
+                f"{self.paired_texts / self.texts:.1%} of {self.texts} distinct utterances and "
                 f"{self.paired_turns / self.turns:.1%} of {self.turns} turns have a partner",
-                f"similarity at 0, 25, 50, 75 and 100%: {spread}; kept from {self.least:.3f}",
+                f"quantiles of similarity (0, 25, 50, 75, 100%): {spread}; lowest kept "
+                f"{self.least:.3f}",
             ]
         )
 
@@ -107,10 +108,10 @@ def mine_neighbours(options: MineNeighboursOptions) -> Mined:
 
     Raises:
         InputError: the corpus or the encoder cannot be used, or not together; no pair was found;
-            or a job that was stopped there was begun with other settings.
+            or an interrupted job to be resumed had other settings.
         FileExistsError: the output exists and may not be replaced.
-        LockedError: another process is writing it.
-        OutputError: it cannot be written.
+        LockedError: another process is writing the output.
+        OutputError: the output cannot be written.
     """
     output, data_dir = pathlib.Path(options.output_dir), pathlib.Path(options.data_dir)
     if options.index_type != "exact":
@@ -156,7 +157,7 @@ def _describe_sources(
     options: MineNeighboursOptions, manifest: Manifest, encoder: GraphBackend
 ) -> MadeFrom:
     train = manifest.splits["train"]
-    # As the encoder resolved them.
+    # With the encoder's settings, in which defaults are resolved.
     used: dict[str, Any] = {**options.to_dict(), **encoder.settings}
     names = ("pooling", "max_sequence_length", "compute_dtype", *_FINDING)
     return MadeFrom(
@@ -171,8 +172,10 @@ def _describe_sources(
 
 
 def _embed_texts(turns: Turns, encoder: GraphBackend, folder: pathlib.Path) -> np.ndarray:
-    """Embeds every distinct text, in blocks of which those that are done stay so: an array on disk,
-    float32 `[texts, dim]`.
+    """Embeds every distinct text, and resumes after the blocks that are already done.
+
+    Returns:
+        An array on disk, float32 `[texts, dim]`.
     """
     total = len(turns.fingerprints)
     if not folder.exists():
@@ -197,7 +200,7 @@ def _embed_texts(turns: Turns, encoder: GraphBackend, folder: pathlib.Path) -> n
 
 
 def _order_turns(turns: Turns, same_role: bool) -> np.ndarray:
-    """The turns, those that may be neighbours one after another; int64 `[turns]`."""
+    """An order of the turns in which those that may be neighbours are adjacent; int64 `[turns]`."""
     return np.argsort(turns.speaker if same_role else turns.speaker * 0, kind="stable")
 
 
@@ -208,7 +211,7 @@ def _write_keys(
     options: MineNeighboursOptions,
     path: pathlib.Path,
 ) -> np.ndarray:
-    """The keys of the turns in the order of `rows`: an array on disk, float32 `[turns, dim]`."""
+    """Writes the turns' keys in the order of `rows`; an array on disk, float32 `[turns, dim]`."""
     if not path.exists():
         dim = embeddings.shape[1]
         mean = average_rows(embeddings) if options.center else np.zeros(dim, np.float32)
@@ -231,7 +234,7 @@ def _find(
     options: MineNeighboursOptions,
     work: pathlib.Path,
 ) -> Neighbours:
-    """The neighbours of all turns, by their places in `rows`; each role's are kept once found."""
+    """The neighbours of all turns, as indices into `rows`; results are stored role by role."""
     groups = np.unique(turns.speaker[rows], return_index=True)[1] if options.same_role else [0]
     found = Neighbours.none(len(rows), options.neighbours)
     settings = Settings(**{name: getattr(options, name) for name in vars(Settings())})
@@ -260,7 +263,7 @@ def _find(
 
 
 def _count(turns: Turns, mutual: Pairs, kept: Pairs, options: MineNeighboursOptions) -> Mined:
-    """The figures of what was found.
+    """The statistics of what was found.
 
     Raises:
         InputError: no pair is left.
@@ -292,9 +295,10 @@ def _count(turns: Turns, mutual: Pairs, kept: Pairs, options: MineNeighboursOpti
 def _write_pairs(
     turns: Turns, pairs: Pairs, corpus: Manifest, settings: dict[str, Any], folder: pathlib.Path
 ) -> None:
-    """Writes a corpus whose sessions are the pairs, in the order of the corpus.
+    """Writes a corpus whose sessions are the pairs, in the order of their turns in `corpus`.
 
-    Token ids and fingerprints are those of the corpus. A session is named by its two turns.
+    Token ids and the tokenizer's fingerprint are those of `corpus`. A session is named after its
+    two turns.
     """
     ordered = pairs[np.lexsort((pairs.second, pairs.first))]
     fingerprint = hashlib.sha256()
@@ -336,7 +340,7 @@ def _serialize(turns: Turns, pairs: Pairs) -> Iterator[SplitRecords]:
 def _write_sample(
     turns: Turns, pairs: Pairs, mined: Mined, data_dir: pathlib.Path, path: pathlib.Path
 ) -> None:
-    """Writes some pairs, from the most similar to the least, as people can read them."""
+    """Writes some pairs as readable text, from the most similar to the least."""
     vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER)
     start = vocabulary.count_prefix() + 1
     around = turns.around()

@@ -1,1 +1,1 @@
-"""An encoder, perhaps with a re-ranker, behind interfaces that clients already have."""
+"""An HTTP server for an encoder and optionally a re-ranker, for OpenAI, Cohere and Jina clients."""

@@ -1,4 +1,4 @@
-"""The routes: from requests to work for the batcher, and from its results to answers."""
+"""The routes: turn requests into work for the batcher, and its results into responses."""
 
 import asyncio
 import base64
@@ -29,11 +29,11 @@ _RETRY_AFTER = "1"  # seconds
 
 
 class Service:
-    """What the routes share.
+    """The state that the routes share.
 
     Args:
-        options: the limits.
-        model: answers.
+        options: the settings, including the limits.
+        model: computes the results.
     """
 
     def __init__(self, options: ServeOptions, model: ServedModel):
@@ -49,7 +49,7 @@ class Service:
         )
 
     def check(self, name: str, **fields: list[str]) -> None:
-        """Refuses another model's name, and texts over the limits."""
+        """Refuses requests for another model, and texts over the limits."""
         if name not in ("", self.model.name):
             raise Refusal(404, f"There is no such model; this is {self.model.name}.")
         for field, texts in fields.items():
@@ -68,13 +68,15 @@ class Service:
                 )
 
     async def embed(self, texts: list[str]) -> tuple[np.ndarray, int]:
-        """Embeddings float32 `[texts, dim]`, and the number of tokens."""
+        """Embeds texts; returns float32 `[texts, dim]` and the number of tokens."""
         found = await self.batcher.submit(EMBED, texts, self._estimate(texts))
         return np.stack([row for row, _ in found]), sum(tokens for _, tokens in found)
 
     async def score(self, kind: str, turns: list[str], responses: list[str]) -> tuple[Any, int]:
-        """Scores float `[responses]`, and about the number of tokens."""
-        # A context is read once a batch.
+        """Scores responses to a context; returns float `[responses]` and an estimate of the number
+        of tokens.
+        """
+        # Matching encodes a context once per batch, a re-ranker once per response.
         of_context = sum(self._estimate(turns))
         own = self._estimate(responses)
         share = math.ceil(of_context / len(responses)) if kind == MATCH else of_context
@@ -86,8 +88,9 @@ class Service:
         return [self.model.estimate_tokens(text) for text in texts]
 
     async def relevance(self, query: str, documents: list[str]) -> tuple[np.ndarray, int]:
-        """By the re-ranker, probabilities; or cosines, of the mean of the query's turns. float64
-        `[documents]`, and the number of tokens.
+        """Scores documents by their relevance to a query: probabilities by the re-ranker or,
+        without one, cosines with the mean embedding of the query's turns. Returns float64
+        `[documents]` and the number of tokens.
         """
         turns = split_turns(query)
         if self.model.reranker:
@@ -100,7 +103,7 @@ class Service:
 
 
 def create_app(service: Service) -> fastapi.FastAPI:
-    """The application without its gate."""
+    """The application, without the `Gate` in front of it."""
 
     @contextlib.asynccontextmanager
     async def run_batcher(app: fastapi.FastAPI) -> AsyncIterator[None]:
@@ -142,7 +145,7 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
             raise Refusal(400, f"dimensions: this model's embeddings have {dim}.")
         rows, tokens = await service.embed(form.input)
         rows = normalize(rows).astype(np.float32) if form.normalized else rows
-        # Little-endian float32, as OpenAI's clients read it.
+        # Little-endian float32, as OpenAI's clients expect.
         made: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
             if form.encoding_format == "base64"
@@ -221,13 +224,13 @@ def _add_error_handlers(app: fastapi.FastAPI) -> None:
 
 
 def _describe(error: RequestValidationError) -> str:
-    """The first fault as a sentence that begins with the field."""
+    """The first error as a sentence that begins with the field."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"The body is not JSON: {first['ctx']['error']}."
     field = ".".join(str(part) for part in first["loc"][1:])
     if not field:
-        return "The body is no JSON object."
+        return "The body is not a JSON object."
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         return text if text.startswith(field) else f"{field}: {text}"

@@ -1,4 +1,4 @@
-"""Items of many requests computed together, by one thread. No TensorFlow here."""
+"""Batches the items of many requests for one thread that computes them. No TensorFlow here."""
 
 import asyncio
 import concurrent.futures
@@ -8,25 +8,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Of a kind and its items to a result for each.
+# A function from a kind and items of that kind to a result for each item.
 Compute = Callable[[str, list[Any]], Sequence[Any]]
 
 
 class QueueFull(Exception):
-    """More would wait than may."""
+    """The queue has no room for a request's items."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """What one client waits for.
+    """A client's request, while it waits for results.
 
     Attributes:
-        kind: of its items.
-        left: (place, item, tokens) of those that are not being computed yet.
-        results: by place.
-        missing: how many of them.
-        done: holds the results in the end.
-        arrived: when, by the loop's clock.
+        kind: the kind of its items.
+        left: (place, item, tokens) of the items whose computation has not begun.
+        results: the results so far, by place.
+        missing: how many results are missing.
+        done: receives the results when all are there.
+        arrived: time of arrival by the event loop's clock, in seconds.
     """
 
     kind: str
@@ -40,15 +40,15 @@ class _Request:
 class Batcher:
     """Collects items until there are enough for a batch, or the first has waited long enough.
 
-    Every request that waits has its share of a batch, item by item, so that a large one does not
-    hold up small ones. A batch has items of one kind.
+    A batch takes items from all waiting requests in turn, so that a large request does not hold up
+    small ones. All items of a batch are of one kind.
 
     Args:
-        compute: computes a batch; called in a thread of its own.
-        batch_tokens: most tokens of a batch, unless one item has more.
-        max_wait: seconds.
-        max_queue: items that may wait.
-        watch: called with how many wait, whenever that has changed.
+        compute: computes a batch; called in a separate thread.
+        batch_tokens: most tokens in a batch, unless one item has more.
+        max_wait: how long items wait for a full batch, in seconds.
+        max_queue: the largest number of waiting items.
+        watch: called with the number of waiting items whenever it changes.
     """
 
     def __init__(
@@ -70,16 +70,19 @@ class Batcher:
         self._arrival = asyncio.Event()
 
     async def submit(self, kind: str, items: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
-        """Waits for the results of items; if it is cancelled, those that still wait are dropped.
+        """Queues items and waits for their results; if cancelled, drops those still waiting.
 
         Args:
-            kind: of the items, for `compute`.
-            items: what to compute, at least one.
-            tokens: about how many each has.
+            kind: the kind of the items, for `compute`.
+            items: what to compute, at least one item.
+            tokens: estimated number of tokens of each item.
+
+        Returns:
+            The results, in the order of the items.
 
         Raises:
-            QueueFull: too many wait already.
-            Exception: what computing raised.
+            QueueFull: too many items are waiting already.
+            Exception: `compute` raised it.
         """
         if self._items + len(items) > self._max_queue:
             raise QueueFull
@@ -113,7 +116,7 @@ class Batcher:
         with concurrent.futures.ThreadPoolExecutor(1, "model") as thread:
             while True:
                 await self._wait_for_batch()
-                if not self._requests:  # all were dropped meanwhile
+                if not self._requests:  # all were dropped in the meantime
                     continue
                 kind, batch = self._take()
                 items = [item for _, _, item in batch]
@@ -137,7 +140,7 @@ class Batcher:
                 await asyncio.wait_for(self._arrival.wait(), due - loop.time())
 
     def _take(self) -> tuple[str, list[tuple[_Request, int, Any]]]:
-        """The items of the next batch; requests that had a share of it go to the end."""
+        """Takes the items of the next batch; requests with items in it go to the queue's end."""
         kind = self._requests[0].kind
         turns = deque(request for request in self._requests if request.kind == kind)
         batch: list[tuple[_Request, int, Any]] = []

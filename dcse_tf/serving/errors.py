@@ -1,4 +1,4 @@
-"""Refusals in the form that the clients of each interface read."""
+"""Error responses in the form that clients of each API expect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 
 
 class Refusal(Exception):
-    """A request that is not answered.
+    """A request is refused.
 
     Args:
-        status: of the response.
-        message: one sentence.
-        headers: more headers of the response.
+        status: HTTP status of the response.
+        message: the reason, one sentence.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
@@ -27,8 +27,8 @@ class Refusal(Exception):
 def refuse(
     path: str, status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The response of a refusal: OpenAI's form below /v1, Cohere's and Jina's of rerank, and
-    {"detail": ...} elsewhere.
+    """The error response: in Cohere's and Jina's form for rerank, in OpenAI's form for other paths
+    below /v1, and {"detail": ...} elsewhere.
     """
     body: dict[str, Any] = {"detail": message}
     if path in RERANK_ROUTES:

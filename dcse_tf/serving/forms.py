@@ -1,4 +1,4 @@
-"""What requests are made of."""
+"""The forms of requests."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ _TOKEN_IDS = (
 
 
 def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
-    """Texts; of a string one, of {"text": ...} what it says."""
+    """A list of texts, from a string or a list of strings and {"text": ...} objects."""
     values = [value] if isinstance(value, str) else value
     if isinstance(values, list):
         values = [each.get("text") if isinstance(each, dict) else each for each in values]
@@ -21,7 +21,7 @@ def _read_texts(value: Any, info: ValidationInfo) -> list[str]:
             raise ValueError(_TOKEN_IDS)
     try:
         return read_texts(values, str(info.field_name))
-    except TypeError as error:  # pydantic reports ValueError alone
+    except TypeError as error:  # pydantic reports only ValueError
         raise ValueError(str(error)) from None
 
 
@@ -40,7 +40,7 @@ Texts = Annotated[list[str], BeforeValidator(_read_texts)]
 
 
 class EmbeddingsForm(BaseModel):
-    """OpenAI's request of embeddings, and Jina's, which may ask for length 1."""
+    """OpenAI's request for embeddings, and Jina's, which has `normalized` for length 1."""
 
     input: Texts
     model: str = ""
@@ -52,7 +52,7 @@ class EmbeddingsForm(BaseModel):
 
 
 class RerankForm(BaseModel):
-    """Cohere's and Jina's request of documents in the order of their relevance."""
+    """Cohere's and Jina's request to rank documents by their relevance to a query."""
 
     query: Text
     documents: Texts
@@ -62,7 +62,7 @@ class RerankForm(BaseModel):
 
 
 class MatchForm(BaseModel):
-    """How well responses fit a context."""
+    """A request to score how well responses fit a context."""
 
     context: Texts
     responses: Texts

@@ -1,4 +1,4 @@
-"""What every request passes first: the key, the limits of its body, the counts."""
+"""The outermost layer of the server: checks keys and bodies, and counts requests."""
 
 import asyncio
 import hmac
@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dcse_tf.serving import metrics
 from dcse_tf.serving.errors import Refusal, refuse
 
-# Without a key: what watches the server.
+# Paths for monitoring, which need no key.
 _OPEN = ("/health", "/metrics")
-# So much of a body that is too long is read and dropped, for a client that only sends reads no
-# answer meanwhile.
+# Of a body that is too long, up to this many times `max_body` is read and discarded, because a
+# client does not read the answer while it is still sending.
 _DRAINED = 8
 _CLIENT_GONE = 499
 
@@ -23,15 +23,15 @@ class _ClientGone(Exception):
 
 
 class Gate:
-    """Lets requests with a key and a body of the right size pass, and drops those whose client has
-    gone away.
+    """Passes on requests with a valid key and a body within the limits, and cancels those whose
+    client has disconnected.
 
     Args:
-        app: answers them.
-        routes: that are counted by name.
-        keys: of which a request must give one; none: anyone may ask.
-        max_body: bytes.
-        timeout: seconds in which a body has to arrive.
+        app: the application that answers requests.
+        routes: the paths that have their own counts; others are counted together.
+        keys: the valid keys; if empty, no key is needed.
+        max_body: longest body in bytes.
+        timeout: seconds within which a body must arrive.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Gate:
             response = refuse(scope["path"], refusal.status, str(refusal), refusal.headers)
             await response(scope, receive, send)
             return
-        # A body is JSON whatever the request calls it, as curl's --data calls it a form.
+        # A body is read as JSON whatever its declared type: curl's --data declares a form.
         kept = [header for header in scope["headers"] if header[0] != b"content-type"]
         scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
         await self._answer(scope, body, receive, send)
@@ -95,11 +95,11 @@ class Gate:
             )
 
     async def _read(self, receive: Receive, declared: bytes) -> bytes:
-        """The body.
+        """Reads the body.
 
         Raises:
-            Refusal: it is too long, or late.
-            _ClientGone: it ends early.
+            Refusal: it is too long, or did not arrive in time.
+            _ClientGone: the client disconnected before the body was complete.
         """
         too_long = Refusal(
             413,
@@ -131,7 +131,7 @@ class Gate:
         return bytes(body)
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Runs the application until it is done, or the client has gone away."""
+        """Runs the application until it is done or the client disconnects."""
 
         async def replay() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}

@@ -1,4 +1,4 @@
-"""The job: one process that answers, or several with one that looks after them."""
+"""The serve job: one process that answers requests, or several and a parent that restarts them."""
 
 import dataclasses
 import multiprocessing
@@ -23,7 +23,7 @@ from dcse_tf.serving.options import ServeOptions
 
 KEY_VARIABLE = "DCSE_API_KEY"
 _READY = "ready"
-# Seconds before the next attempt where a worker could not start.
+# Seconds before the next attempt if a worker could not start.
 _PAUSE = 5.0
 
 
@@ -33,9 +33,9 @@ def serve(
     """Answers requests until SIGTERM or SIGINT.
 
     Args:
-        options: all of them.
-        announce: called with the server's URL when it answers.
-        spell: has the last word on the spelling of workers' log messages.
+        options: the settings.
+        announce: called with the server's URL when it is ready.
+        spell: rewrites each log message of the workers before it is shown.
 
     Raises:
         InputError: a model cannot be loaded, the port cannot be listened on, or a package is
@@ -50,7 +50,7 @@ def serve(
     if options.workers > 1:
         listener.close()
         options = options.replace(port=port)
-        with listen(options, shared=True):  # so that no other process takes the port
+        with listen(options, shared=True):  # keeps other programs from taking the port
             _Workers(options, keys, spell, lambda: announce(url)).run()
     else:
         from dcse_tf.serving.server import run_server
@@ -59,7 +59,7 @@ def serve(
 
 
 def read_keys(options: ServeOptions) -> list[str]:
-    """The keys of which a request must give one.
+    """The valid API keys, from the file or the environment; empty if none is needed.
 
     Raises:
         InputError: the file cannot be read or has no key.
@@ -78,11 +78,12 @@ def read_keys(options: ServeOptions) -> list[str]:
 
 
 def listen(options: ServeOptions, shared: bool = False) -> socket.socket:
-    """A socket with the address, which does not take connections yet.
+    """A socket that is bound to the server's address, but does not accept connections yet.
 
     Args:
-        options: with the address.
-        shared: whether several sockets may have it, among which Linux divides the connections.
+        options: the settings, including the address.
+        shared: whether several sockets may have the address; Linux then distributes connections
+            among them.
 
     Raises:
         InputError: the port is taken, or there is no such address.
@@ -91,8 +92,8 @@ def listen(options: ServeOptions, shared: bool = False) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # With its protocol: only then asyncio sets TCP_NODELAY on the connections, without which an
-        # answer's body waits 40 ms for the client's acknowledgement of its head.
+        # The protocol must be given: only then does asyncio set TCP_NODELAY on connections. Without
+        # it an answer's body waits 40 ms for the client to acknowledge its headers.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
@@ -106,12 +107,12 @@ def listen(options: ServeOptions, shared: bool = False) -> socket.socket:
 
 @dataclasses.dataclass
 class _Worker:
-    """A process that answers.
+    """A process that answers requests.
 
     Attributes:
-        process: itself.
-        reports: what it says: that it is ready, or why it cannot be.
-        ready: whether it has said so.
+        process: the process.
+        reports: where it reports that it is ready, or why it could not start.
+        ready: whether it has reported that it is ready.
     """
 
     process: SpawnProcess
@@ -120,11 +121,11 @@ class _Worker:
 
 
 class _Workers:
-    """Processes that listen on one port. One that ends is replaced until a signal says stop.
+    """Worker processes that listen on one port. Until a stop signal, one that ends is replaced.
 
     Args:
-        options, keys, spell: of every worker.
-        on_ready: called when all of them answer.
+        options, keys, spell: passed to every worker.
+        on_ready: called when all workers are ready.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class _Workers:
         self._announced = False
 
     def run(self) -> None:
-        """Returns when a signal has said stop and all have ended.
+        """Runs the workers; returns after a stop signal, when all of them have ended.
 
         Raises:
             InputError: a worker could not start.
@@ -152,7 +153,7 @@ class _Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         with tempfile.TemporaryDirectory(prefix="dcse-metrics-") as folder:
-            # prometheus_client reads it when it is imported, here and in the workers.
+            # prometheus_client reads the variable on import, here and in the workers.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             self._workers = [self._start() for _ in range(self._count)]
             try:
@@ -177,7 +178,7 @@ class _Workers:
             worker.process.terminate()
 
     def _look_after(self) -> None:
-        """Waits for something to happen to a worker, and acts on it."""
+        """Waits until a worker reports or ends, and reacts."""
         starting = [worker.reports for worker in self._workers if not worker.ready]
         wait([*starting, *(worker.process.sentinel for worker in self._workers)])
         for worker in list(self._workers):
@@ -219,7 +220,7 @@ class _Workers:
             *(worker.process.pid, worker.process.exitcode),
         )
         self._workers.append(self._start())
-        if self._stopping:  # the signal came meanwhile
+        if self._stopping:  # the signal came in the meantime
             self._stop()
 
 
@@ -229,8 +230,8 @@ def _run_worker(
     spell: Callable[[str], str],
     report: Connection,
 ) -> None:
-    """The main function of a worker; its parent tells it to stop, or ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which says stop
+    """The main function of a worker, which runs until its parent stops it or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent stops the workers
     parent = multiprocessing.parent_process()
     assert parent
     with progress.show_log(spell=spell):

@@ -1,11 +1,12 @@
-"""What is counted for Prometheus; of several processes together."""
+"""Metrics for Prometheus, summed over the server's processes."""
 
 import os
 
 import prometheus_client
 from prometheus_client import multiprocess
 
-# A folder in which the counts of several processes lie; prometheus_client reads it when imported.
+# The folder in which several processes store their counts; prometheus_client reads the variable on
+# import.
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUESTS = prometheus_client.Counter(
@@ -19,7 +20,7 @@ SECONDS = prometheus_client.Histogram(
 )
 TEXTS = prometheus_client.Counter("dcse_texts", "Texts embedded, or candidates scored.", ["kind"])
 TOKENS = prometheus_client.Counter(
-    "dcse_tokens", "Tokens of these texts; of candidates about.", ["kind"]
+    "dcse_tokens", "Tokens of these texts; estimated for candidates.", ["kind"]
 )
 BATCH_TEXTS = prometheus_client.Histogram(
     "dcse_batch_texts",
@@ -28,12 +29,12 @@ BATCH_TEXTS = prometheus_client.Histogram(
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
 WAITING = prometheus_client.Gauge(
-    "dcse_waiting_texts", "Texts that wait for the model.", multiprocess_mode="livesum"
+    "dcse_waiting_texts", "Texts that are waiting for the model.", multiprocess_mode="livesum"
 )
 
 
 def render() -> bytes:
-    """All of it, of all processes, in Prometheus' text form."""
+    """All metrics of all processes, in Prometheus' text format."""
     if VARIABLE not in os.environ:
         return prometheus_client.generate_latest()
     registry = prometheus_client.CollectorRegistry()

@@ -1,4 +1,4 @@
-"""The models as the server uses them: batches of one kind of work."""
+"""Runs the server's models on batches of one kind of work."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.serving import metrics
 
-# Kinds of work: a text to (embedding, tokens); (turns of a context, response) to a similarity;
-# (turns, response) to a re-ranker's logit.
+# Kinds of work. EMBED: a text to (embedding, tokens). MATCH: (turns of a context, response) to a
+# similarity. RERANK: (turns of a context, response) to the re-ranker's logit.
 EMBED, MATCH, RERANK = "embed", "match", "rerank"
 _BYTES_PER_TOKEN = 4
 
@@ -19,12 +19,12 @@ Pair = tuple[tuple[str, ...], str]
 
 
 class ServedModel:
-    """An encoder and perhaps a re-ranker, used by one thread.
+    """An encoder and optionally a re-ranker, used by one thread.
 
     Args:
         encoder: the encoder.
-        reranker: None where rerank goes by the encoder's cosine.
-        name: what requests call it.
+        reranker: the re-ranker; None if rerank requests use the encoder's cosine.
+        name: the model's name in requests.
         unit_norm: whether embeddings are scaled to length 1.
     """
 
@@ -43,11 +43,11 @@ class ServedModel:
         }
 
     def estimate_tokens(self, text: str) -> int:
-        """About how many tokens of a text are read, in little time."""
+        """A quick estimate of the number of tokens of a text, after truncation."""
         return min(2 + len(text.encode()) // _BYTES_PER_TOKEN, self._longest)
 
     def compute(self, kind: str, items: list[Any]) -> Sequence[Any]:
-        """Results of items of a kind, in their order."""
+        """Computes the results of items of one kind, in their order."""
         results, tokens = self._kinds[kind](items)
         metrics.TEXTS.labels(kind).inc(len(items))
         metrics.TOKENS.labels(kind).inc(tokens)
@@ -80,7 +80,7 @@ class ServedModel:
         pairs: list[Pair],
         score: Callable[[list[list[str]], list[list[str]]], Sequence[np.ndarray]],
     ) -> tuple[list[float], int]:
-        """Scores of pairs by a function of contexts and of each one's responses."""
+        """Scores pairs with a function from contexts and their lists of responses to scores."""
         places: dict[tuple[str, ...], list[int]] = {}
         for place, (context, _) in enumerate(pairs):
             places.setdefault(context, []).append(place)

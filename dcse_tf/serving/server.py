@@ -1,4 +1,4 @@
-"""The process that answers: its models, its loop, its end."""
+"""A process that answers requests: loads the models, runs the event loop, and shuts down."""
 
 import asyncio
 import contextlib
@@ -20,18 +20,18 @@ from dcse_tf.serving.model import EMBED, MATCH, RERANK, ServedModel
 from dcse_tf.serving.options import ServeOptions
 
 _FIRST_TEXT = "hello"
-_BACKLOG = 2048  # connections that may wait to be taken
-# Seconds to answer what has been taken, and for clients to read it, once the server stops.
+_BACKLOG = 2048  # connections that may wait to be accepted
+# Seconds that a stopping server has to answer accepted requests and to send the answers.
 _LAST_ANSWERS = 120
 
 
 def name_model(options: ServeOptions) -> str:
-    """What requests call the model."""
+    """The model's name in requests."""
     return options.name or pathlib.PurePath(options.model.removeprefix("package:")).name
 
 
 def load_model(options: ServeOptions) -> ServedModel:
-    """Loads the models and has them compute something, which compiles what requests need.
+    """Loads the models and runs each once, so that the graphs that requests need are traced.
 
     Raises:
         InputError: there is no such model, or it cannot be used.
@@ -57,7 +57,7 @@ def load_model(options: ServeOptions) -> ServedModel:
 
 
 class _Protocol(H11Protocol):
-    """Also closes a connection on which no request has come within `timeout_keep_alive`."""
+    """Also closes a connection that sends no first request within `timeout_keep_alive`."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -69,7 +69,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Stops at SIGTERM or SIGINT with status 0; at a second one without waiting for anything."""
+    """Stops on SIGTERM or SIGINT with status 0; on a second signal, stops without waiting."""
 
     def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], object]):
         super().__init__(config)
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Goes on for `stop_delay_s`, then takes no more and answers what has been taken."""
+        """Accepts requests for another `stop_delay_s`, then only answers those accepted so far."""
         if self._service.stopping:
             self.should_exit = self.force_exit = True
             return
@@ -105,15 +105,15 @@ def run_server(
     on_ready: Callable[[], object],
     parent: int | None = None,
 ) -> None:
-    """Answers until a signal says stop.
+    """Answers requests until a stop signal.
 
     Args:
-        options: all of them.
-        listener: where connections come in.
-        keys: of which a request must give one; none: anyone may ask.
-        on_ready: called when requests are taken.
-        parent: a file descriptor that becomes readable when the process ends for which this one
-            works; None if there is none.
+        options: the settings.
+        listener: the socket to accept connections on.
+        keys: the valid API keys; if empty, no key is needed.
+        on_ready: called when requests are accepted.
+        parent: a file descriptor that becomes readable when the parent process ends, which stops
+            this one; None without a parent.
 
     Raises:
         InputError: a model cannot be loaded.
