@@ -181,7 +181,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def merge(options: MergeOptions) -> None:
-    """Averages an encoder's weights before and after training, or centres an encoder."""
+    """Averages an encoder's weights from before and after training, or centres an encoder."""
     from dcse_tf.tools import merge as job
 
     merged = job.merge(options)
