@@ -1,17 +1,17 @@
-"""What encoders gain in their own domain, and what they lose elsewhere.
+"""Measures what encoders gain in their own domain, and what they lose elsewhere.
 
     python experiments/domain.py --work_dir=FOLDER --name=support --train jsonl:dialogues.jsonl \\
         --intent_file=intents.txt --act_file=acts.txt --guards banking77:test.csv:category
 
-Trains rows on a corpus of dialogues and scores them: in the domain by semantic retrieval (sets that
-build_retrieval makes, by intent and by dialogue act) and by response selection on held-out
-dialogues; as guards by retrieval in other domains. Every row is compared with the better of the
-start as it is and the start centred, which cost no training. A row passes whose MAP in the domain
-surely rises, whose guards hold, and whose response selection is not below the recommended preset's.
+Trains rows on a corpus of dialogues and scores them: in the domain, by semantic retrieval (sets
+from build_retrieval, labelled by intent and by dialogue act) and by response selection on held-out
+dialogues; in other domains, by retrieval on guards. Every row is compared with the better of the
+start and the centred start, which need no training. A row passes if its MAP in the domain rises
+significantly, its guards hold, and its response selection stays near the recommended preset's.
 
-The seeds of a row are pooled. What is done is used again, and what was cut off is resumed by the
-same command; --minutes ends after so many, and the report is of what is there. --half=choose
-measures the other half of every set, where settings may be picked. Flags may stand in a file:
+The seeds of a row are pooled. Finished runs are reused, and the same command resumes interrupted
+ones. After --minutes, no further run starts and the report covers what is done. --half=choose
+measures the other half of every set, on which settings may be picked. Flags may be given in a file:
 @FILE.
 """
 
@@ -72,7 +72,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Report:
-    """The report from the results that are there.
+    """Makes the report from the results that exist.
 
     Raises:
         InputError: a file cannot be used.
@@ -107,7 +107,7 @@ def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Rep
 
 
 def make_tables(settings: DomainSettings, found: DomainPlan, lines: Lines) -> dict[str, Any]:
-    """The overview, and which rows pass."""
+    """The tables of the overview and of which rows pass."""
     return {
         "Overview": make_overview(settings, found, lines),
         "Which rows pass": make_verdicts(lines),
@@ -126,7 +126,7 @@ def _describe_lack(found: DomainPlan) -> list[str]:
 
 
 def describe_settings(settings: DomainSettings) -> dict[str, Any]:
-    """The settings without the places where files lie on this machine."""
+    """The settings as a dictionary, with short paths instead of this machine's."""
     names = ("name", "longest", "min_turns", "mlm_steps", "seeds", "steps", "train_flags", "half")
     return {
         **{name: getattr(settings, name) for name in names},
@@ -139,8 +139,8 @@ def describe_settings(settings: DomainSettings) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Does what a command line asks for."""
-    commit = read_commit()  # of the code that is loaded
+    """Runs the experiment and writes its report."""
+    commit = read_commit()  # the commit of the loaded code, before the runs
     settings = read_settings(options)
     found = make_plan(settings)
     runner = Runner(settings.work_dir, found.runs, options.jobs, minutes=options.minutes)
