@@ -66,7 +66,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         fromfile_prefix_chars="@",
     )
     add_flags(parser)
-    parser.add_argument("--minutes", type=float, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
     add_run_flags(parser)
     return parser.parse_args(arguments)
 
@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
         print("\n".join(runner.list_work()))
         return
     if not runner.run_all():
-        print(f"{options.minutes:g} minutes are over; the same command goes on")
+        print(f"{options.minutes:g} minutes are over; the same command continues")
     report = make_report(settings, found, commit)
     if report.sets:
         write(report, describe_settings(settings), settings.work_dir, options.results_dir)

@@ -74,15 +74,15 @@ class DomainSettings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
-    add("--name", required=True, help="of the domain, for folders and the report")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
+    add("--name", required=True, help="name of the domain, used in folders and the report")
     add(
         "--train",
         nargs="+",
         required=True,
         metavar="FORMAT:FILE",
-        help="files of dialogues and their formats, as prepare_data has them; a tenth of the "
-        "dialogues is held out to choose by, another to report",
+        help="files of dialogues and their formats, as in prepare_data; a tenth of the dialogues "
+        "is held out for choosing settings, another tenth for reporting",
     )
     add("--intent_file", default="", help="select.txt of the domain, labelled by intent")
     add("--act_file", default="", help="select.txt of the domain, labelled by dialogue act")
@@ -91,45 +91,45 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="NAME:FILE",
-        help="select.txt of other domains, which shall not fall; or NAME:FILE.csv:COLUMN, a table "
-        "with a column text and its labels in COLUMN, of which 2,000 sentences become a set",
+        help="select.txt of other domains, on which scores must not fall; or NAME:FILE.csv:COLUMN, "
+        "a table with a column text and labels in COLUMN, of which 2,000 sentences become a set",
     )
     add("--language", choices=_LONGEST, default="english", help="utterances are cut at 32 or 50")
-    add("--min_turns", type=int, default=4, help="dialogues with fewer are left out")
+    add("--min_turns", type=int, default=4, help="leave out dialogues with fewer turns")
     add("--encoder", default="", help=f"the start; default, English: {_MINILM}")
     add(
         "--chinese_text",
         nargs="+",
         default=[],
         metavar="FORMAT:FILE",
-        help="Chinese, without --encoder: dialogues of which the start is made, by masked "
+        help="Chinese, without --encoder: dialogues on which the start is trained by masked "
         "language modelling",
     )
-    add("--mlm_steps", type=int, default=3000, help="of that start")
+    add("--mlm_steps", type=int, default=3000, help="training steps of that start")
     add(
         "--rows",
         nargs="+",
         choices=[row.name for row in ROWS],
         default=[row.name for row in ROWS if row not in LEVERS],
-        help="these, besides --row; default: all but the levers",
+        help="rows to measure, besides --row; default: all except the levers",
     )
     add(
         "--row",
         action="append",
         default=[],
         metavar="'NAME=FLAGS'",
-        help="a further row by its flags of train, which stand above those of this experiment; "
-        "after the words mine:, merge:, fit: and evaluate: those of mine_neighbours, merge, "
-        "fit_baseline and evaluate",
+        help="a further row: flags of train, which override those of this experiment; after the "
+        "words mine:, merge:, fit: and evaluate:, flags of mine_neighbours, merge, fit_baseline "
+        "and evaluate",
     )
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    add("--steps", type=int, default=300, help="of every training")
+    add("--steps", type=int, default=300, help="steps of every training")
     add("--train_flags", default="", help="further flags of train for all rows, in quotes")
     add(
         "--half",
         choices=("report", "choose"),
         default="report",
-        help="of the sets and of the held-out dialogues: report; choose, to compare settings",
+        help="half of the sets and held-out dialogues: report, or choose to compare settings",
     )
 
 

@@ -247,12 +247,28 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--dialogues", type=pathlib.Path, required=True, help="test.jsonl of prepare_data")
     add("--model", nargs="+", required=True, help="encoders, as evaluate takes them")
-    add("--candidates", type=int, nargs="+", default=[10], help="with the true one")
-    add("--samples", type=int, default=500, help="sessions, with a response each; 0 for all")
+    add(
+        "--candidates",
+        type=int,
+        nargs="+",
+        default=[10],
+        help="candidates per sample, including the true one",
+    )
+    add(
+        "--samples",
+        type=int,
+        default=500,
+        help="sessions to use, with one response each; 0 for all",
+    )
     add("--context_turns", type=int, default=3, help="on each side of the response, at most")
     add("--context_side", choices=("both", "before"), default="both")
-    add("--max_sequence_length", type=int, default=0, help="in tokens; 0 for the model's own")
-    add("--seed", type=int, default=0, help="of responses and candidates")
+    add(
+        "--max_sequence_length",
+        type=int,
+        default=0,
+        help="of a text, in tokens; 0 for the model's own",
+    )
+    add("--seed", type=int, default=0, help="seed for drawing responses and candidates")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)
 

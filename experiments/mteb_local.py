@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
         "--max_queries",
         type=int,
         default=500,
-        help="of a select.txt, the first ones; 0: all. Default: 500",
+        help="use only the first queries of a select.txt; 0: all. Default: 500",
     )
     parser.add_argument("--peer", type=pathlib.Path, help="a sentence-transformers folder")
     parser.add_argument("--output", type=pathlib.Path, help="JSON file for the scores")
@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
         "--env",
         type=pathlib.Path,
         default=ROOT / ".venv-mteb",
-        help="virtual environment, built where it is not there (4.3 GB); default: .venv-mteb",
+        help="virtual environment, built if missing (4.3 GB); default: .venv-mteb",
     )
     arguments = parser.parse_args()
     if not (arguments.sts or arguments.retrieval):

@@ -225,7 +225,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write")
-    parser.add_argument("--check", type=pathlib.Path, help="a file of sentences, one a line")
+    parser.add_argument("--check", type=pathlib.Path, help="a file of sentences, one per line")
     options = parser.parse_args()
     try:
         with atomic_directory(options.output, False) as folder:

@@ -189,19 +189,19 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add_flags(parser)
     names = [row.name for row in ROWS]
     add = parser.add_argument
-    add("--rows", nargs="+", choices=names, default=names, help="table2: only these")
+    add("--rows", nargs="+", choices=names, default=names, help="table2: only these rows")
     add(
         "--against",
         choices=names,
         default=RECOMMENDED.name,
         help="table2: row to compare the others with; default: %(default)s",
     )
-    add("--values", type=float, nargs="+", help="tables 3 and 4, figures: of what is varied")
+    add("--values", type=float, nargs="+", help="tables 3 and 4, figures: values to try")
     add(
         "--lever",
         action="append",
         metavar="FLAGS",
-        help="levers: flags of train, in quotes, instead of those that are tried without this flag",
+        help="levers: flags of train to try, in quotes, instead of the default ones; repeatable",
     )
     add_run_flags(parser)
     return parser.parse_args(arguments)

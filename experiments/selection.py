@@ -91,7 +91,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("name", choices=(*TABLES, "choose"))
     add_flags(parser)
     add = parser.add_argument
-    add("--minutes", type=float, help="begin no run after so many; default: no limit")
+    add("--minutes", type=float, help="start no run after this many minutes; default: no limit")
     add_run_flags(parser)
     return parser.parse_args(arguments)
 
@@ -251,7 +251,7 @@ def run(options: argparse.Namespace) -> None:
         print("\n".join(runner.list_work()))
         return
     if not runner.run_all():
-        print(f"{options.minutes:g} minutes are over; the same command goes on")
+        print(f"{options.minutes:g} minutes are over; the same command continues")
     if choosing:
         report, best = choose(settings, found, commit)
         reports = [report]

@@ -144,7 +144,7 @@ class SelectionSettings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
     add(
         "--size",
         choices=SIZES,
@@ -158,32 +158,32 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="FORMAT:FILE",
-            help=f"{kind.title}: files of dialogues and their formats, as prepare_data has them",
+            help=f"{kind.title}: files of dialogues and their formats, as in prepare_data",
         )
         add(
             f"--{name}_test",
             default="",
             metavar="FORMAT:FILE",
-            help=f"{kind.title}: a file of grouped candidates; without it drawn ones alone",
+            help=f"{kind.title}: a file of grouped candidates; without it, only drawn ones",
         )
-    add("--corpora", nargs="+", choices=KINDS, help="these only, in this order")
+    add("--corpora", nargs="+", choices=KINDS, help="only these, in this order")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     names = [row.name for row in ROWS]
-    add("--rows", nargs="+", choices=names, default=names, help="these only")
-    add("--steps", type=int, help="of every model's own training")
-    add("--post_steps", type=int, help="of each post-training")
-    add("--learning_rate", type=float, help="of the models that start from a BERT")
-    add("--auxiliary_weight", type=float, help="of each auxiliary task's loss")
-    add("--consistency_margin", type=float, help="of the loss of consistency discrimination")
+    add("--rows", nargs="+", choices=names, default=names, help="only these")
+    add("--steps", type=int, help="steps of every model's own training")
+    add("--post_steps", type=int, help="steps of each post-training")
+    add("--learning_rate", type=float, help="for the models that start from a BERT")
+    add("--auxiliary_weight", type=float, help="weight of each auxiliary task's loss")
+    add("--consistency_margin", type=float, help="margin of the consistency discrimination loss")
     add(
         "--chinese_text",
         nargs="+",
         default=[],
         metavar="FORMAT:FILE",
-        help="small: other Chinese dialogues, of which an encoder is made by masked language "
-        "modelling, where no --chinese_encoder is given",
+        help="small: other Chinese dialogues, on which an encoder is trained by masked language "
+        "modelling if --chinese_encoder is not given",
     )
-    add("--mlm_steps", type=int, default=3000, help="of that encoder")
+    add("--mlm_steps", type=int, default=3000, help="training steps of that encoder")
     add("--chinese_encoder", default="", help="paper: default bert-base-chinese")
     add("--english_encoder", default="", help=f"small: {_MINILM}; paper: bert-base-uncased")
     add("--train_flags", default="", help="further flags of train for all models, in quotes")

@@ -105,15 +105,15 @@ class Settings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
     add(
         "--size",
         choices=_STEPS,
         default="small",
-        help="small: a 4-layer, 256-wide encoder from random weights, minutes a row on 2 cores; "
+        help="small: a 4-layer, 256-wide encoder from random weights, minutes per row on 2 cores; "
         "encoder: the checkpoint --chinese_encoder, a sentence encoder such as "
         "multilingual-e5-small; "
-        "demo: the demo's English encoder and conversations, minutes a row too; "
+        "demo: the demo's English encoder and conversations, also minutes per row; "
         "paper: BERT-base with flags/{mdc,jddc,ecd}, for full corpora and GPUs",
     )
     for name, title in CORPORA.items():
@@ -126,27 +126,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}_retrieval", default="", help=f"{title}: select.txt")
         add(f"--{name}_sts", default="", help=f"{title}: sts.txt")
     add("--demo_retrieval", nargs="+", default=[], metavar="FILE", help="demo: English sets")
-    add("--corpora", nargs="+", choices=CORPORA, help="rows of these only")
+    add("--corpora", nargs="+", choices=CORPORA, help="only the rows of these corpora")
     add("--seeds", type=int, nargs="+", default=[0])
     add(
         "--steps",
         type=int,
-        help="of a trained row and a flow; default: small 300, encoder 150, demo 100, paper what "
-        "its job has",
+        help="steps of each trained row and flow; default: small 300, encoder 150, demo 100, "
+        "paper the job's own",
     )
     add(
         "--encoder_size",
         choices=ENCODER_SIZES,
         default="mini",
-        help="small: of the encoder, as train has them; tiny takes an eighth of the time",
+        help="small: size of the encoder, as in train; tiny takes an eighth of the time",
     )
     add(
         "--mlm_steps",
         type=int,
-        help="of the adaptation; default: small 3000, encoder none: rows start from it as it is",
+        help="steps of the adaptation; default: small 3000, encoder none (no adaptation)",
     )
     forms = ("plain", "unique", "dense")
-    add("--batch_form", default="unique", choices=forms, help="not of size paper")
+    add("--batch_form", default="unique", choices=forms, help="not for size paper")
     add("--train_flags", default="", help="further flags of train for all trained rows, in quotes")
     add("--token_vectors", nargs="+", default=[], metavar="FILE", help="small: see train --help")
     for language in ("chinese", "english"):
@@ -158,7 +158,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             help="for the row of word vectors: a file, or FILE.npz and the JSON file of its rows",
         )
     units = ("words", "characters")
-    add("--chinese_word_unit", choices=units, default="words", help="of the Chinese word vectors")
+    add(
+        "--chinese_word_unit",
+        choices=units,
+        default="words",
+        help="unit of the Chinese word vectors",
+    )
     add("--chinese_encoder", default="bert-base-chinese", help="paper, encoder: for JDDC and ECD")
     add("--english_encoder", default="bert-base-uncased", help="paper, encoder: for MDC")
 
@@ -198,14 +203,14 @@ def read_settings(options: argparse.Namespace) -> Settings:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that control how runs are executed; see `check_numbers`."""
     add = parser.add_argument
-    add("--results_dir", type=pathlib.Path, help="copy the reports here too")
+    add("--results_dir", type=pathlib.Path, help="also copy the reports here")
     add(
         "--jobs",
         type=int,
         default=1,
-        help="runs at once, on a machine without a GPU; each gets its share of the cores",
+        help="number of parallel runs, on a machine without a GPU; each gets a share of the cores",
     )
-    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+    add("--dry_run", action="store_true", help="only print what would be run")
 
 
 def check_numbers(options: argparse.Namespace, *positive: str) -> None:

@@ -216,11 +216,17 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--candidates_file", type=pathlib.Path, required=True, help="of build_candidates")
+    add("--candidates_file", type=pathlib.Path, required=True, help="written by build_candidates")
     add("--encoder", required=True, help="the sentence encoder, as evaluate takes it")
     add("--reranker", required=True, help="a run directory or checkpoint folder")
-    add("--top", type=int, nargs="+", default=[10, 50, 100], help="that the re-ranker orders")
-    add("--contexts", type=int, default=100, help="how many of the file are ranked")
+    add(
+        "--top",
+        type=int,
+        nargs="+",
+        default=[10, 50, 100],
+        help="numbers of candidates that the re-ranker orders",
+    )
+    add("--contexts", type=int, default=100, help="how many contexts of the file are ranked")
     add("--timed", type=int, default=20, help="how many of them are timed")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)

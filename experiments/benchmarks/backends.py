@@ -72,18 +72,18 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     jobs.add_arguments(parser)
     count = measure.at_least_one
-    add("--static_sentences", type=count, default=100_000, help="for tables of token vectors")
-    add("--threads", type=count, default=2, help="of each; default: %(default)s")
-    add("--data_dir", help="what static is fitted to; default: chitchat-dataset, prepared here")
+    add("--static_sentences", type=count, default=100_000, help="for static models")
+    add("--threads", type=count, default=2, help="threads of each; default: %(default)s")
+    add("--data_dir", help="corpus for the static export; default: chitchat-dataset, prepared here")
     add("--retrieval", action="append", default=[], type=pathlib.Path, help="select.txt; repeated")
-    add("--start", help="what a trained --encoder began with")
+    add("--start", help="what a trained --encoder started from")
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
     add(
         "--peer_env",
         type=pathlib.Path,
         default=peers.DEFAULT_ENVIRONMENT,
-        help="virtual environment of torch; the others' are beside it, named after both; "
-        "built where they are not there (5 GB together); default: .venv-peers in the clone",
+        help="virtual environment of torch; the others' lie beside it, with -MODE appended; "
+        "built if missing (5 GB together); default: .venv-peers in the clone",
     )
     return parser.parse_args(arguments)
 

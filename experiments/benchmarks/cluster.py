@@ -51,7 +51,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=1)
     parser.add_argument("subject", choices=("prepare", "embed", "train", "input"))
     jobs.add_arguments(parser)
-    parser.add_argument("--kills", type=int, default=0, help="of prepare and embed")
+    parser.add_argument("--kills", type=int, default=0, help="prepare, embed: processes to kill")
     return parser.parse_args(arguments)
 
 

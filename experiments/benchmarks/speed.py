@@ -59,7 +59,7 @@ DEFAULT = {
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__)
     parser.add_argument("subject", choices=FORMS)
-    parser.add_argument("--forms", help="those to run, separated by semicolons")
+    parser.add_argument("--forms", help="forms to run, separated by semicolons")
     jobs.add_arguments(parser)
     peers.add_arguments(parser)
     args = parser.parse_args(arguments)

@@ -68,7 +68,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     matching = jobs.add_parser("match")
     matching.add_argument("--context", nargs="+", required=True)
     matching.add_argument("--candidates", nargs="+", required=True)
-    matching.add_argument("--turns", type=int, default=0, help="of every request; see match")
+    matching.add_argument("--turns", type=int, default=0, help="turns per request; 0: all")
     return parser.parse_args(arguments)
 
 

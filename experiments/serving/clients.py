@@ -168,7 +168,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--url", default="http://localhost:8000", help="default: %(default)s")
     parser.add_argument("--model", required=True, help="what the server was given")
-    parser.add_argument("--reranker", default="", help="likewise; without it none is asked")
+    parser.add_argument(
+        "--reranker", default="", help="likewise; without it, re-ranking is not tried"
+    )
     args = parser.parse_args()
 
     try:
