@@ -110,9 +110,9 @@ def plain_name(name: object, source: pathlib.Path) -> str:
         InputError: it is not the name of a file in the same folder.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable():
-        raise InputError(f"{source}: {name!r} is no file's name")
+        raise InputError(f"{source}: {name!r} is not a file name")
     if pathlib.PurePath(name).name != name or "\\" in name:
-        raise InputError(f"{source}: {name!r}: expected a file of the same folder")
+        raise InputError(f"{source}: {name!r}: expected a file in the same folder")
     return name
 
 
@@ -180,7 +180,7 @@ def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, byt
     for number, raw in enumerate(iter(functools.partial(file.readline, limit + 1), b""), start=1):
         if len(raw) > limit and not raw.endswith(b"\n"):
             raise InputError(
-                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text a line"
+                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text per line"
             )
         yield number, raw
 

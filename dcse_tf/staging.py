@@ -106,7 +106,7 @@ def _begin_output(url: str, options: Options) -> Callable[[], None]:
             raise FileExistsError(f"{url} already exists; give another, or `overwrite`")
         if copy.path.exists() and not copy.was_sent():
             raise FileExistsError(
-                f"{copy.path} is whole, but could not be sent to {url}: copy it there by other "
+                f"{copy.path} is complete, but could not be sent to {url}: copy it there by other "
                 "means and remove it, or `overwrite`"
             )
     copy.clear()
@@ -144,7 +144,7 @@ def _send(copy: Copy, replaced: Iterable[str] = ()) -> int:
     try:
         return copy.send(replaced) if copy.path.exists() else 0
     except OutputError as error:
-        raise OutputError(f"{error}; it is whole in {copy.path}") from error
+        raise OutputError(f"{error}; the complete output is in {copy.path}") from error
 
 
 @contextlib.contextmanager

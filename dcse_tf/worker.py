@@ -10,7 +10,7 @@ from dcse_tf.input_files import parse_json
 VARIABLE = "TF_CONFIG"
 _EXPECTED = (
     f'{VARIABLE}: expected {{"cluster": {{"worker": ["HOST:PORT", ...]}}, "task": {{"type": '
-    '"worker", "index": 0}}, the same cluster for all and another index for each'
+    '"worker", "index": 0}}, the same cluster for all and a different index for each'
 )
 
 
@@ -60,5 +60,5 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise InputError(_EXPECTED) from error
     if others:
-        raise InputError(f"{VARIABLE}: {', '.join(sorted(others))}: expected workers alone")
+        raise InputError(f"{VARIABLE}: {', '.join(sorted(others))}: expected only workers")
     return Worker(before + number, len(addresses), own)

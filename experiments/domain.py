@@ -42,20 +42,20 @@ from dcse_tf.evaluation.report import short_path
 
 _HALVES = {
     "report": "Measured on the reporting half of each set (evaluate --half=report) and on the test "
-    "dialogues, where no setting is to be picked.",
+    "dialogues, on which no setting may be picked.",
     "choose": "Measured on the choosing half of each set (evaluate --half=choose) and on the dev "
-    "dialogues, where settings may be compared; what a pick is worth --half=report says.",
+    "dialogues, on which settings may be compared; --half=report shows what a pick is worth.",
 }
 _RULE = (
-    f"A row passes if by one set of the domain its MAP rises with p (Holm) below {SIGNIFICANCE:g} "
-    "and by none falls so, no guard falls by more than "
-    f"{GUARD_FALL:g}, and R@1 by the better of its similarities is at most {RESPONSE_FALL:g} below "
-    "recommended's. Rises and falls are the differences of the tables: from the start as it is or "
-    "centred, whichever is better on the set."
+    "A row passes if its MAP rises on a set of the domain, and falls on none, with p (Holm) below "
+    f"{SIGNIFICANCE:g}; if no guard falls by more than {GUARD_FALL:g}; and if R@1 by the better of "
+    f"its similarities is at most {RESPONSE_FALL:g} below recommended's. Rises and falls are the "
+    "differences in the tables: from the start or the centred start, whichever is better on the "
+    "set."
 )
 _LAST_STEP = (
-    "Every trained row is measured at its last step. Seconds are of the training's process, its "
-    "start among them, the mean over seeds."
+    "Every trained row is measured at its last step. Seconds are the duration of the training's "
+    "process, including its start, averaged over seeds."
 )
 
 

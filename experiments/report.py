@@ -231,42 +231,42 @@ def list_differences(sets: dict[str, list[Line]]) -> list[Difference]:
 
 _SIZES = {
     "small": (
-        "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; "
-        "vocabulary and masked language modelling from the training text of all corpora together. "
-        "Every row is measured at its last step, never at its best on the sets; no file of a set "
-        "is trained on (inspect_data counts the sentences that a corpus and a set share).",
+        "Size small: 4 layers, 256 wide (or by --encoder_size), from random weights; vocabulary "
+        "and masked language modelling are from the training text of all corpora together. "
+        "Every row is measured at its last step, not at its best step on the sets. No file of a "
+        "set is trained on (inspect_data counts the sentences that a corpus and a set share).",
         "BERT without (adapt) is what the adaptation started from: random weights, not a published "
-        "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the "
-        "rows.",
+        "BERT. The paper's figures are for BERT-base on the full corpora; compare only the order "
+        "of the rows.",
     ),
     "encoder": (
-        "Size encoder: BERT is the checkpoint that --chinese_encoder names, a sentence encoder "
-        "already, and not BERT-base; trained rows start from it as it is unless --mlm_steps says "
-        "otherwise. Every row is measured at its last step.",
+        "Size encoder: BERT is the checkpoint of --chinese_encoder, which is already a sentence "
+        "encoder, not BERT-base. Without --mlm_steps, trained rows start from it unchanged. Every "
+        "row is measured at its last step.",
     ),
     "demo": (
-        "Size demo: BERT is all-MiniLM-L6-v2, a sentence encoder already, and not BERT-base; "
-        "(adapt), the trained and the fitted rows are of the chitchat conversations.",
+        "Size demo: BERT is all-MiniLM-L6-v2, which is already a sentence encoder, not BERT-base. "
+        "(adapt), trained and fitted rows use the chitchat conversations.",
     ),
     "paper": (),
 }
 _HALVES = {
-    "choose": "Measured on the choosing half of each set (evaluate --half=choose), where settings "
-    "may be compared and picked; what a pick is worth is measured on the other half (table 2).",
-    "report": "Measured on the reporting half of each set (evaluate --half=report), where no "
-    "setting is to be picked.",
+    "choose": "Measured on the choosing half of each set (evaluate --half=choose), on which "
+    "settings may be compared and picked. The other half (table 2) shows what a pick is worth.",
+    "report": "Measured on the reporting half of each set (evaluate --half=report), on which no "
+    "setting may be picked.",
 }
 _PICKED = {
-    "choose": "Settings picked with this half in view, which makes scores on it too high: those "
-    "of {rows}.",
+    "choose": "Settings picked by scores on this half, which makes its scores too high: those of "
+    "{rows}.",
     "report": "Settings picked by comparing scores: those of {rows}. levers, tables 3 and 4 and "
-    "figure 2 compare them on the choosing half alone; but when they were first found, on ECD and "
-    "JDDC, sets were not in halves yet. The settings of the other rows were not picked so, and "
-    "those rows might gain from it.",
+    "figure 2 compare them only on the choosing half; but when they were first found, on ECD and "
+    "JDDC, the sets were not split into halves yet. The settings of the other rows were not picked "
+    "this way; those rows might gain from it.",
 }
 _INTERVALS = (
-    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed "
-    "bootstrap over items]. Differences: paired bootstrap over items, the seeds as they are."
+    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed, "
+    "bootstrap over items]. Differences: paired bootstrap over items, with the seeds held fixed."
 )
 
 
@@ -307,16 +307,15 @@ def make_closing_notes(
     if count:
         least = 2 / (RESAMPLES + 1)
         notes.append(
-            f"p (Holm): corrected for the {count} comparisons of {family}. {RESAMPLES:,} draws "
-            f"give no p below {least:.4f}, and so none corrected below "
+            f"p (Holm): corrected for the {count} comparisons of {family}. With {RESAMPLES:,} "
+            f"draws, no p is below {least:.4f}, and the smallest corrected p is at least "
             f"{min(1.0, count * least):.4f}."
         )
     runs = "; ".join(f"{commit} ({n})" for commit, n in origin["commits_of_runs"].items())
     return [
         *notes,
         f"Made by `{origin['command']}` at commit {origin['commit']}.",
-        f"Commits at which its runs were made, and how many: {runs}. What was done at another "
-        "commit is used again.",
+        f"Commits of its runs, with the number of runs: {runs}. Runs of other commits are reused.",
     ]
 
 

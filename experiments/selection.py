@@ -50,17 +50,17 @@ CHOICES: dict[str, tuple[SelectionRow, tuple[float, ...]]] = {
     "consistency_margin": (BERT_SL, (0.2, 0.4, 0.6, 0.8)),
 }
 _SIZES = {
-    "small": "Size small: short contexts, a few hundred steps, small encoders, as the settings "
-    "say; every model takes equally many steps of its own training, and every row of a BERT starts "
-    "from one encoder or one post-training of it, whatever the seed. The paper's figures are of "
-    "BERT-base on the full corpora, for the order of the rows. DualLSTM and ESIM start from random "
-    "weights and have no other text, so that so few steps tell little of them against a BERT.",
-    "paper": "Size paper: the paper's lengths, batch and number of epochs at most; its text has "
-    "lost learning rate, weight and margin.",
+    "small": "Size small: short contexts, a few hundred steps, small encoders; see the settings. "
+    "All models take equally many steps of their own training. All seeds of a row with a BERT "
+    "start from the same encoder or the same post-training of it. The paper's figures are for "
+    "BERT-base on the full corpora; compare only the order of the rows. DualLSTM and ESIM start "
+    "from random weights, so that few steps say little about them compared with a BERT.",
+    "paper": "Size paper: the paper's lengths, batch size and maximum number of epochs; its text "
+    "lacks learning rate, weight and margin.",
 }
 _KEPT = (
-    "Of every training the model is scored that was best by R@1 on dev dialogues. R@k and MRR are "
-    "of 10 candidates; with one true response MAP is MRR."
+    "Each training is scored by its model with the best R@1 on dev dialogues. R@k and MRR are for "
+    "10 candidates; with one true response, MAP equals MRR."
 )
 
 

@@ -24,12 +24,13 @@ USAGE = "dcse launch --workers=NUMBER train --flag=value ..."
 LOG_FOLDER = "workers"
 _HELP = f"""usage: {USAGE}
 
-Trains with several processes of this machine, which share its GPUs evenly, or its CPU. All take
-part in every step, with their part of its samples. The first one evaluates and writes; what the
-others say is in RUN_DIR/{LOG_FOLDER}. If one ends, all are stopped; the same command resumes it.
+Trains with several processes on this machine, which share its GPUs evenly, or its CPU. In every
+step, each process computes its part of the samples. The first one evaluates and writes; the output
+of the others is in RUN_DIR/{LOG_FOLDER}. If one fails, all are stopped; the same command resumes
+the run.
 
-On several machines start `dcse train` on each, with the environment variable TF_CONFIG that
-TensorFlow's MultiWorkerMirroredStrategy wants, and a run_dir that all of them see."""
+For several machines, start `dcse train` on each, with the environment variable TF_CONFIG for
+TensorFlow's MultiWorkerMirroredStrategy and a run_dir that all of them can see."""
 # Seconds that the other workers get to notice that one has ended, and to report it.
 _GRACE = 15.0
 _POLL = 0.2

@@ -77,7 +77,7 @@ def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "Data
         wanted = [turns]
     elif not order:
         raise InputError(
-            f"`input`={name}: its rows are in no order; expected the column that sorts a "
+            f"`input`={name}: its rows are unordered; expected the column that sorts a "
             "session's turns, by `columns`=order:COLUMN"
         )
     elif order not in table.columns:
@@ -103,7 +103,7 @@ def _read(session: "SparkSession", name: str) -> "DataFrame":
         return session.read.load(paths, format="orc" if is_orc else None)
     except AnalysisException as error:
         reason = str(error).splitlines()[0].replace("`", "")
-        raise InputError(f"`input`={name}: no file, and no table of Spark: {reason}") from error
+        raise InputError(f"`input`={name}: neither a file nor a Spark table: {reason}") from error
 
 
 def _column(name: str) -> "Column":

@@ -95,7 +95,7 @@ def embed(
             _write_blocks(config, encoder, rows, postprocess)
 
             if _describe_input(source) != described:
-                raise InputError(f"`input`={source}: was changed while it was embedded")
+                raise InputError(f"`input`={source}: changed while it was being embedded")
             if shard.count > 1:
                 write_record(output, made_from, rows.lines)
             rows.path.replace(output)

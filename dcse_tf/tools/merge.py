@@ -131,7 +131,7 @@ def _read(name: str, option: str) -> _Checkpoint:
 
 def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
     """Refuses encoders that cannot be merged; warns if their pooling differs."""
-    problem = f"`trained`={trained.name}: is no encoder like `start`={start.name}"
+    problem = f"`trained`={trained.name}: is not an encoder like `start`={start.name}"
     require_alike(start.config, trained.config, problem)
     fingerprints = [each.vocabulary.with_prefix("").fingerprint() for each in (start, trained)]
     if fingerprints[0] != fingerprints[1]:
@@ -140,7 +140,7 @@ def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
         )
     if start.pooling != trained.pooling:
         logging.warning(
-            "%s pools by %s, %s by %s, as the merged encoder will",
+            "%s pools by %s and %s by %s; the merged encoder will pool like the latter",
             *(start.name, start.pooling, trained.name, trained.pooling),
         )
 
