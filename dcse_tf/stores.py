@@ -309,7 +309,7 @@ def _name_faults(url: str, kind: type[InputError] | type[OutputError]) -> Iterat
 
 
 def find_parts(url: str, pattern: str) -> Sequence[str]:
-    """URLs in the folder of `url` whose names match its stem, without suffix, plus a pattern."""
+    """URLs beside `url` whose names are its stem (no suffix) followed by a match of `pattern`."""
     folder, _, name = url.rpartition("/")
     fs, path = open_store(folder)
     stem = name.rpartition(".")[0] or name

@@ -115,7 +115,7 @@ class Work:
 
     Attributes:
         folder: the folder of all files.
-        inputs: what is timed: True -> for static models, False -> for all others.
+        inputs: the timed sentences, with key True for static models and False for all others.
         texts: file of the sentences of the retrieval sets, one per line; empty without sets.
         vectors: folder of their embeddings, NAME.npy.
     """
