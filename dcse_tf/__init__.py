@@ -13,7 +13,7 @@
     embeddings = encoder.encode(["where is my parcel", "it left today"])
     dcse_tf.export(run_dir="run", output_dir="exported")
 
-Importing the package starts no TensorFlow; the first use of what it exports does.
+Importing the package does not import TensorFlow; the first use of what it exports does.
 """
 
 import typing

@@ -39,7 +39,7 @@ _EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", st
 
 
 def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manifest":
-    """Turns files of dialogues into tokenised, sharded records for `train`.
+    """Converts dialogue files to tokenised, sharded records for `train`.
 
         dcse_tf.prepare_data(
             format="jsonl", input="dialogues.jsonl", vocab_size=8000, output_dir="data"
@@ -51,12 +51,12 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
             list.
 
     Returns:
-        What the folder holds, in `splits` the numbers of sessions, utterances and tokens, and in
-        `dropped` what was left out.
+        The manifest of the folder: `splits` has the numbers of sessions, utterances and tokens,
+        `dropped` counts what was left out.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: an input cannot be read, has too many bad lines, or no session for training.
+        InputError: an input cannot be read, has too many bad lines, or has no training session.
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(PrepareOptions, "prepare_data", preset, options)
@@ -79,11 +79,12 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
         **options: the flags of `dcse mine_neighbours --help`.
 
     Returns:
-        How many pairs there are, how many texts and turns have one, and how similar they are.
+        The number of pairs, of texts and of turns that have one, and how similar the pairs are.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: the corpus or the encoder cannot be used, or not together; or there is no pair.
+        InputError: the corpus or the encoder cannot be used, they do not match, or no pair is
+            found.
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(MineNeighboursOptions, "mine_neighbours", preset, options)
@@ -94,7 +95,7 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
 
 
 def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | None":
-    """Trains a sentence encoder on what `prepare_data` wrote, or resumes a training.
+    """Trains a sentence encoder on a corpus from `prepare_data`, or resumes a run.
 
         outcome = dcse_tf.train(
             preset="recommended", data_dir="data", encoder="bert-base-uncased", run_dir="run"
@@ -104,19 +105,19 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
 
     Args:
         preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
-        **options: the flags of `dcse train --help`; `task` is what to train.
+        **options: the flags of `dcse train --help`; `task` is the training task.
 
     Returns:
-        The dev scores of the last step in `scores`, and in `kept` the step whose encoder the run
-        directory has, the best one. None on a worker that is not the first of several.
+        `scores` has the dev scores of the last step; `kept` is the best step, whose encoder the
+        run directory holds. With several workers, None on all but the first.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, contradicts another, or differs
-            from those that the run was begun with.
+            from those that the run was started with.
         InputError: the data or the checkpoint cannot be used.
         TrainingError: the loss diverged.
         LockedError: another process is working in the run directory.
-        Stopped: a signal, such as Ctrl-C, stopped it; the same call resumes it.
+        Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
     read = make_options(TrainOptions, "train", preset, options)
     from dcse_tf.training import job
@@ -137,8 +138,8 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
         **options: the flags of `dcse evaluate --help`.
 
     Returns:
-        A result for every set and way of scoring, with its `scores` in percent, their 95%
-        `intervals`, and what each query, pair or sample scored in `items`.
+        A result for each set and scoring method, with its `scores` in percent, their 95%
+        confidence `intervals`, and the scores of each query, pair or sample in `items`.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
@@ -153,24 +154,24 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
 
 
 def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
-    """Embeds the sentences of a file, which may be larger than memory, or resumes doing so.
+    """Embeds the sentences of a file, which may be larger than memory, or resumes such a job.
 
         embedded = dcse_tf.embed(model="run", input="sentences.txt", output="embeddings.npy")
         rows = np.load(embedded.path, mmap_mode="r")  # float32 [lines, dim]
 
-    For texts in memory there is `SentenceEncoder.encode`.
+    For texts in memory, use `SentenceEncoder.encode`.
 
     Args:
         preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
         **options: the flags of `dcse embed --help`.
 
     Returns:
-        The file that was written, how many rows it has, and their dimensions.
+        The path of the file written, its number of rows, and their dimension.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: the model or the input cannot be used, or a call that was stopped had other
-            settings.
+        InputError: the model or the input cannot be used, or the interrupted job to resume had
+            other settings.
         FileExistsError: the output exists, without `overwrite`.
         LockedError: another process is writing it.
         OutputError: it cannot be written.
@@ -183,7 +184,7 @@ def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
 
 
 def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
-    """Averages an encoder's weights before and after training, or centres an encoder.
+    """Averages an encoder's weights from before and after training, or centres an encoder.
 
         merged = dcse_tf.merge(start="bert", trained="run", share=0.5, output_dir="merged")
         merged = dcse_tf.merge(
@@ -196,12 +197,12 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
         **options: the flags of `dcse merge --help`.
 
     Returns:
-        The folder that was written, the share and, if it was chosen, how.
+        The folder written, the share and, with `share="auto"`, how it was chosen.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: an encoder or the corpus cannot be used, or the encoders are not of one
-            architecture and vocabulary.
+        InputError: an encoder or the corpus cannot be used, or the encoders differ in architecture
+            or vocabulary.
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(MergeOptions, "merge", preset, options)
@@ -212,7 +213,7 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
 
 
 def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
-    """Shows what changed from one encoder to another, on held-out dialogues without labels.
+    """Compares two encoders on held-out dialogues, without labels.
 
         found = dcse_tf.changes(before="bert", after="run", data_dir="data")
         print(found.kept, found.mean_cosine, [moved.sentence for moved in found.moved])
@@ -222,7 +223,8 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
         **options: the flags of `dcse changes --help`.
 
     Returns:
-        Response selection before and after, the neighbours kept, and what else changed.
+        Response selection scores of both encoders, the share of nearest neighbours kept, and
+        further measures of change.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
@@ -237,7 +239,7 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
 
 
 def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
-    """Exports an encoder or a re-ranker: SavedModel, sentence-transformers or ONNX.
+    """Exports an encoder or re-ranker, such as to SavedModel, sentence-transformers or ONNX.
 
         folder = dcse_tf.export(run_dir="run", output_dir="exported", format="saved_model")
 
@@ -246,13 +248,13 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         **options: the flags of `dcse export --help`.
 
     Returns:
-        The folder that was written, which is `output_dir` or, with `versioned`, its new version.
+        The folder written: `output_dir` or, with `versioned`, its new version.
 
     Raises:
         OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: there is nothing to export, or a file for the card cannot be used.
+        InputError: there is nothing to export, or a file for the model card cannot be used.
         FileExistsError: the output exists, without `overwrite`.
-        OutputError: it cannot be written, or does not compute what the model does.
+        OutputError: the export cannot be written, or its outputs differ from the model's.
     """
     read = make_options(ExportOptions, "export", preset, options)
     from dcse_tf.exporting import job
@@ -263,14 +265,14 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _work_on(options: T) -> Iterator[T]:
-    """Yields the options with files of this machine, see `stage`, and shows log messages."""
+    """Yields the options with local files (see `stage`), and shows log messages meanwhile."""
     with _visible(), stage(options) as staged:
         yield staged
 
 
 def _visible() -> contextlib.AbstractContextManager[None]:
-    """Shows log messages, unless the program has decided by itself how they are shown."""
-    # absl gives the root logger a handler of the basic format where there is none.
+    """Shows log messages, unless the program has configured logging itself."""
+    # absl adds a handler with the basic format to a root logger that has none.
     formats = (getattr(handler.formatter, "_fmt", "") for handler in logging.root.handlers)
     own = any(form != logging.BASIC_FORMAT for form in formats)
     return contextlib.nullcontext() if own else progress.show_log()
@@ -279,19 +281,19 @@ def _visible() -> contextlib.AbstractContextManager[None]:
 def make_options(
     kind: type[T], job: str, preset: str | Sequence[str], given: Mapping[str, Any]
 ) -> T:
-    """A job's options from presets and keyword arguments, which count before the presets'.
+    """Builds a job's options from presets and keyword arguments; the latter take precedence.
 
     Args:
         kind: the class of the options.
-        job: the job's name, as presets have it.
-        preset: one name or several.
-        given: values by the options' names; None for an option that is not given. Options of
-            several files take one or any iterable of them; files may be paths.
+        job: the job's name, as in presets.
+        preset: one preset's name or several.
+        given: option name -> value; None counts as not given. Options for several files take one
+            file or an iterable; files may be text or paths.
 
     Raises:
-        OptionError: an option is unknown, of another type, missing or out of range, or
+        OptionError: an option is unknown, of the wrong type, missing or out of range, or
             contradicts another.
-        InputError: a file is not there.
+        InputError: a file does not exist.
     """
     names = [preset] if isinstance(preset, str) else list(preset)
     values = read_flags(kind, job, [f"--preset={name}" for name in names])
@@ -305,10 +307,10 @@ def make_options(
 
 
 def _convert(field: dataclasses.Field, value: Any) -> Any:
-    """A value as the option has it.
+    """Converts a value to the type of its option.
 
     Raises:
-        OptionError: it is of another type.
+        OptionError: the value has the wrong type.
     """
     expected, words = plain_type(field.type), field.metadata["words"]
     if expected is tuple:
@@ -321,7 +323,7 @@ def _convert(field: dataclasses.Field, value: Any) -> Any:
     value = _as_text(value)
     if isinstance(value, str) and value in words:
         return words[value]
-    # NumPy's numbers are numbers too. A bool is an int to Python, but not a number of steps.
+    # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.
     if not isinstance(value, bool):
         if expected is int and isinstance(value, numbers.Integral):
             return int(value)

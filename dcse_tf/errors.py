@@ -1,4 +1,4 @@
-"""Errors of input that cannot be used, and of output that cannot be written."""
+"""Errors for input that cannot be used and output that cannot be written."""
 
 import contextlib
 import importlib
@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-# Of a job that may be started again as it was: sysexits.h EX_TEMPFAIL. No other end has it.
+# Exit status of a job that the same command can resume: EX_TEMPFAIL of sysexits.h. Used for nothing
+# else.
 EXIT_STATUS = 75
 
 
@@ -19,19 +20,19 @@ class OutputError(OSError):
 
 
 class LockedError(OutputError):
-    """Another process is writing the file, or is at work in the folder."""
+    """Another process is writing the file or working in the folder."""
 
 
 def require(name: str, extra: str, why: str) -> Any:
-    """Imports a package that only some jobs need, and that an extra of the package installs.
+    """Imports an optional dependency, which an extra of dcse_tf installs.
 
     Args:
-        name: of the module, such as "matplotlib.figure".
-        extra: of setup.py.
-        why: what needs it, the beginning of the message.
+        name: the module, such as "matplotlib.figure".
+        extra: the extra in setup.py that installs it.
+        why: what needs it; the message begins with this.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the module is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -44,17 +45,17 @@ def require(name: str, extra: str, why: str) -> Any:
 
 @contextlib.contextmanager
 def name_output(path: pathlib.Path) -> Iterator[None]:
-    """Adds the path to write errors that name no file, such as that of a full disk.
+    """Adds the path to write errors that name no file, such as those of a full disk.
 
     Raises:
-        OutputError: a write failed without saying of which file.
+        OutputError: a write failed with an error that names no file.
     """
     try:
         yield
     except OSError as error:
-        # Errors of system calls have a number. NumPy raises a plain OSError without one when it
-        # could not write everything. Any other type, such as that of a worker process that was
-        # killed, is no write error.
+        # Errors of system calls have an errno. NumPy raises a plain OSError without one after an
+        # incomplete write. Other subclasses, such as that of a killed worker process, are not write
+        # errors.
         is_write_error = error.errno is not None or type(error) is OSError
         if error.filename is None and is_write_error:
             reason = error.strerror or error

@@ -1,8 +1,8 @@
-"""Files and folders on disk: written whole or not at all, locked, hashed, and resumable.
+"""Atomic writes of files and folders, locks, hashes, and resumable work.
 
-Whatever is not complete lies beside the name it will take, under a name with the package's mark
-(see `marked`). It is flushed to the disk before it is renamed, and its folder is flushed after
-that, so that even after a power cut a name stands for complete content.
+An incomplete file or folder lies beside its final path, under a name with the package's mark (see
+`marked`). Its content is flushed to disk before the rename, and its parent folder after it. So a
+final name always stands for complete content, even after a power failure.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import filelock
 from dcse_tf.errors import InputError, LockedError, OutputError, name_output
 from dcse_tf.input_files import read_json_object
 
-# Part of every name that the package gives to temporary files, so that none is a user's own.
+# Part of every temporary file's name, so that none can be mistaken for a user's own file.
 MARK = ".dcse_tf-"
 _LOCK, _PARTIAL, _PREVIOUS = "lock", "partial", "previous"
 _NUMBER = re.compile("[0-9]+")
@@ -30,7 +30,7 @@ MADE_FROM_FILE = "made_from.json"
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
-    """The name beside a path for something temporary, such as "a.npy.dcse_tf-lock"."""
+    """The path of a temporary file beside another path, such as "a.npy.dcse_tf-lock"."""
     return path.with_name(f"{path.name}{MARK}{what}")
 
 
@@ -40,7 +40,7 @@ def partial_path(path: pathlib.Path) -> pathlib.Path:
 
 
 def complete_path(partial: pathlib.Path) -> pathlib.Path:
-    """The name that what is being written will take; the inverse of `partial_path`."""
+    """The final path of an incomplete file or folder; the inverse of `partial_path`."""
     return partial.with_name(partial.name.removesuffix(MARK + _PARTIAL))
 
 
@@ -56,19 +56,23 @@ def hash_file(path: pathlib.Path) -> str:
     """SHA-256 of a file's content, in hexadecimal.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_folder(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of the files in a folder, by name."""
+    """SHA-256 of each file in a folder, by file name."""
     return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
 
 
 def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
-    """What has happened to files since `hash_folder`; None if all are as they were.
+    """Describes the first file that differs from its hash; None if all files are unchanged.
+
+    Args:
+        folder: the folder of the files.
+        hashes: file name -> SHA-256, from `hash_folder`.
 
     Raises:
         OSError: a file cannot be read.
@@ -82,7 +86,7 @@ def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
 
 
 def hash_number(text: str) -> int:
-    """A number below 2**64 that depends only on the text, unlike Python's own `hash`."""
+    """A 64-bit hash that depends only on the text; Python's own `hash` differs between runs."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -91,18 +95,18 @@ def hash_number(text: str) -> int:
 
 @contextlib.contextmanager
 def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
-    """Lets one process at a time work in a folder, which is made if there is none.
+    """Locks a folder for this process, and creates it if it does not exist.
 
-    A job that is refused later leaves nothing behind: folders that were made here are removed again
-    if they are empty at the end.
+    Folders created here are removed at the end if they are empty, so that a job that is refused
+    later leaves nothing behind.
 
     Args:
-        folder: the folder.
-        remedy: what the user can do, for the error.
+        folder: the folder to lock.
+        remedy: what the user can do if it is locked, for the error message.
 
     Yields:
-        The locked descriptor. A child process to which it is passed holds the lock as well, even
-        when this process has been killed.
+        The locked file descriptor. A child process that inherits it holds the lock too, even after
+        this process has been killed.
 
     Raises:
         LockedError: another process holds the lock.
@@ -114,17 +118,17 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
         with _lock(folder / f"{MARK}{_LOCK}", folder, remedy) as descriptor:
             yield descriptor
     finally:
-        with contextlib.suppress(OSError):  # the first that is not empty ends it
+        with contextlib.suppress(OSError):  # stops at the first that is not empty
             for path in made:
                 path.rmdir()
 
 
 @contextlib.contextmanager
 def lock_output(path: pathlib.Path) -> Iterator[None]:
-    """Lets one process at a time write a file or folder, by means of a lock file beside it.
+    """Locks a file or folder for writing, with a lock file beside it.
 
     Args:
-        path: what is being written; its parent exists.
+        path: the file or folder to write; its parent must exist.
 
     Raises:
         LockedError: another process is writing it.
@@ -137,8 +141,8 @@ def lock_output(path: pathlib.Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     descriptors: list[int] = []
-    # Only the kernel's own lock ends with its holder. Where a file system has none, filelock would
-    # take the lock file's existence for the lock, and a killed process would lock it for good.
+    # Only a lock of the kernel is released when its holder is killed. On file systems without such
+    # locks, filelock would fall back to the lock file's existence, which outlives the process.
     lock = filelock.FileLock(
         path, blocking=False, fallback_to_soft=False, on_acquired=descriptors.append
     )
@@ -149,11 +153,11 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     except OSError as error:
         raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
     try:
-        with contextlib.suppress(OSError):  # a full disk: what is written next will say so
+        with contextlib.suppress(OSError):  # a full disk is reported by the next write
             path.write_text(f"{os.getpid()}\n")
         yield descriptors[0]
     finally:
-        path.unlink(missing_ok=True)  # before it is released, or it might be another's by then
+        path.unlink(missing_ok=True)  # before the release: later, it may be another's
         lock.release()
 
 
@@ -165,25 +169,25 @@ def _name_holder(path: pathlib.Path) -> str:
 
 
 def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
-    """Refuses a file to be written that exists and may not be replaced, and a folder in its place.
+    """Checks that a file can be written at a path.
 
     Raises:
-        FileExistsError: it does.
+        FileExistsError: the path is a folder, or exists and `overwrite` is not set.
     """
     if path.is_dir() or (os.path.lexists(path) and not overwrite):
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
 
 
-# Whole or not at all
+# Atomic writes
 
 
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.Path]:
-    """Yields a path to write to; the file takes the name `path` when the block succeeds.
+    """Yields a temporary path to write to; it is renamed to `path` when the block succeeds.
 
     Args:
-        path: the file to make; its parents are made too.
-        overwrite: whether an existing file is replaced. If it is a symbolic link, the link is
+        path: the file to write; missing parent folders are created.
+        overwrite: whether to replace an existing file. If it is a symbolic link, the link is
             replaced and the file it points to is kept.
 
     Raises:
@@ -209,12 +213,12 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
 
 @contextlib.contextmanager
 def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Yields a folder to write into; it takes the name `path` when the block succeeds.
+    """Yields a temporary folder to write into; it is renamed to `path` when the block succeeds.
 
     Args:
-        path: the folder to make; its parents are made too.
-        overwrite: whether an existing folder is replaced; it stays until the new one is complete.
-            If it is a symbolic link, the link is replaced and what it points to is kept.
+        path: the folder to write; missing parent folders are created.
+        overwrite: whether to replace an existing folder. It stays until the new one is complete.
+            If it is a symbolic link, the link is replaced and its target is kept.
 
     Raises:
         FileExistsError: `path` exists and may not be replaced.
@@ -242,11 +246,11 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
 def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yields a folder to write into; it becomes the next version in `parent`.
 
-    Versions are folders named by numbers, as TensorFlow Serving expects them; the next one is one
-    more than the largest. Existing versions are never changed.
+    Versions are folders with numbers as names, as TensorFlow Serving expects. The next version is
+    the largest number plus one. Existing versions are never changed.
 
     Args:
-        parent: the folder of the versions; it is made if there is none.
+        parent: the folder of the versions; created if it does not exist.
 
     Raises:
         LockedError: another process is writing a version.
@@ -262,17 +266,18 @@ def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
 def resumable(path: pathlib.Path, made_from: "MadeFrom", overwrite: bool) -> Iterator[pathlib.Path]:
     """Yields a folder where a long job keeps its finished steps until `path` is complete.
 
-    A step is finished if its file is there, so each has to appear whole: see `atomic_file`. If the
-    job is stopped the folder stays, and the next job made from the same things gets it again. It
-    goes if no step was finished, and at the end, when the job has moved out what it wants to keep.
+    A step counts as finished if its file exists, so each file must be written atomically: see
+    `atomic_file`. If the job is stopped, the folder stays, and the next job with the same
+    `made_from` gets it again. It is removed if no step was finished, and when the block succeeds,
+    by which time the job must have moved out what it wants to keep.
 
     Args:
-        path: the file or folder to make; the caller holds its lock, see `lock_output`.
-        made_from: what the steps depend on; it is the first file in the folder, MADE_FROM_FILE.
-        overwrite: whether to start anew.
+        path: the job's output; the caller holds its lock, see `lock_output`.
+        made_from: what the steps depend on; written to the folder first, as MADE_FROM_FILE.
+        overwrite: whether to discard the steps of an earlier job.
 
     Raises:
-        InputError: the folder is of a job that was made from other things.
+        InputError: the folder holds steps of a job with another `made_from`.
     """
     work = partial_path(path)
     try:
@@ -291,10 +296,11 @@ def resumable(path: pathlib.Path, made_from: "MadeFrom", overwrite: bool) -> Ite
 
 
 def restore_replaced(path: pathlib.Path) -> None:
-    """Puts back a folder that a crash left under another name while it was being replaced.
+    """Restores a folder that a crash interrupted while it was being replaced.
 
-    Replacing a folder takes two renames, and between them nothing has the name. Call this before
-    reading a folder that may have been left so; otherwise it does nothing.
+    Replacing a folder takes two renames; a crash between them leaves the previous folder under
+    another name. Call this before reading a folder that may have been replaced. If nothing was
+    interrupted, it does nothing.
 
     Raises:
         LockedError: another process is replacing it right now.
@@ -305,7 +311,7 @@ def restore_replaced(path: pathlib.Path) -> None:
 
 
 def replace_folder(partial: pathlib.Path, path: pathlib.Path) -> None:
-    """Gives a folder that is complete its name; one that has the name already stays until then.
+    """Renames a complete folder to its final path, replacing a folder that is there.
 
     The caller holds the lock of `path`, see `lock_output`.
     """
@@ -314,10 +320,10 @@ def replace_folder(partial: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def flush(path: pathlib.Path) -> None:
-    """Makes sure that a file's content, or the names in a folder, are on the disk.
+    """Flushes a file's content, or a folder's list of names, to disk.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be opened or written.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -340,7 +346,7 @@ def _replace(partial: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def _has_steps(work: pathlib.Path) -> bool:
-    """Whether anything is finished in the folder of a resumable job."""
+    """Whether the folder of a resumable job holds a finished step."""
     names = {path.name for path in work.iterdir()} if work.is_dir() else set()
     return any(name != MADE_FROM_FILE and MARK not in name for name in names)
 
@@ -378,16 +384,16 @@ def _remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Made from these, compared when resumed
+# What results were made from
 
 
 @dataclasses.dataclass(frozen=True)
 class MadeFrom:
-    """What a result depends on, kept beside it and compared when it is resumed or used again.
+    """What a result depends on; stored beside it and compared before it is resumed or reused.
 
     Attributes:
-        values: name -> a value of JSON's, such as a setting or the SHA-256 of a file. Both are
-            shown to people.
+        values: name -> a JSON value, such as a setting or the SHA-256 of a file. Messages show
+            both.
     """
 
     values: Mapping[str, Any]
@@ -397,18 +403,18 @@ class MadeFrom:
         """Reads what `write` wrote.
 
         Raises:
-            InputError: it cannot be read.
+            InputError: the file cannot be read.
         """
         return cls(read_json_object(path, "a record of what a result was made from"))
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes a JSON object that people can read."""
+        """Writes an indented JSON object."""
         content = json.dumps(self.values, indent=2, sort_keys=True, ensure_ascii=False)
         with atomic_file(path) as partial:
             partial.write_text(content + "\n", encoding="utf-8")
 
     def compare(self, now: "MadeFrom") -> dict[str, str]:
-        """What has changed since: name -> "name: now (was before)"."""
+        """Lists the values that differ in `now`: name -> "name: now (was before)"."""
         return {
             name: f"{name}: {_show(now.values.get(name))} (was {_show(self.values.get(name))})"
             for name in {**self.values, **now.values}
@@ -416,7 +422,7 @@ class MadeFrom:
         }
 
     def require(self, now: "MadeFrom", problem: str, remedy: str) -> None:
-        """Refuses to go on with what was made from other things.
+        """Requires that the result would be made from the same things now.
 
         Args:
             now: what it would be made from now.
@@ -424,7 +430,7 @@ class MadeFrom:
             remedy: what the user can do, for the message.
 
         Raises:
-            InputError: something has changed; the message says what.
+            InputError: a value has changed; the message says which.
         """
         if changes := self.compare(now):
             raise InputError(f"{problem}: {'; '.join(changes.values())}; {remedy}")

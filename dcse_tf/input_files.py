@@ -1,4 +1,4 @@
-"""Input files: names to paths, plain or compressed lines, bad lines counted."""
+"""Reads input files: resolves names, reads plain or compressed lines, counts bad lines."""
 
 import contextlib
 import functools
@@ -22,13 +22,13 @@ from dcse_tf.errors import InputError
 
 T = TypeVar("T")
 
-# A few kilobytes of .gz may be one line that does not fit into memory.
-_LONGEST_LINE = 64  # MiB, of bytes without the line's end
+# A .gz file of a few kilobytes may hold a line that does not fit into memory.
+_LONGEST_LINE = 64  # MiB, without the line's end
 
-# What reading a file can raise, compressed or not.
+# Errors that reading a file, compressed or not, can raise.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-# What else reading NumPy's files can raise: their header is a Python expression, and an archive may
-# be of a form that zipfile does not know.
+# Errors that reading a NumPy file can raise: its header is a Python expression, and an archive may
+# have a form that zipfile does not support.
 UNREADABLE_ARRAY = (
     *UNREADABLE,
     *(ValueError, TypeError, AttributeError, RuntimeError),
@@ -37,14 +37,14 @@ UNREADABLE_ARRAY = (
 
 
 class BadLines:
-    """Counts and names the lines that had to be skipped, and stops the job over a limit."""
+    """Counts and logs the lines that had to be skipped, and stops the job above a limit."""
 
     def __init__(self, limit: int, named: int = 20, option: str = "max_bad_lines"):
-        """Starts at no bad line.
+        """Starts with a count of zero.
 
         Args:
-            limit: how many bad lines are skipped; one more raises InputError.
-            named: how many of them are logged; 0 if the same lines are read a second time.
+            limit: how many bad lines may be skipped; one more raises InputError.
+            named: how many of them to log; 0 if the same lines are read a second time.
             option: the option that sets the limit, for the message; "" if there is none.
         """
         self.limit = limit
@@ -56,7 +56,7 @@ class BadLines:
         """Counts one bad line.
 
         Raises:
-            InputError: the limit is passed.
+            InputError: the limit is exceeded.
         """
         self.count += 1
         # The problem may quote the file, such as a session's id with a line break in it.
@@ -73,14 +73,16 @@ class BadLines:
 
 
 def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathlib.Path]:
-    """Paths of files, globs and `package:NAME/FILE`, in the order given, globs sorted.
+    """Resolves files, globs and `package:NAME/FILE` to paths without duplicates.
+
+    The paths are in the order of the patterns; those of a glob are sorted.
 
     Args:
         patterns: the patterns.
         option: the option that gave them, for the message.
 
     Raises:
-        InputError: a pattern names no file.
+        InputError: a pattern matches no file.
     """
     paths: list[pathlib.Path] = []
     for pattern in patterns:
@@ -94,27 +96,31 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
         if not files:
             raise InputError(f"`{option}`={pattern}: no such file")
         paths.extend(files)
-    return list(dict.fromkeys(paths))  # a file that two patterns match is read once
+    return list(dict.fromkeys(paths))  # a file that two patterns match counts once
 
 
 def plain_name(name: object, source: pathlib.Path) -> str:
-    """Checks the name of a file that another file gives: it must not lead out of the folder.
+    """Checks a file name that was read from a file: it must stay in the same folder.
+
+    Args:
+        name: the value to check.
+        source: the file it was read from, for the message.
 
     Raises:
-        InputError: it is not the name of a file of the same folder.
+        InputError: it is not the name of a file in the same folder.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable():
-        raise InputError(f"{source}: {name!r} is no file's name")
+        raise InputError(f"{source}: {name!r} is not a file name")
     if pathlib.PurePath(name).name != name or "\\" in name:
-        raise InputError(f"{source}: {name!r}: expected a file of the same folder")
+        raise InputError(f"{source}: {name!r}: expected a file in the same folder")
     return name
 
 
 def find_package(name: str) -> pathlib.Path:
-    """The folder of an installed Python package, found without importing it.
+    """Finds the folder of an installed Python package without importing it.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the package is not installed.
     """
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -149,7 +155,7 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yields all lines of a text file, blank ones too, and reads no further than it has to.
+    """Yields all lines of a text file, including blank ones, reading the file lazily.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has a line longer than 64 MiB.
@@ -174,7 +180,7 @@ def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, byt
     for number, raw in enumerate(iter(functools.partial(file.readline, limit + 1), b""), start=1):
         if len(raw) > limit and not raw.endswith(b"\n"):
             raise InputError(
-                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text a line"
+                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text per line"
             )
         yield number, raw
 
@@ -184,7 +190,7 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Opens a file to read bytes: plain, .gz, or .zip with one file inside.
 
     Raises:
-        one of UNREADABLE: as it is read, too.
+        One of UNREADABLE; reading the yielded file can raise them too.
     """
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as file:
@@ -194,7 +200,7 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
             names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
             if len(names) != 1:
                 raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
-            # Buffered, since the readline of zipfile is several times slower.
+            # Buffered, because zipfile's own readline is several times slower.
             with _refusing(lambda: archive.open(names[0])) as member:
                 yield io.BufferedReader(member)  # type: ignore[type-var]
     else:
@@ -203,7 +209,7 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def _refusing(open_member: Callable[[], T]) -> T:
-    """Opens; what zipfile raises if it is encrypted, damaged or too new becomes BadZipFile."""
+    """Calls `open_member`; zipfile's errors for unsupported or damaged files become BadZipFile."""
     try:
         return open_member()
     except (RuntimeError, ValueError, struct.error) as error:
@@ -211,10 +217,10 @@ def _refusing(open_member: Callable[[], T]) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """`json.loads`, for which a text that is nested too deeply is a fault like any other.
+    """`json.loads`, but a text that is nested too deeply raises ValueError.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply to be read.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text)
@@ -227,10 +233,10 @@ def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[st
 
     Args:
         path: the file.
-        what: what it should be, for the message.
+        what: what the file should be, for the message.
 
     Raises:
-        InputError: it cannot be read, or is something else.
+        InputError: the file cannot be read, or is not a JSON object.
     """
     try:
         content = parse_json(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What all configurations share: options with help, validation, JSON in and out."""
+"""The base of all configurations: options with help texts, validation, JSON input and output."""
 
 import copy
 import dataclasses
@@ -14,11 +14,11 @@ from dcse_tf.files import atomic_file
 from dcse_tf.input_files import parse_json
 from dcse_tf.plugins import load_plugins
 
-# What TensorFlow takes: int32 and float32.
+# The ranges of TensorFlow's int32 and float32.
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 3e38
 _LONGEST_SHOWN = 100
-# Folders of a run directory and of a prepared corpus, which are read where those are named.
+# Folders that a job reads when it is given their run directory or prepared corpus.
 _PARTS = ("encoder", "checkpoints", "vocabulary")
 
 
@@ -43,26 +43,26 @@ def option(
     on_cluster: bool = False,
     ignored_elsewhere: bool = False,
 ) -> Any:
-    """A field of a configuration, from which its command-line flag is made.
+    """Declares a field of a configuration; its command-line flag is made from it.
 
     Args:
         default: the value when the option is not given.
-        help: what `--help` says, with the unit.
-        choices: the values allowed, if they are few; may be a registry that grows later. Entries
-            of a mapping say in their `help` what they are.
+        help: the text of `--help`, with the unit.
+        choices: the allowed values, if there are only a few. May be a registry that grows later;
+            in a mapping, the `help` attribute of each entry describes it.
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
-        or_zero: whether 0 is allowed below the smallest, for a value that the job works out.
-        required: whether the job cannot run without it.
-        words: numbers that the command line may give as a word.
+        or_zero: whether 0 is allowed although it is below `minimum`; the job then chooses a value.
+        required: whether the option must be given.
+        words: word -> number, for numbers that the command line may give as a word.
         reads: whether it names files or folders that the job reads.
-        files: whether it names files that the job reads; the command line looks for them before
-            anything is loaded.
-        writes: whether it names a file or a folder that the job replaces.
-        resumes: whether it names a folder that a later start of the job continues or uses.
-        on_cluster: whether it names what the tasks read or write with `spark_master`.
-        ignored_elsewhere: whether the entries of a family that lack this option ignore it, so
-            that one flag file can serve them all; otherwise they refuse it.
+        files: whether it names files that the job reads; the command line checks that they exist
+            before anything is loaded.
+        writes: whether it names a file or folder that the job replaces.
+        resumes: whether it names a folder that a later run of the job continues or uses.
+        on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
+        ignored_elsewhere: whether the entries of a family without this option ignore it, so that
+            one flag file can serve them all; otherwise they refuse it.
     """
     metadata = {
         "help": help,
@@ -83,7 +83,7 @@ def option(
 
 
 def redefault(owner: "type[Options]", name: str, default: Any) -> Any:
-    """An option of a base class with another default, and the same help and bounds.
+    """Redeclares an option of a base class with another default but the same help and bounds.
 
     For example `learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)`.
     """
@@ -93,10 +93,11 @@ def redefault(owner: "type[Options]", name: str, default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base of the configurations. Checks itself when it is made.
+    """Base class of the configurations; validates its values when constructed.
 
     Attributes:
-        family: of a class that stands for a family on the command line, and of it alone.
+        family: the family that this class stands for on the command line. It does not apply to
+            subclasses.
     """
 
     family: ClassVar["Family | None"] = None
@@ -108,16 +109,16 @@ class Options:
 
     @classmethod
     def all_fields(cls) -> Sequence[dataclasses.Field]:
-        """The options that a command line offers: of a family those of all its entries."""
+        """The options that the command line offers; for a family, those of all its entries."""
         family = vars(cls).get("family")
         return family.merge_fields(cls) if family else dataclasses.fields(cls)
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        """Raises OptionError: a setting contradicts the others."""
+        """Raises OptionError for a setting that contradicts others; `why` completes the message."""
         raise OptionError(f"`{name}`={show(getattr(self, name))}: {why}")
 
     def is_given(self, name: str) -> bool:
-        """Whether a setting has another value than its default."""
+        """Whether a setting differs from its default."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return getattr(self, name) != defaults[name]
 
@@ -127,7 +128,7 @@ class Options:
         return dataclasses.replace(self, **changes)
 
     def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the options that name files which the job reads, and what they name."""
+        """Yields (option name, files) for each option that names files the job reads."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata["files"] and value:
@@ -138,15 +139,15 @@ class Options:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds a configuration, of a family that of the entry which the values choose.
+        """Builds a configuration; for a family, that of the entry that the values choose.
 
         Raises:
-            OptionError: an option is unknown, belongs to other entries, or cannot be used.
+            OptionError: an option is unknown, belongs to other entries, or has an invalid value.
         """
         if family := vars(cls).get("family"):
             return family.choose(cls, values)
         _refuse_unknown(cls, values)
-        # JSON has lists only; list options are tuples, so that a configuration cannot change.
+        # JSON has only lists; options are tuples, so that a configuration is immutable.
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
     def write_json(self, path: pathlib.Path) -> None:
@@ -164,11 +165,11 @@ class Options:
 
 
 class Entry(typing.Protocol):
-    """What a family knows of an entry."""
+    """What a family requires of an entry."""
 
     @property
     def name(self) -> str:
-        """What the option that chooses calls it."""
+        """The value of the choosing option that selects this entry."""
 
     @property
     def options(self) -> type[Options]:
@@ -180,14 +181,14 @@ E = typing.TypeVar("E", bound=Entry)
 
 @dataclasses.dataclass(frozen=True)
 class Family(typing.Generic[E]):
-    """Entries with options of their own, among which an option of one command line chooses.
+    """Entries with options of their own; one option of the command line chooses among them.
 
-    The command line has the options of all entries. An option that several of them have is one
-    flag, so they declare it alike; only its default may differ (see `redefault`).
+    The command line has the options of all entries. An option that several entries have is one
+    flag, so they must declare it identically, except for its default (see `redefault`).
 
     Attributes:
-        chooser: the option that chooses.
-        entries: by their names, in the order of their registration.
+        chooser: the name of the option that chooses.
+        entries: name -> entry, in the order of registration.
     """
 
     chooser: str
@@ -197,7 +198,8 @@ class Family(typing.Generic[E]):
         """Adds an entry.
 
         Raises:
-            ValueError: there is an entry of this name, or one that declares an option otherwise.
+            ValueError: the name is empty or taken, or another entry declares one of the options
+                differently.
         """
         who = f"{self.chooser} {entry.name!r}"
         if not entry.name or entry.name in self.entries:
@@ -214,14 +216,14 @@ class Family(typing.Generic[E]):
         self.entries[entry.name] = entry
 
     def choose(self, cls: type[Options], values: Mapping[str, Any]) -> Any:
-        """The options of the entry that the values name, or else of the default one.
+        """Builds the options of the entry that the values choose, or of the default entry.
 
         Args:
             cls: the class that stands for the family.
-            values: by the options' names.
+            values: option name -> value.
 
         Raises:
-            OptionError: an option is unknown, belongs to other entries, or cannot be used.
+            OptionError: an option is unknown, belongs to other entries, or has an invalid value.
         """
         load_plugins()
         field = self._find_chooser(cls)
@@ -232,7 +234,7 @@ class Family(typing.Generic[E]):
         kept = {}
         for key, value in {**values, self.chooser: name}.items():
             owners = declared.get(key, {})
-            if name in owners or not owners:  # what no entry has is refused there
+            if name in owners or not owners:  # `from_dict` refuses unknown ones
                 kept[key] = value
             elif not any(field.metadata["ignored_elsewhere"] for field in owners.values()):
                 raise OptionError(
@@ -244,9 +246,9 @@ class Family(typing.Generic[E]):
         return options.from_dict(kept)
 
     def merge_fields(self, cls: type[Options]) -> list[dataclasses.Field]:
-        """The option that chooses, and one field for every option that any entry has.
+        """The choosing option, and one field for each option that any entry has.
 
-        The help says where entries differ. The default is None where they have different ones.
+        The help text says where entries differ. If their defaults differ, the field's is None.
         """
         load_plugins()
         declared = self._list_fields()
@@ -254,7 +256,7 @@ class Family(typing.Generic[E]):
         return [self._find_chooser(cls), *map(self._merge, declared.values())]
 
     def _merge(self, fields: dict[str, dataclasses.Field]) -> dataclasses.Field:
-        """One field for those of a name, by the entries that have one."""
+        """Merges the fields of one option; `fields` maps the names of entries to them."""
         merged = copy.copy(next(iter(fields.values())))
         text = merged.metadata["help"]
         if without := [name for name in self.entries if name not in fields]:
@@ -277,7 +279,7 @@ class Family(typing.Generic[E]):
         return next(field for field in _resolve_fields(cls) if field.name == self.chooser)
 
     def _list_fields(self) -> dict[str, dict[str, dataclasses.Field]]:
-        """The options by their names, and each by the entries that have it."""
+        """Option name -> entry name -> field, for every option of every entry."""
         found: dict[str, dict[str, dataclasses.Field]] = {}
         for name, entry in self.entries.items():
             for field in _resolve_fields(entry.options):
@@ -290,7 +292,7 @@ def _tell(default: Any) -> str:
 
 
 def _resolve_fields(cls: type[Options]) -> list[dataclasses.Field]:
-    """Copies of the fields, with types where `from __future__ import annotations` left texts."""
+    """Copies of the fields, with annotations resolved to types where they are strings."""
     hints = typing.get_type_hints(cls)
     fields = [copy.copy(field) for field in dataclasses.fields(cls)]
     for field in fields:
@@ -330,7 +332,7 @@ def _check(field: dataclasses.Field, value: Any) -> None:
 
 
 def _check_type(name: str, value: Any) -> None:
-    """What no setting may be: a number that the job cannot count with, a name no file can have."""
+    """Refuses numbers that TensorFlow cannot represent and texts that cannot be file names."""
     texts = value if isinstance(value, tuple) else (value,)
     if isinstance(value, tuple) and not all(value):
         raise OptionError(f"`{name}`={show(value)}: an entry is empty")
@@ -346,13 +348,13 @@ def _check_type(name: str, value: Any) -> None:
 def _is_plain(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, or bytes of a name that is not UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, for instance from a file name that is not UTF-8
         return False
     return "\0" not in text
 
 
 def show(value: Any) -> str:
-    """A value as a message has it: a line, and not a long one."""
+    """Formats a value for a message: one line of limited length."""
     if isinstance(value, tuple):
         return show(",".join(value))
     if isinstance(value, int) and abs(value) > _LARGEST_INT:
@@ -363,9 +365,10 @@ def show(value: Any) -> str:
 
 
 def _refuse_loss(options: Options) -> None:
-    """What a job writes must not take the place of what it reads, nor lie in a part of it.
+    """Refuses an output that would overwrite an input or lie inside a part of one.
 
-    Elsewhere in a folder that is read it may lie: RUN/export is nobody's. No file is looked at.
+    An output may lie elsewhere in an input folder, such as RUN/export. Only paths are compared; no
+    file is accessed.
     """
     fields = dataclasses.fields(options)
     for output in (field.name for field in fields if field.metadata["writes"]):
@@ -392,7 +395,7 @@ def _refuse_loss(options: Options) -> None:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Whether an absolute path is the other, or below it."""
+    """Whether an absolute path is the folder itself or lies below it."""
     return path == folder or path.startswith(os.path.join(folder, ""))
 
 

@@ -1,4 +1,4 @@
-"""Packages from outside that add tasks, corpus formats or baselines."""
+"""Loads plug-ins: other packages that add tasks, corpus formats or baselines."""
 
 import functools
 import importlib.metadata
@@ -10,16 +10,16 @@ GROUP = "dcse_tf.plugins"
 
 @functools.cache
 def load_plugins() -> None:
-    """Loads, once, what installed packages announce under the entry-point group dcse_tf.plugins.
+    """Loads the entry points of the group dcse_tf.plugins, once per process.
 
-    An entry point is a module that registers something when it is imported, or a function of no
-    arguments that does so when it is called. In a package's pyproject.toml:
+    An entry point is a module that registers something when it is imported, or a function without
+    arguments that does so when it is called. In the plug-in's pyproject.toml:
 
         [project.entry-points."dcse_tf.plugins"]
         my_tasks = "my_package.tasks"
 
     Raises:
-        InputError: one of them cannot be loaded.
+        InputError: a plug-in cannot be loaded.
     """
     for point in importlib.metadata.entry_points(group=GROUP):
         try:
@@ -27,7 +27,7 @@ def load_plugins() -> None:
             if callable(loaded):
                 loaded()
         except Exception as error:
-            # Whatever a stranger's code raises, the user must learn whose code it was.
+            # Whatever a plug-in raises, the message must name the plug-in.
             raise InputError(
                 f"plug-in {point.name} ({point.value}) cannot be loaded: {error!r}; repair or "
                 "uninstall it"

@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: log messages, and a line that says how far it is.
+"""What the user sees while a job runs: log messages, and a line with its progress.
 
 Everything goes to stderr, so that a job's results can be piped.
 """
@@ -17,10 +17,10 @@ from absl import logging as absl_logging
 
 _PACKAGE = pathlib.Path(__file__).parent
 
-# Seconds between two states of the moving line: quick enough to look alive, and nearly free.
+# Seconds between two updates of the moving line: frequent enough to look alive, at little cost.
 _REFRESH = 0.1
 
-# The text that stands on the terminal's last line. A terminal has one such line, whoever moves it.
+# The text on the terminal's last line. It is global, because the terminal has only one such line.
 _moving = ""
 
 
@@ -33,8 +33,8 @@ def say(text: str) -> None:
 
 
 def erase() -> None:
-    """Takes the moving line away; whatever is printed next begins a line."""
-    # Spaces rather than a control sequence: notebooks know only the carriage return.
+    """Erases the moving line; whatever is printed next starts at its beginning."""
+    # Spaces rather than a control sequence: notebooks support only the carriage return.
     if _moving:
         print("\r" + " " * len(_moving) + "\r", end="", file=sys.stderr, flush=True)
     _remember("")
@@ -42,10 +42,10 @@ def erase() -> None:
 
 @contextlib.contextmanager
 def show_log(spell: Callable[[str], str] = str) -> Iterator[None]:
-    """Shows the package's log messages while it is entered, a line each.
+    """Shows the package's log messages inside the `with` block, one per line.
 
     Args:
-        spell: has the last word on a message's spelling.
+        spell: applied to each message before it is shown, such as `as_flags`.
     """
     logger, verbosity = absl_logging.get_absl_logger(), absl_logging.get_verbosity()
     handlers, propagate = logger.handlers, logger.propagate
@@ -60,7 +60,7 @@ def show_log(spell: Callable[[str], str] = str) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Says what is logged; of other packages, which use the same logger, only warnings."""
+    """Shows log messages; of other packages that use the same logger, only warnings."""
 
     def __init__(self, spell: Callable[[str], str]):
         super().__init__()
@@ -74,14 +74,14 @@ class _Lines(logging.Handler):
 
 
 class Progress:
-    """Counts what is done of a job, and shows how fast and how long it will still take.
+    """Shows how much of a job is done, how fast it is, and the time left.
 
         with Progress("sentences", total=1000) as progress:
             for done in range(1, 1001):
                 progress.update(done, loss=0.5)
 
-    On a terminal or in a notebook one line is kept up to date and vanishes at the end. Elsewhere,
-    as in a log file, a line is written now and then; a job that takes less than that says nothing.
+    On a terminal or in a notebook, one line is updated in place and erased at the end. Elsewhere,
+    such as in a log file, a line is written every `every` seconds, and none for shorter jobs.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Progress:
     ):
         """Args:
         unit: what is counted, in the plural.
-        total: how many there are; 0 where that is not known.
-        already: how many were done before, by a run that was stopped.
-        every: seconds between two plain lines; 0 for a line an update.
-        clock: gives the time in seconds.
+        total: how many there are; 0 if unknown.
+        already: how many an interrupted run had already done.
+        every: seconds between two plain lines; 0 for one line per update.
+        clock: returns the time in seconds.
         """
         self.unit = unit
         self.total = total
@@ -105,7 +105,7 @@ class Progress:
         self._every = every
         self._clock = clock
         self._started = clock()
-        self._shown: float | None = None  # when the line was written last
+        self._shown: float | None = None  # when the line was last written
 
     def __enter__(self) -> Self:
         return self
@@ -119,12 +119,12 @@ class Progress:
         self.close()
 
     def update(self, done: int, total: int = 0, **figures: float) -> None:
-        """Takes note of how many are done.
+        """Updates the count, and the line if it is due.
 
         Args:
-            done: how many, those done before included.
-            total: how many there are, where it was not known before.
-            figures: what else to show, such as loss=0.31.
+            done: how many are done, including `already`.
+            total: how many there are, if it was not known before.
+            figures: further values to show, such as loss=0.31.
         """
         self.done = done
         self.total = total or self.total
@@ -144,7 +144,7 @@ class Progress:
             self.close()
 
     def describe(self, seconds: float, figures: dict[str, float]) -> str:
-        """The line after so many seconds, what matters most first."""
+        """Formats the line after so many seconds, most important parts first."""
         rate = (self.done - self._already) / seconds if seconds > 0 else 0.0
         of = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.done:,}{of} {self.unit}"]
@@ -155,24 +155,24 @@ class Progress:
         return ", ".join(parts)
 
     def say(self, text: str) -> None:
-        """Writes a line without breaking the moving one."""
+        """Writes a line above the moving one."""
         say(text)
 
     def close(self) -> None:
-        """Takes the moving line away."""
+        """Erases the moving line."""
         if self._shown is not None:
             erase()
 
 
 def can_move() -> bool:
-    """Whether stderr can take back what it shows: a terminal, or a notebook's output."""
+    """Whether text on stderr can be overwritten: on a terminal, or in a notebook's output."""
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
 
 
 def _draw(text: str) -> None:
     if not text:
         return
-    # A line that wraps could not be taken back.
+    # A line that wraps could not be erased.
     text = text[: shutil.get_terminal_size((100, 24)).columns - 1]
     print("\r" + text.ljust(len(_moving)), end="", file=sys.stderr, flush=True)
     _remember(text)
@@ -184,7 +184,7 @@ def _remember(text: str) -> None:
 
 
 def _duration(seconds: float) -> str:
-    """Hours, minutes and seconds, such as 1:02:03 or 0:07."""
+    """Formats seconds as hours, minutes and seconds, such as 1:02:03 or 0:07."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

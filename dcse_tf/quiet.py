@@ -1,10 +1,10 @@
-"""Starts TensorFlow without the lines that mean nothing to a user.
+"""Imports TensorFlow without the messages that mean nothing to a user.
 
 Importing TensorFlow prints a dozen lines about oneDNN, CUDA and its own logging. The environment
-variable TF_CPP_MIN_LOG_LEVEL=3 silences those that come later, but not those that are written
-while its libraries are loaded, so stderr passes through a filter while they are.
+variable TF_CPP_MIN_LOG_LEVEL=3 silences later messages, but not those written while its libraries
+are loaded. So stderr passes through a filter during the import.
 
-Whoever sets TF_CPP_MIN_LOG_LEVEL gets TensorFlow's messages as TensorFlow writes them.
+If the user sets TF_CPP_MIN_LOG_LEVEL to another value, nothing is filtered.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 _VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _FATAL_ONLY = "3"
 
-# Messages of C++ below "fatal", the announcement before them, and the second line of one of them.
+# C++ messages below "fatal", the announcement before them, and the second line of one of them.
 _NOISE = (
     r"^[IWE][0-9]{4} [0-9:.]+ +[0-9]+ [a-z0-9_]+\.cc:[0-9]+\]"
     "|^WARNING: All log messages before absl::InitializeLog"
@@ -29,14 +29,14 @@ _NOISE = (
 
 
 def quiet_tensorflow() -> None:
-    """Has TensorFlow start quietly when it is imported, by whomever; it is not imported here."""
+    """Makes a later import of TensorFlow, by any module, quiet; does not import it."""
     started = "tensorflow" in sys.modules
     if not started and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow where it would be found anyway, and wraps its loading, once."""
+    """Finds TensorFlow in its usual place and wraps its loading, once."""
 
     def find_spec(
         self,
@@ -61,14 +61,15 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def filter_stderr(pattern: str) -> Iterator[None]:
-    """Leaves out lines that match an extended regular expression, also of C++ and of children.
+    """Removes lines that match an extended regular expression from stderr.
 
-    A process of its own does it: what this one says last, should it crash, is passed on too.
+    This includes output of C++ code and child processes. The filter is a separate process, so that
+    the last messages of this process are passed on even if it crashes.
     """
     command = ["grep", "--line-buffered", "-a", "-v", "-E", pattern]
     reader = None
-    with contextlib.suppress(OSError):  # without grep or stderr everything is passed on
-        # A session of its own, so that Ctrl-C does not end it before what it filters.
+    with contextlib.suppress(OSError):  # without grep or stderr, nothing is filtered
+        # In its own session, so that Ctrl-C does not end the filter before this process.
         reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
     if reader is None or reader.stdin is None:
         yield
@@ -84,6 +85,6 @@ def filter_stderr(pattern: str) -> Iterator[None]:
         print(end="", file=sys.stderr, flush=True)
         os.dup2(unfiltered, 2)
         os.close(unfiltered)
-        # A child that was started meanwhile and still runs holds the other end open.
+        # A child process started meanwhile that still runs keeps the pipe open.
         with contextlib.suppress(subprocess.TimeoutExpired):
             reader.wait(timeout=1)

@@ -1,7 +1,7 @@
-"""Jobs on files of stores: what they read is fetched before, what they write is sent after.
+"""Lets jobs use files in stores: fetches inputs beforehand and sends outputs afterwards.
 
-So a job knows files of this machine alone, and what a store cannot do, such as renaming a folder at
-once or locking it, is done here.
+Jobs themselves see only local files. Operations that stores lack, such as renaming or locking a
+folder, happen on the local copies.
 """
 
 import contextlib
@@ -20,27 +20,27 @@ from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_pa
 from dcse_tf.worker import read_worker
 
 T = TypeVar("T", bound=Options)
-EVERY = 60.0  # seconds
+EVERY = 60.0  # seconds between two uploads while a job runs
 # What `embed --shard` adds to the stem of its output.
 _PARTS = "-?????-of-?????.*"
 
 
 @contextlib.contextmanager
 def stage(options: T, every: float = EVERY) -> Iterator[T]:
-    """Yields a job's options with paths of this machine in the place of URLs.
+    """Yields a job's options with URLs replaced by local paths.
 
-    Files and folders to read are fetched, and fetched again only where they have changed. What the
-    job writes is sent when it has succeeded; what a later start resumes, such as a run directory,
-    also while it works and when it is stopped. Of several workers only the first one sends.
+    Inputs are fetched; later, only files that have changed are fetched again. Outputs are sent when
+    the job has succeeded. Outputs that a later run resumes, such as a run directory, are also sent
+    while the job runs and when it is stopped. Of several workers, only the first one sends.
 
     Args:
-        options: of a job.
-        every: seconds between two looks at what is to be sent while the job works.
+        options: the job's options.
+        every: seconds between two checks for changes to send while the job runs.
 
     Raises:
-        InputError: there is no such file, or a store cannot be used.
+        InputError: a file does not exist, or a store cannot be used.
         FileExistsError: the output exists, without `overwrite`.
-        OutputError: the output cannot be sent; it is whole on this machine.
+        OutputError: the output cannot be sent; the local copy is complete.
     """
     _refuse_rollback(options)
     outputs: list[Callable[[], None]] = []
@@ -52,7 +52,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
             if not any(isinstance(name, str) and is_url(name) for name in names):
                 continue
             if rules["on_cluster"] and getattr(options, "spark_master", ""):
-                continue  # the cluster's tasks read and write it by themselves
+                continue  # the cluster's tasks access it themselves
             if rules["resumes"] or (rules["writes"] and getattr(options, "versioned", False)):
                 paths = [
                     stack.enter_context(_keep(name, every)) if is_url(name) else name
@@ -64,7 +64,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
             elif rules["reads"]:
                 paths = [path for name in names for path in _fetch(name, rules["files"])]
             else:
-                continue  # a text that looks like one
+                continue  # a text that only looks like a URL
             changes[field.name] = tuple(paths) if isinstance(value, tuple) else paths[0]
         yield options.replace(**changes) if changes else options
         for send in outputs:
@@ -72,7 +72,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
 
 
 def _refuse_rollback(options: Options) -> None:
-    """The copies of a run on other machines lack the checkpoints that the first worker saves."""
+    """Refuses `on_divergence`=skip where the other workers cannot see the first's checkpoints."""
     run_dir: str = getattr(options, "run_dir", "")
     rolls_back = getattr(options, "on_divergence", None) == "skip"
     if rolls_back and is_url(run_dir) and read_worker().count > 1:
@@ -88,21 +88,25 @@ def _fetch(name: str, files: bool) -> list[str]:
 
 
 def _begin_output(url: str, options: Options) -> Callable[[], None]:
-    """Clears the way for an output; returns what sends it."""
+    """Prepares an output; returns a function that sends it.
+
+    Raises:
+        FileExistsError: the output exists, here or in the store, and may not be replaced.
+    """
     copy = Copy(url)
     replaced = copy.versions()
     spark_master: str = getattr(options, "spark_master", "")
     if replaced and spark_master:
         if "manifest.json" in replaced:
             raise FileExistsError(f"{url} already exists; remove it, or give another")
-        remove_folder(url)  # what the tasks of a job wrote that failed
+        remove_folder(url)  # left by the tasks of a failed job
         replaced = {}
     if not getattr(options, "overwrite", True):
         if replaced:
             raise FileExistsError(f"{url} already exists; give another, or `overwrite`")
         if copy.path.exists() and not copy.was_sent():
             raise FileExistsError(
-                f"{copy.path} is whole, but could not be sent to {url}: copy it there by other "
+                f"{copy.path} is complete, but could not be sent to {url}: copy it there by other "
                 "means and remove it, or `overwrite`"
             )
     copy.clear()
@@ -119,14 +123,14 @@ def _begin_output(url: str, options: Options) -> Callable[[], None]:
 
 
 def _list_parts(output: Copy) -> list[str]:
-    """The URLs of what lies as parts beside the copy of an output."""
+    """The URLs of the parts that lie beside the local copy of an output."""
     folder = output.url.rpartition("/")[0]
     found = output.path.parent.glob(f"{glob.escape(output.path.stem)}{_PARTS}")
     return [f"{folder}/{path.name}" for path in sorted(found) if MARK not in path.name]
 
 
 def _fetch_parts(output: Copy) -> dict[str, Copy]:
-    """Makes the parts beside the copy those that lie beside the output."""
+    """Fetches the parts that lie beside an output in its store, and removes other local parts."""
     parts = {url: Copy(url) for url in find_parts(output.url, _PARTS)}
     for url in _list_parts(output):
         if url not in parts:
@@ -140,17 +144,17 @@ def _send(copy: Copy, replaced: Iterable[str] = ()) -> int:
     try:
         return copy.send(replaced) if copy.path.exists() else 0
     except OutputError as error:
-        raise OutputError(f"{error}; it is whole in {copy.path}") from error
+        raise OutputError(f"{error}; the complete output is in {copy.path}") from error
 
 
 @contextlib.contextmanager
 def _keep(url: str, every: float) -> Iterator[str]:
-    """Yields the copy of what may be there already, and sends what changes in it meanwhile."""
+    """Fetches a folder if it exists, yields its copy, and sends changes to it meanwhile."""
     copy = Copy(url)
     if copy.versions():
         copy.fetch()
     else:
-        copy.clear()  # whoever removes a run from its store wants it anew
+        copy.clear()  # removed from the store, so the run starts anew
     if not read_worker().is_chief:
         yield str(copy.path)
         return
@@ -171,5 +175,5 @@ def _send_often(copy: Copy, every: float, done: threading.Event) -> None:
     while not done.wait(every):
         try:
             _send(copy)
-        except OutputError as error:  # the next time, or the last, may do better
+        except OutputError as error:  # the next attempt, or the last one, may succeed
             logging.warning("%s", error)

@@ -1,8 +1,8 @@
-"""Object stores and HDFS: copies of their files on this machine, by the packages of fsspec.
+"""Local copies of files in object stores and HDFS, through the packages of fsspec.
 
-A name such as s3://bucket/run, gs://... or hdfs://... is a URL. Its copy lies in a folder of the
-cache that has the same names, so that a message about the copy says which file is meant. Beside it
-lies a record of what both sides were like when they were the same.
+A name such as s3://bucket/run, gs://... or hdfs://... is a URL. Its copy lies in the cache folder
+under the same path, so that a message about the copy shows which file is meant. A record beside
+the copy holds the versions of both sides when they were last equal.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from dcse_tf.input_files import read_json_object
 CACHE_VARIABLE = "DCSE_CACHE"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
 _RECORD = "store"
-_ROOT = "_"  # the folder of copies whose URL names no bucket or host
-# Files that say that others are whole: they come after them.
+_ROOT = "_"  # the folder of copies whose URL has no bucket or host
+# Files that mark others as complete; they are sent after those.
 _LAST = (".json", "/_SUCCESS")
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is of a store."""
+    """Whether a name is the URL of a store."""
     return _URL.fullmatch(name) is not None
 
 
@@ -40,10 +40,10 @@ def _cache() -> pathlib.Path:
 
 
 def local_path(url: str) -> pathlib.Path:
-    """Where the copy of a file or folder lies: CACHE/s3/bucket/run for s3://bucket/run.
+    """The path of the copy of a file or folder: CACHE/s3/bucket/run for s3://bucket/run.
 
     Raises:
-        InputError: a part of the URL is no name.
+        InputError: the URL has an empty part, ".", ".." or a null character.
     """
     found = _URL.fullmatch(url)
     assert found, url
@@ -56,7 +56,7 @@ def local_path(url: str) -> pathlib.Path:
 
 
 def url_of(path: pathlib.Path) -> str | None:
-    """The URL whose copy a path is; None if it is no copy."""
+    """The URL that a path is the copy of; None if it is not a copy."""
     if not path.absolute().is_relative_to(_cache()):
         return None
     scheme, *parts = path.absolute().relative_to(_cache()).parts
@@ -66,10 +66,10 @@ def url_of(path: pathlib.Path) -> str | None:
 
 
 def open_store(url: str) -> tuple[Any, str]:
-    """The file system of a URL, an AbstractFileSystem of fsspec, and the path in it.
+    """The file system of a URL, fsspec's AbstractFileSystem, and the path in it.
 
     Raises:
-        InputError: no package for it is installed, or it refuses its settings.
+        InputError: no package for the store is installed, or the package rejects its settings.
     """
     import fsspec
 
@@ -80,32 +80,32 @@ def open_store(url: str) -> tuple[Any, str]:
 
 
 def list_files(pattern: str) -> list[str]:
-    """The URLs of the files that a URL, perhaps with *, ? and [...], stands for, sorted.
+    """The sorted URLs of the files that match a URL, which may contain *, ? and [...].
 
     Raises:
-        InputError: there is none, or the store cannot be read.
+        InputError: no file matches, or the store cannot be read.
     """
     fs, path = open_store(pattern)
     with _name_faults(pattern, InputError):
         found = sorted(name for name in fs.glob(path) if fs.isfile(name))
     if not found:
         raise InputError(f"{pattern}: no such file")
-    # A path has a bucket in it, but no host.
+    # fsspec's paths include the bucket, but not the host.
     start = pattern.removesuffix(path)
     return [f"{start}{name}" for name in found]
 
 
 def fetch(name: str) -> str:
-    """The path of the copy of a URL, see `Copy.fetch`; any other name as it is."""
+    """Fetches a URL and returns the path of its copy (see `Copy.fetch`); other names unchanged."""
     return str(Copy(name).fetch()) if is_url(name) else name
 
 
 class Copy:
-    """A file or folder of a store and its copy on this machine.
+    """A file or folder in a store and its copy on this machine.
 
     Attributes:
-        url: of the store.
-        path: of the copy.
+        url: the URL in the store.
+        path: the path of the copy.
 
     Raises:
         InputError: the store cannot be used.
@@ -118,7 +118,7 @@ class Copy:
         self._record = marked(self.path, _RECORD)
 
     def versions(self) -> dict[str, str]:
-        """What the store has: names in the folder, "" for the file itself -> what tells versions.
+        """The store's files: name in the folder ("" for a single file) -> hash of its version.
 
         Raises:
             InputError: the store cannot be read.
@@ -126,9 +126,9 @@ class Copy:
         with _name_faults(self.url, InputError):
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True)
-            if not found and self._fs.exists(self._root):  # HTTP lists no files
+            if not found and self._fs.exists(self._root):  # HTTP cannot list files
                 found = {self._root: self._fs.info(self._root)}
-        # Object stores have keys that stand for folders.
+        # Object stores also have keys for folders; they end in "/".
         names = {name[len(self._root) :].lstrip("/"): info for name, info in found.items()}
         return {
             name: hash_bytes(repr(sorted(info.items())).encode())
@@ -137,10 +137,10 @@ class Copy:
         }
 
     def fetch(self) -> pathlib.Path:
-        """Makes the copy what the store has; returns its path.
+        """Updates the copy from the store; returns the copy's path.
 
         Raises:
-            InputError: there is nothing of the name, or the store cannot be read.
+            InputError: the store has no such file or folder, or cannot be read.
         """
         found, known = self.versions(), self._read_record()
         if not found:
@@ -157,11 +157,11 @@ class Copy:
         return self.path
 
     def was_sent(self) -> bool:
-        """Whether the copy was once what the store had."""
+        """Whether the copy and the store have been equal before."""
         return self._record.exists()
 
     def clear(self) -> None:
-        """Removes the copy; what is unfinished beside it stays."""
+        """Removes the copy; unfinished files beside it stay."""
         self._record.unlink(missing_ok=True)
         if self.path.is_dir():
             shutil.rmtree(self.path)
@@ -169,13 +169,13 @@ class Copy:
             self.path.unlink(missing_ok=True)
 
     def send(self, replaced: Iterable[str] = ()) -> int:
-        """Makes the store what the copy is, where the copy has changed; returns how many files.
+        """Sends the copy's changes to the store; returns how many files were sent.
 
-        Files that are being written are left out, and those that say that others are whole come
-        last. What goes or grows meanwhile is sent again by the next call.
+        Files that are still being written are left out, and files that mark others as complete go
+        last. Files that change or disappear meanwhile are handled by the next call.
 
         Args:
-            replaced: further names that the store has and is not to keep.
+            replaced: names of further files to delete from the store.
 
         Raises:
             OutputError: the store cannot be written to.
@@ -210,7 +210,7 @@ class Copy:
         return {name for name in names if MARK not in name}
 
     def _sign(self, name: str) -> str:
-        """What changes when a copy does."""
+        """Modification time and size of a copied file; "" if it does not exist."""
         try:
             status = self._place(name).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -218,18 +218,18 @@ class Copy:
         return f"{status.st_mtime_ns}-{status.st_size}"
 
     def _make_room(self, is_file: bool) -> None:
-        """Removes a folder where a file is to lie, and the reverse."""
+        """Removes a folder that is in the place of a file, or a file in the place of a folder."""
         if self.path.exists() and self.path.is_file() != is_file:
             self.clear()
 
     def _download(self, name: str) -> None:
         place = self._place(name)
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial = marked(place, uuid.uuid4().hex)  # other processes may fetch it, too
+        partial = marked(place, uuid.uuid4().hex)  # other processes may be fetching it too
         try:
             with _name_faults(f"{self.url}/{name}".rstrip("/"), InputError):
                 self._fs.get_file(self._name(name), str(partial))
-                # Jobs know a large input again by its size and time, also on another machine.
+                # Jobs recognize a large input by its size and time, even on another machine.
                 with contextlib.suppress(NotImplementedError):
                     time = self._fs.modified(self._name(name)).timestamp()
                     os.utime(partial, (time, time))
@@ -263,28 +263,28 @@ def put_file(source: pathlib.Path, url: str) -> None:
 
 
 def _put(fs: Any, source: pathlib.Path, target: str) -> None:
-    # The local file system makes the folders above a file only if it is told to.
+    # fsspec's local file system creates parent folders only if told to.
     if getattr(fs, "auto_mkdir", None) is False:
         fs.auto_mkdir = True
     fs.put_file(str(source), target)
 
 
 def exists(name: str) -> bool:
-    """Whether there is a file or folder of a name, which may be a URL."""
+    """Whether a file or folder exists; the name may be a URL."""
     fs, path = open_store(name)
     with _name_faults(name, InputError):
         return fs.exists(path)
 
 
 def measure_file(name: str) -> int:
-    """The bytes of a file, which may be of a store."""
+    """The size of a file in bytes; the name may be a URL."""
     fs, path = open_store(name)
     with _name_faults(name, InputError):
         return fs.size(path)
 
 
 def remove_folder(name: str) -> None:
-    """Removes a folder, which may be of a store, if there is one.
+    """Removes a folder if it exists; the name may be a URL.
 
     Raises:
         OutputError: it cannot be removed.
@@ -297,7 +297,7 @@ def remove_folder(name: str) -> None:
 
 @contextlib.contextmanager
 def _name_faults(url: str, kind: type[InputError] | type[OutputError]) -> Iterator[None]:
-    """Turns whatever a store's package raises into one sentence; each has errors of its own."""
+    """Turns whatever error a store's package raises into a one-line `kind`."""
     try:
         yield
     except (InputError, OutputError):
@@ -309,7 +309,7 @@ def _name_faults(url: str, kind: type[InputError] | type[OutputError]) -> Iterat
 
 
 def find_parts(url: str, pattern: str) -> Sequence[str]:
-    """URLs beside one whose names begin as its does, before the suffix, and go on as a pattern."""
+    """URLs beside `url` whose names are its stem (no suffix) followed by a match of `pattern`."""
     folder, _, name = url.rpartition("/")
     fs, path = open_store(folder)
     stem = name.rpartition(".")[0] or name

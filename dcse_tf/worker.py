@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is. No TensorFlow here."""
+"""Finds which of several training processes this one is. This module does not import TensorFlow."""
 
 import dataclasses
 import os
@@ -10,18 +10,18 @@ from dcse_tf.input_files import parse_json
 VARIABLE = "TF_CONFIG"
 _EXPECTED = (
     f'{VARIABLE}: expected {{"cluster": {{"worker": ["HOST:PORT", ...]}}, "task": {{"type": '
-    '"worker", "index": 0}}, the same cluster for all and another index for each'
+    '"worker", "index": 0}}, the same cluster for all and a different index for each'
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """A process among those that train together.
+    """One of several processes that train together.
 
     Attributes:
         index: its number, from 0.
-        count: how many there are.
-        address: where the others reach it.
+        count: the number of processes.
+        address: HOST:PORT at which the others reach it; "" if it is the only one.
     """
 
     index: int = 0
@@ -30,18 +30,18 @@ class Worker:
 
     @property
     def is_chief(self) -> bool:
-        """Whether it is the one that evaluates and writes."""
+        """Whether this is the first worker, which evaluates and writes."""
         return self.index == 0
 
 
 def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
-    """Which worker this process is by TF_CONFIG; without one it is alone.
+    """Reads from TF_CONFIG which worker this process is; without it, the only one.
 
         read_worker({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": '
                                   '"worker", "index": 1}}'})  # Worker(1, 2, "b:1")
 
     Raises:
-        InputError: TF_CONFIG is of another form, or names tasks that do not train.
+        InputError: TF_CONFIG has the wrong form, or names tasks other than chief and worker.
     """
     text = environment.get(VARIABLE, "")
     if not text.strip():
@@ -50,7 +50,7 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
         config = parse_json(text)
         cluster, task = config["cluster"], config["task"]
         others = cluster.keys() - {"chief", "worker"}
-        # A chief, where there is one, comes before the workers, as TensorFlow numbers them.
+        # TensorFlow numbers a chief, if there is one, before the workers.
         addresses = [*cluster.get("chief", []), *cluster.get("worker", [])]
         before = len(cluster.get("chief", [])) if task["type"] == "worker" else 0
         number = int(task["index"])
@@ -60,5 +60,5 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise InputError(_EXPECTED) from error
     if others:
-        raise InputError(f"{VARIABLE}: {', '.join(sorted(others))}: expected workers alone")
+        raise InputError(f"{VARIABLE}: {', '.join(sorted(others))}: expected only workers")
     return Worker(before + number, len(addresses), own)

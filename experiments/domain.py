@@ -1,17 +1,17 @@
-"""What encoders gain in their own domain, and what they lose elsewhere.
+"""Measures what encoders gain in their own domain, and what they lose elsewhere.
 
     python experiments/domain.py --work_dir=FOLDER --name=support --train jsonl:dialogues.jsonl \\
         --intent_file=intents.txt --act_file=acts.txt --guards banking77:test.csv:category
 
-Trains rows on a corpus of dialogues and scores them: in the domain by semantic retrieval (sets that
-build_retrieval makes, by intent and by dialogue act) and by response selection on held-out
-dialogues; as guards by retrieval in other domains. Every row is compared with the better of the
-start as it is and the start centred, which cost no training. A row passes whose MAP in the domain
-surely rises, whose guards hold, and whose response selection is not below the recommended preset's.
+Trains rows on a corpus of dialogues and scores them: in the domain, by semantic retrieval (sets
+from build_retrieval, labelled by intent and by dialogue act) and by response selection on held-out
+dialogues; in other domains, by retrieval on guards. Every row is compared with the better of the
+start and the centred start, which need no training. A row passes if its MAP in the domain rises
+significantly, its guards hold, and its response selection stays near the recommended preset's.
 
-The seeds of a row are pooled. What is done is used again, and what was cut off is resumed by the
-same command; --minutes ends after so many, and the report is of what is there. --half=choose
-measures the other half of every set, where settings may be picked. Flags may stand in a file:
+The seeds of a row are pooled. Finished runs are reused, and the same command resumes interrupted
+ones. After --minutes, no further run starts and the report covers what is done. --half=choose
+measures the other half of every set, on which settings may be picked. Flags may be given in a file:
 @FILE.
 """
 
@@ -42,20 +42,20 @@ from dcse_tf.evaluation.report import short_path
 
 _HALVES = {
     "report": "Measured on the reporting half of each set (evaluate --half=report) and on the test "
-    "dialogues, where no setting is to be picked.",
+    "dialogues, on which no setting may be picked.",
     "choose": "Measured on the choosing half of each set (evaluate --half=choose) and on the dev "
-    "dialogues, where settings may be compared; what a pick is worth --half=report says.",
+    "dialogues, on which settings may be compared; --half=report shows what a pick is worth.",
 }
 _RULE = (
-    f"A row passes if by one set of the domain its MAP rises with p (Holm) below {SIGNIFICANCE:g} "
-    "and by none falls so, no guard falls by more than "
-    f"{GUARD_FALL:g}, and R@1 by the better of its similarities is at most {RESPONSE_FALL:g} below "
-    "recommended's. Rises and falls are the differences of the tables: from the start as it is or "
-    "centred, whichever is better on the set."
+    "A row passes if its MAP rises on a set of the domain, and falls on none, with p (Holm) below "
+    f"{SIGNIFICANCE:g}; if no guard falls by more than {GUARD_FALL:g}; and if R@1 by the better of "
+    f"its similarities is at most {RESPONSE_FALL:g} below recommended's. Rises and falls are the "
+    "differences in the tables: from the start or the centred start, whichever is better on the "
+    "set."
 )
 _LAST_STEP = (
-    "Every trained row is measured at its last step. Seconds are of the training's process, its "
-    "start among them, the mean over seeds."
+    "Every trained row is measured at its last step. Seconds are the duration of the training's "
+    "process, including its start, averaged over seeds."
 )
 
 
@@ -66,13 +66,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         fromfile_prefix_chars="@",
     )
     add_flags(parser)
-    parser.add_argument("--minutes", type=float, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
     add_run_flags(parser)
     return parser.parse_args(arguments)
 
 
 def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Report:
-    """The report from the results that are there.
+    """Makes the report from the results that exist.
 
     Raises:
         InputError: a file cannot be used.
@@ -107,7 +107,7 @@ def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Rep
 
 
 def make_tables(settings: DomainSettings, found: DomainPlan, lines: Lines) -> dict[str, Any]:
-    """The overview, and which rows pass."""
+    """The tables of the overview and of which rows pass."""
     return {
         "Overview": make_overview(settings, found, lines),
         "Which rows pass": make_verdicts(lines),
@@ -126,7 +126,7 @@ def _describe_lack(found: DomainPlan) -> list[str]:
 
 
 def describe_settings(settings: DomainSettings) -> dict[str, Any]:
-    """The settings without the places where files lie on this machine."""
+    """The settings as a dictionary, with short paths instead of this machine's."""
     names = ("name", "longest", "min_turns", "mlm_steps", "seeds", "steps", "train_flags", "half")
     return {
         **{name: getattr(settings, name) for name in names},
@@ -139,8 +139,8 @@ def describe_settings(settings: DomainSettings) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Does what a command line asks for."""
-    commit = read_commit()  # of the code that is loaded
+    """Runs the experiment and writes its report."""
+    commit = read_commit()  # the commit of the loaded code, before the runs
     settings = read_settings(options)
     found = make_plan(settings)
     runner = Runner(settings.work_dir, found.runs, options.jobs, minutes=options.minutes)
@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
         print("\n".join(runner.list_work()))
         return
     if not runner.run_all():
-        print(f"{options.minutes:g} minutes are over; the same command goes on")
+        print(f"{options.minutes:g} minutes are over; the same command continues")
     report = make_report(settings, found, commit)
     if report.sets:
         write(report, describe_settings(settings), settings.work_dir, options.results_dir)

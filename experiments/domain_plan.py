@@ -1,5 +1,6 @@
-"""From settings and rows to runs: preparation, a model for each row and seed, and its scores. A
-seed of all rows is done before the next is begun.
+"""Plans the runs of a domain experiment: preparation, a model for each row and seed, its scores.
+
+Seeds are done one after another, each for all rows.
 """
 
 import dataclasses
@@ -13,22 +14,23 @@ from runner import WORK, Run
 
 _HELD_OUT = 0.1
 _GUARD_SENTENCES = 2000
-# Every model reads so many tokens of a text, however few it was trained with: a sentence of a guard
-# that is cut says nothing of what training does.
+# Every model reads up to 128 tokens of a text, however few it was trained with: cut guard sentences
+# would say nothing about the effect of training.
 _READ = "--max_sequence_length=128"
-# A start made here is small and of other text: all of it learns, at a rate for a few hundred steps.
+# A start made here is small and trained on other text, so all of it is updated, with a learning
+# rate for a few hundred steps.
 _MADE = ("--learning_rate=1e-4", "--freeze_layers=0", "--nofreeze_embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
 class DomainPlan:
-    """The runs of a measure, and where results will lie.
+    """The runs of an experiment, and the paths of their results.
 
     Attributes:
-        runs: by name.
-        files: set -> the select.txt that is scored; of one that is built, where it will lie.
-        retrieval, responses: row -> results file of each seed; one where nothing is random.
-        trainings: row -> run of each seed's training; empty where nothing is trained.
+        runs: name -> run.
+        files: set -> path of its select.txt, which a run may yet have to build.
+        retrieval, responses: row -> results file of each seed; one file if nothing is random.
+        trainings: row -> name of each seed's training run; empty if nothing is trained.
     """
 
     runs: dict[str, Run]
@@ -39,7 +41,7 @@ class DomainPlan:
 
 
 def make_plan(settings: DomainSettings) -> DomainPlan:
-    """The runs that rows need, each once: what equal flags make is shared."""
+    """Plans the runs that the rows need; rows with equal flags for a job share its run."""
     planner = _Planner(settings)
     found = DomainPlan(planner.runs, {}, *({row: [] for row in settings.rows} for _ in range(3)))
     for place, seed in enumerate(settings.seeds):
@@ -59,14 +61,14 @@ def make_plan(settings: DomainSettings) -> DomainPlan:
 
 
 class _Planner(CorpusPlanner):
-    """The runs of the rows; methods that add one return its name."""
+    """Collects the runs; methods that add a run return its name."""
 
     def __init__(self, settings: DomainSettings):
         super().__init__(settings.chinese_text, settings.mlm_steps)
         self._settings = settings
 
     def add_training(self, row: DomainRow, seed: int) -> str:
-        """The training of a row."""
+        """Adds the training of a row."""
         settings, data = self._settings, self._add_data()
         start, needs = self.add_original(settings.encoder)
         name = self._name("rows", row, seed, "train", "mine")
@@ -90,7 +92,7 @@ class _Planner(CorpusPlanner):
         return self.add_run(name, "train", flags, ENCODER, needs)
 
     def _add_neighbours(self, row: DomainRow, start: str) -> str:
-        """The pairs of neighbours by the start, the same whatever the seed."""
+        """Adds the mining of neighbour pairs with the start, which is the same for all seeds."""
         data = self._add_data()
         name = self._name("neighbours", dataclasses.replace(row, train=()), 0, "mine")
         flags = [
@@ -103,7 +105,7 @@ class _Planner(CorpusPlanner):
         return self.add_run(name, "mine_neighbours", flags, "pairs/manifest.json", needs)
 
     def _add_merged(self, row: DomainRow, seed: int, trained: str) -> str:
-        """What was trained, averaged with the start."""
+        """Adds the merge of the trained encoder with the start."""
         start, needs = self.add_original(self._settings.encoder)
         name = self._name("merged", row, seed, "train", "mine", "merge")
         flags = [
@@ -119,7 +121,7 @@ class _Planner(CorpusPlanner):
         return self.add_run(name, "merge", flags, "model/merge.json", needs)
 
     def add_retrieval(self, row: DomainRow, seed: int) -> str:
-        """The scores of a row on all sets, of a half."""
+        """Adds the scoring of a row on one half of all sets."""
         sets = (*self._settings.domain, *self._settings.guards)
         built = [self._add_built(each) for each in sets if each.column]
         flags = [
@@ -129,14 +131,14 @@ class _Planner(CorpusPlanner):
         return self._add_scores("retrieval", row, seed, flags, built)
 
     def add_responses(self, row: DomainRow, seed: int) -> str:
-        """The scores of a row in choosing responses of held-out dialogues."""
+        """Adds the scoring of a row in response selection on held-out dialogues."""
         data = self._add_data()
         held_out = "test" if self._settings.half == "report" else "dev"
         flags = [f"--response_selection={WORK}/{data}/data/{held_out}.jsonl"]
         return self._add_scores("responses", row, seed, flags, [data])
 
     def locate(self, each: RetrievalFile) -> str:
-        """Where the select.txt of a set lies."""
+        """The path of a set's select.txt, with `WORK` for the work folder."""
         return f"{WORK}/sets/{each.name}/select.txt" if each.column else each.file
 
     def _add_scores(
@@ -154,7 +156,7 @@ class _Planner(CorpusPlanner):
         return self.add_run(name, "evaluate", flags, "results.json", [*made, *needs])
 
     def _add_model(self, row: DomainRow, seed: int) -> tuple[str, list[str]]:
-        """Where a row's model lies, and the run that makes it, if any."""
+        """A row's model, and the runs that make it, if any."""
         model, needs = self.add_original(self._settings.encoder)
         if row.train:
             needs = [self.add_training(row, seed)]
@@ -175,7 +177,7 @@ class _Planner(CorpusPlanner):
         return model, needs
 
     def _add_built(self, each: RetrievalFile) -> str:
-        """A set of a table of labelled sentences."""
+        """Adds the building of a set from a table of labelled sentences."""
         name = f"sets/{each.name}"
         flags = [
             f"--format={pathlib.Path(each.file).suffix.removeprefix('.')}",
@@ -201,9 +203,9 @@ class _Planner(CorpusPlanner):
         )
 
     def _name(self, kind: str, row: DomainRow, seed: int, *parts: str) -> str:
-        """A run's name: that of the first row that has the same flags of these jobs.
+        """A run's name, from the first row with the same flags for the given jobs.
 
-        Of all rows that there are, so that the name is the same whichever are asked for.
+        All known rows are searched, so that the name does not depend on which rows are measured.
         """
 
         def flags(other: DomainRow) -> list[tuple[str, ...]]:

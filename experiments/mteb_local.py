@@ -1,12 +1,12 @@
-"""MTEB on evaluation sets that lie here, by its own code: STS and the ranking of candidates.
+"""Runs MTEB's own code on local evaluation sets: STS and the ranking of candidates.
 
 python experiments/mteb_local.py --model=run --sts=sts.txt --retrieval=select.txt [--peer=FOLDER]
 
-Prints what `evaluate` scores beside what MTEB does with the same encoder, and with --peer what it
-does with a folder that sentence-transformers loads, such as an export of the same weights.
+Prints the scores of `evaluate` beside MTEB's for the same encoder and, with --peer, MTEB's for a
+folder that sentence-transformers loads, such as an export of the same weights.
 
-MTEB needs PyTorch and is no dependency of the package: both are put into an environment of their
-own, in which the script starts itself again.
+MTEB needs PyTorch and is not a dependency of the package. The script installs both into a separate
+environment and restarts itself there.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
         "--max_queries",
         type=int,
         default=500,
-        help="of a select.txt, the first ones; 0: all. Default: 500",
+        help="use only the first queries of a select.txt; 0: all. Default: 500",
     )
     parser.add_argument("--peer", type=pathlib.Path, help="a sentence-transformers folder")
     parser.add_argument("--output", type=pathlib.Path, help="JSON file for the scores")
@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
         "--env",
         type=pathlib.Path,
         default=ROOT / ".venv-mteb",
-        help="virtual environment, built where it is not there (4.3 GB); default: .venv-mteb",
+        help="virtual environment, built if missing (4.3 GB); default: .venv-mteb",
     )
     arguments = parser.parse_args()
     if not (arguments.sts or arguments.retrieval):
@@ -60,7 +60,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
-    """An STS task of MTEB over a sts.txt."""
+    """Makes an STS task of MTEB from an sts.txt."""
     import datasets
     from mteb.abstasks import AbsTaskSTS
 
@@ -82,7 +82,7 @@ def make_sts_task(path: pathlib.Path, sts_set: Any) -> Any:
 
 
 def make_retrieval_task(path: pathlib.Path, sentences: list[str], queries: list[Any]) -> Any:
-    """A retrieval task of MTEB in which each query ranks its own candidates of a select.txt."""
+    """Makes a retrieval task of MTEB from a select.txt; each query ranks its own candidates."""
     import datasets
     from mteb.abstasks import AbsTaskRetrieval
 
@@ -111,7 +111,7 @@ def make_retrieval_task(path: pathlib.Path, sentences: list[str], queries: list[
 
 
 def describe(path: pathlib.Path, kind: str, score: str) -> Any:
-    """What MTEB must know of a task."""
+    """The metadata that MTEB needs for a task."""
     import mteb
 
     return mteb.TaskMetadata(
@@ -146,7 +146,7 @@ def main() -> None:
     from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 
     encoder = dcse_tf.SentenceEncoder.load(arguments.model, pooling=arguments.pooling)
-    # The task, MTEB's name of each score, and our own scores.
+    # The file, the task, our name -> MTEB's name of each score, and our own scores.
     tasks: list[tuple[pathlib.Path, Any, dict[str, str], dict[str, float]]] = []
     for path in arguments.sts:
         sts_set = read_sts_set(path)
@@ -168,7 +168,7 @@ def main() -> None:
 
 
 def report(tasks: list[Any], models: dict[str, Any], output: pathlib.Path | None) -> None:
-    """Evaluates and prints, in percent."""
+    """Evaluates the models on the tasks and prints the scores, in percent."""
     import mteb
 
     rows = []

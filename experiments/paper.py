@@ -1,4 +1,4 @@
-"""The figures of the papers, in percent: Liu et al., EMNLP 2021, and Xu et al. 2020."""
+"""The results published by Liu et al. (EMNLP 2021) and Xu et al. (2020), in percent."""
 
 # Table 2: row -> corpus -> correlation, MAP, MRR.
 _SCORES = ("spearman", "map", "mrr")
@@ -39,23 +39,23 @@ def _by_value(
     }
 
 
-# Table 3: temperature -> corpus -> correlation, MAP (MRR is not given, nor MDC).
+# Table 3: temperature -> corpus -> correlation, MAP (the paper gives neither MRR nor MDC).
 TABLE_3 = _by_value(
     (0.05, 0.1, 0.2, 0.5),
     jddc=((80.05, 81.22, 80.82, 79.85), (67.19, 68.02, 67.55, 68.63)),
     ecd=((82.24, 83.94, 84.24, 83.76), (67.98, 69.32, 69.63, 69.11)),
 )
 
-# Table 4: negatives a positive -> corpus -> correlation, MAP.
+# Table 4: negatives per positive -> corpus -> correlation, MAP.
 TABLE_4 = _by_value(
     (1, 4, 9, 19),
     jddc=((80.60, 80.85, 81.22, 81.56), (67.48, 67.69, 68.02, 68.63)),
     ecd=((82.55, 83.14, 83.94, 84.12), (68.56, 68.87, 69.32, 69.56)),
 )
 
-# Xu et al. 2020, tables 1 and 2, of response selection: row -> R@1 of 2, then R@1, R@2 and R@5 of
-# 10 on Ubuntu, and the latter three on E-commerce. The rows that its authors trained and those that
-# they cite are not told apart here. BERT-VFT is "(Ours)".
+# Xu et al. 2020, tables 1 and 2, response selection: row -> R@1 of 2, then R@1, R@2 and R@5 of 10
+# on Ubuntu, then the latter three on E-commerce. Rows that the authors trained and rows that they
+# cite are not distinguished here. BERT-VFT is the row marked "(Ours)".
 _SELECTION = {
     "dual_lstm": (90.1, 63.8, 78.4, 94.9, 36.5, 53.6, 82.8),
     "esim": (95.0, 79.6, 87.4, 97.5, 57.0, 76.7, 94.8),

@@ -1,6 +1,6 @@
-"""From settings and rows to runs: preparation, adaptation, a model for each row, corpus and seed,
-and its evaluation on a half of the sets: a run of its own, so that nothing is trained anew for the
-other half.
+"""Plans the runs of an experiment: preparation, adaptation, and a model for each row, corpus and
+seed. Its evaluation on one half of the sets is a separate run, so that the other half needs no
+further training.
 """
 
 import dataclasses
@@ -10,25 +10,25 @@ from rows import RECIPE, Row, Variant
 from runner import WORK, Run
 from settings import Corpus, Settings
 
-# Small: the paper's longest utterances (section 5.3).
+# Size small: the longest utterances in tokens, as in the paper (section 5.3).
 _LONGEST = {"mdc": 50, "jddc": 100, "ecd": 50}
 _MIN_TURNS = {"mdc": 2, "jddc": 4, "ecd": 4}
 _VOCABULARY = 6000
 _WARMUP = 500
-_SESSIONS = 20  # a batch, the paper's (section 5.3)
-ENCODER = "model/encoder/config.json"  # what train leaves
-# Without dev data the encoder that train keeps is the last: the sets are the test here.
+_SESSIONS = 20  # per batch, as in the paper (section 5.3)
+ENCODER = "model/encoder/config.json"  # written by train when it is done
+# Without dev data, train keeps the encoder of the last step. The sets serve as test sets here.
 LAST = ("--dev_samples=0", "--eval_every=1000000000")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The runs of an experiment, and where results will lie.
+    """The runs of an experiment, and the paths of their results.
 
     Attributes:
-        runs: by name.
-        results: (variant, corpus) -> file of each seed; one file where nothing is random.
-        skipped: what cannot be had with these settings, and why.
+        runs: name -> run.
+        results: (variant, corpus) -> results file of each seed; one file if nothing is random.
+        skipped: what these settings leave out, and why.
     """
 
     runs: dict[str, Run]
@@ -37,7 +37,7 @@ class Plan:
 
 
 def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
-    """The runs that variants need, each once, measured on a half: --half of `evaluate`."""
+    """Plans the runs that the variants need, scored on one half (--half of `evaluate`)."""
     planner = _Planner(settings)
     results: dict[tuple[Variant, str], list[pathlib.Path]] = {}
     skipped = []
@@ -57,7 +57,7 @@ def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
 
 
 class _Planner:
-    """Collects runs. Methods that add one return its name, or where what it makes lies."""
+    """Collects runs. Methods that add a run return its name, or the path of what it makes."""
 
     def __init__(self, settings: Settings):
         self.runs: dict[str, Run] = {}
@@ -69,7 +69,7 @@ class _Planner:
         return name
 
     def add_scores(self, corpus: Corpus, variant: Variant, seed: int | None, half: str) -> str:
-        """A row's evaluation on a half of the corpus' sets."""
+        """Adds a row's evaluation on one half of the corpus' sets."""
         row = variant.row
         place = f"{corpus.name}/{variant.name}" + ("" if seed is None else f"-seed{seed}")
         model, needs = self._add_model(corpus, variant, seed, f"rows/{place}")
@@ -88,7 +88,7 @@ class _Planner:
     def _add_model(
         self, corpus: Corpus, variant: Variant, seed: int | None, name: str
     ) -> tuple[str, list[str]]:
-        """Where a row's model lies, and the run that makes it: its own or its encoder's, if any."""
+        """A row's model, and the runs that make it: its own or its encoder's, if any."""
         row, needs, flags = variant.row, [], []
         if row.encoder:
             encoder, needs = self._add_encoder(corpus, row.encoder)
@@ -124,11 +124,11 @@ class _Planner:
         return [*kind, f"--steps={steps}"] if steps else kind
 
     def _add_encoder(self, corpus: Corpus, which: str) -> tuple[str, list[str]]:
-        """Where an encoder lies, and the run that makes it, if any.
+        """An encoder, and the run that makes it, if any.
 
-        Small: one for all corpora, and the original is what the adaptation starts from: a step of
-        rate 0 writes it. Others: the checkpoint, adapted to each corpus; of size encoder only if
-        steps are given for it.
+        Size small has one encoder for all corpora; its original is what the adaptation starts
+        from, written by a step with learning rate 0. Other sizes use the checkpoint, adapted to
+        each corpus; size encoder adapts it only if --mlm_steps is given.
         """
         settings = self._settings
         if settings.size == "small":
@@ -159,7 +159,7 @@ class _Planner:
         return model, [run]
 
     def _add_joint(self) -> str:
-        """Small: the training text of all corpora as one, and the vocabulary made from it."""
+        """Size small: adds the joined training text of all corpora, and its vocabulary."""
         corpora = self._settings.joint
         texts = [f"{c.format}:{','.join(c.train)}" for c in corpora]
         joined, file = "data/joined", f"{WORK}/data/joined/sessions.jsonl"
@@ -178,7 +178,7 @@ class _Planner:
         return self._add(name, "prepare_data", flags, "data/manifest.json", [joined])
 
     def _add_data(self, corpus: Corpus, share: float) -> str:
-        """A corpus, prepared; with a share below 1 the other sessions are held out."""
+        """Adds the preparation of a corpus; a share below 1 holds out the other sessions."""
         name = f"data/{corpus.name}" + ("" if share == 1.0 else f"-share={share:g}")
         size, needs = self._settings.size, []
         if size in ("demo", "paper"):
@@ -201,6 +201,8 @@ class _Planner:
 
 
 def _hold_out(share: float) -> list[str]:
-    """Splits are by a hash of the session's name: a smaller share is part of a larger one."""
+    """Flags that hold out all but a share of the sessions. Splits depend on a hash of the session's
+    name, so a smaller share is a subset of a larger one.
+    """
     half = f"{(1.0 - share) / 2:g}"
     return [f"--dev_fraction={half}", f"--test_fraction={half}"]

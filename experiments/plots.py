@@ -1,4 +1,4 @@
-"""An experiment's results as a picture: bars by model, or lines over the setting varied."""
+"""Plots an experiment's results: bars by model, or lines over the varied setting."""
 
 import pathlib
 
@@ -9,16 +9,20 @@ from report import TITLES, Line, Report
 
 from dcse_tf.files import atomic_file
 
-# Those of the papers' figures; of candidates MRR too.
+# The scores of each column, of which the first available one is shown: those of the papers'
+# figures or, for grouped candidates, R@1 and MRR.
 _SHOWN = (("spearman", "r1"), ("map", "mrr"))
 _DRAWING = {"text.parse_math": False}
 
 
 def write_plot(path: pathlib.Path, report: Report) -> None:
-    """A PNG: a row of pictures a set, a column a score; 95% intervals; the paper's in grey."""
+    """Writes a PNG with a row per set and a column per score, with 95% intervals.
+
+    The paper's scores are grey.
+    """
     count, tallest = len(report.sets), max(map(len, report.sets.values()))
     height = 2.8 if report.axis else 0.8 + 0.3 * tallest
-    # Without pyplot there is no global state and no display to look for.
+    # Without pyplot, there is no global state and no display is needed.
     with matplotlib.rc_context(_DRAWING):
         figure = matplotlib.figure.Figure(figsize=(10, height * count), layout="constrained")
         grid = figure.subplots(count, len(_SHOWN), squeeze=False)
@@ -73,9 +77,9 @@ def _draw_lines(axes: matplotlib.axes.Axes, lines: list[Line], name: str) -> Non
 
 
 def _errors(lines: list[Line], name: str) -> list[list[float]]:
-    """Distances down and up from the mean to the interval's ends; 0 where there is none."""
+    """Distances from the mean down and up to the interval's ends; 0 without an interval."""
     scores = [line.scores[name] for line in lines]
-    # A percentile interval need not hold the score itself.
+    # A percentile interval need not contain the score itself.
     down = [max(0.0, s.mean - s.low) if s.low is not None else 0.0 for s in scores]
     up = [max(0.0, s.high - s.mean) if s.high is not None else 0.0 for s in scores]
     return [down, up]

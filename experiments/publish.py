@@ -1,4 +1,4 @@
-"""Where a report comes from, and where it is written."""
+"""Describes the origin of a report, and writes the report."""
 
 import collections
 import pathlib
@@ -14,7 +14,7 @@ from runner import UNKNOWN, read_record
 
 
 def describe_origin(work_dir: pathlib.Path, runs: Iterable[str], commit: str) -> dict[str, Any]:
-    """The command line, the commit of the code that is loaded, and the commits of the runs."""
+    """The command line, the commit of the loaded code, and the commits of the runs."""
     records = [read_record(work_dir / run) for run in runs]
     commits = [", ".join(record["commits"]) if record else UNKNOWN for record in records]
     return {
@@ -30,7 +30,7 @@ def write(
     work_dir: pathlib.Path,
     results_dir: pathlib.Path | None,
 ) -> None:
-    """Writes the report as Markdown, JSON and picture, and prints it."""
+    """Writes the report as Markdown, JSON and PNG, and prints it."""
     folder = work_dir / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{report.name}.{suffix}" for suffix in ("md", "json", "png")]

@@ -1,4 +1,4 @@
-"""An experiment's results: read, averaged over seeds, compared, and written."""
+"""Reads an experiment's results, averages them over seeds, compares and writes them."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ TITLES = {
     "mrr": "MRR",
 }
 
-Seeds = Sequence[dict[str, Result]]  # of each seed, evaluation -> its result
+Seeds = Sequence[dict[str, Result]]  # for each seed, evaluation -> result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,11 @@ class Score:
     """A score over seeds, in percent.
 
     Attributes:
-        values: of each seed.
-        deviation: standard deviation over seeds (n - 1); None of one seed.
-        low, high: the 95% interval: Student's t over seeds; of one seed the bootstrap's over
-            items, which says nothing of what another seed would give. None where there is none.
+        values: the score of each seed.
+        mean: the mean over seeds.
+        deviation: standard deviation over seeds (n - 1); None with one seed.
+        low, high: the 95% interval, by Student's t over seeds. With one seed, by bootstrap over
+            items, which says nothing about other seeds; None if there is no interval.
     """
 
     values: tuple[float, ...]
@@ -58,14 +59,15 @@ class Line:
     """A model's results on one set.
 
     Attributes:
-        label: of the model, and of the setting that is varied.
-        series: of the model.
-        x: the setting; None where none is varied.
-        scores: by name, in the order of `TITLES`; some may lack, of all lines of a set.
-        paper: the paper's scores, where it gives some.
-        differences: from the line that all are compared with; empty of that line itself.
-        geometry: alignment, uniformity and anisotropy, where they were computed.
-        corrected: the differences' p-values, corrected for all the comparisons of the report.
+        label: the model's title, and the value of the setting that is varied.
+        series: the model's title.
+        x: the value of the varied setting; None if none is varied.
+        scores: name -> score, in the order of `TITLES`; the same names in all lines of a set.
+        paper: name -> the paper's score, where it gives one.
+        differences: name -> difference from the line that all are compared with; empty for that
+            line itself.
+        geometry: alignment, uniformity and anisotropy, if they were computed.
+        corrected: name -> p-value of the difference, corrected for all comparisons of the report.
     """
 
     label: str
@@ -80,17 +82,17 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """An experiment.
+    """The report on an experiment.
 
     Attributes:
-        name: for files, such as "table2-small".
+        name: the stem of its files, such as "table2-small".
         title: what it shows.
-        axis: what is varied; "" where nothing is.
+        axis: what is varied; "" if nothing is.
         against: label of the line that all are compared with; "" for none.
-        notes: what a reader must know, one sentence or more each.
-        sets: title of what the models are measured on -> lines.
+        notes: what a reader must know; each has one or more sentences.
+        sets: title of an evaluation set -> lines.
         origin: half of the sets, command line, commit, commits of the runs.
-        tables: further tables, heading -> rows, the first of them the head.
+        tables: further tables, heading -> rows; the first row is the head.
     """
 
     name: str
@@ -104,10 +106,15 @@ class Report:
 
 
 def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
-    """What `evaluate` wrote of each seed on some files, one of a kind.
+    """Reads the results that `evaluate` wrote for each seed.
+
+    Args:
+        paths: the results file of each seed.
+        files: the evaluation sets to keep, at most one of each kind.
 
     Raises:
-        InputError: a file is not of this form, lacks an evaluation, or is of another set.
+        InputError: a results file has another form, lacks a set, or was computed on another set
+            than the other seeds.
     """
     seeds = []
     for path in paths:
@@ -123,17 +130,17 @@ def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
 
 
 def get_names(seeds: Seeds) -> list[str]:
-    """The scores that results have."""
+    """The names of the scores that the results have."""
     return [n for n in TITLES if any(n in result.scores for result in seeds[0].values())]
 
 
 def _find(seed: dict[str, Result], name: str) -> Result:
-    """The evaluation that has a score."""
+    """The evaluation that includes a score."""
     return next(result for result in seed.values() if name in result.scores)
 
 
 def describe_size(seeds: Seeds) -> str:
-    """How many queries and pairs were scored."""
+    """Describes how many queries, pairs, groups or samples were scored."""
     counts = [
         f"{result.scores[unit]:.0f} {unit}"
         for result in seeds[0].values()
@@ -144,7 +151,7 @@ def describe_size(seeds: Seeds) -> str:
 
 
 def summarise(seeds: Seeds, name: str) -> Score:
-    """A score over seeds."""
+    """Summarises a score over seeds."""
     results = [_find(seed, name) for seed in seeds]
     values = np.array([result.scores[name] for result in results])
     mean = float(values.mean())
@@ -158,7 +165,7 @@ def summarise(seeds: Seeds, name: str) -> Score:
 
 
 def describe_geometry(seeds: Seeds) -> dict[str, float]:
-    """Alignment, uniformity and anisotropy on the last set's sentences, the mean over seeds."""
+    """Alignment, uniformity and anisotropy on the last set's sentences, averaged over seeds."""
     scores = [list(seed.values())[-1].scores for seed in seeds]
     return {
         name: float(np.mean([each[name] for each in scores]))
@@ -168,13 +175,13 @@ def describe_geometry(seeds: Seeds) -> dict[str, float]:
 
 
 def compare(first: Seeds, second: Seeds, name: str) -> Difference:
-    """The second model's mean score less the first's, by paired bootstrap over items.
+    """The second model's mean score minus the first's, with a paired bootstrap over items.
 
-    Each draw of items is scored for every seed of either model, and the means over seeds are
-    subtracted: the interval is of the items, the seeds being as they are.
+    Each resample of items is scored for every seed of both models, and the means over seeds are
+    subtracted. So the interval covers the choice of items, with the seeds held fixed.
 
     Raises:
-        InputError: the two are of different sets, or of one item.
+        InputError: the two were scored on different sets, or on only one item.
     """
     ours, theirs = ([_find(seed, name) for seed in seeds] for seeds in (first, second))
     if ours[0].fingerprint != theirs[0].fingerprint:
@@ -194,7 +201,7 @@ def compare(first: Seeds, second: Seeds, name: str) -> Difference:
 
 
 def _mean_correlations(first: int) -> Callable[..., np.ndarray]:
-    """The statistic: of the cosines, those of the first model come first."""
+    """The bootstrap statistic; the first `first` arrays of cosines are the first model's."""
 
     def statistic(degree: np.ndarray, *cosines: np.ndarray, axis: int = -1) -> np.ndarray:
         values = [100.0 * metrics.spearman(degree, cosine, axis) for cosine in cosines]
@@ -204,7 +211,7 @@ def _mean_correlations(first: int) -> Callable[..., np.ndarray]:
 
 
 def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
-    """The lines with their p-values corrected: all of a report, of every set, are one family."""
+    """Adds corrected p-values to the lines; all comparisons of a report are one family."""
     corrected = iter(holm([d.p_value for d in list_differences(sets)]))
     return {
         title: [
@@ -218,48 +225,48 @@ def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
 
 
 def list_differences(sets: dict[str, list[Line]]) -> list[Difference]:
-    """Of every set and line, in their order."""
+    """All differences, in the order of sets and lines."""
     return [d for lines in sets.values() for line in lines for d in line.differences.values()]
 
 
 _SIZES = {
     "small": (
-        "Size small: 4 layers, 256 wide (or as --encoder_size says), from random weights; "
-        "vocabulary and masked language modelling from the training text of all corpora together. "
-        "Every row is measured at its last step, never at its best on the sets; no file of a set "
-        "is trained on (inspect_data counts the sentences that a corpus and a set share).",
+        "Size small: 4 layers, 256 wide (or by --encoder_size), from random weights; vocabulary "
+        "and masked language modelling are from the training text of all corpora together. "
+        "Every row is measured at its last step, not at its best step on the sets. No file of a "
+        "set is trained on (inspect_data counts the sentences that a corpus and a set share).",
         "BERT without (adapt) is what the adaptation started from: random weights, not a published "
-        "BERT. The paper's figures are of BERT-base on the full corpora, for the order of the "
-        "rows.",
+        "BERT. The paper's figures are for BERT-base on the full corpora; compare only the order "
+        "of the rows.",
     ),
     "encoder": (
-        "Size encoder: BERT is the checkpoint that --chinese_encoder names, a sentence encoder "
-        "already, and not BERT-base; trained rows start from it as it is unless --mlm_steps says "
-        "otherwise. Every row is measured at its last step.",
+        "Size encoder: BERT is the checkpoint of --chinese_encoder, which is already a sentence "
+        "encoder, not BERT-base. Without --mlm_steps, trained rows start from it unchanged. Every "
+        "row is measured at its last step.",
     ),
     "demo": (
-        "Size demo: BERT is all-MiniLM-L6-v2, a sentence encoder already, and not BERT-base; "
-        "(adapt), the trained and the fitted rows are of the chitchat conversations.",
+        "Size demo: BERT is all-MiniLM-L6-v2, which is already a sentence encoder, not BERT-base. "
+        "(adapt), trained and fitted rows use the chitchat conversations.",
     ),
     "paper": (),
 }
 _HALVES = {
-    "choose": "Measured on the choosing half of each set (evaluate --half=choose), where settings "
-    "may be compared and picked; what a pick is worth is measured on the other half (table 2).",
-    "report": "Measured on the reporting half of each set (evaluate --half=report), where no "
-    "setting is to be picked.",
+    "choose": "Measured on the choosing half of each set (evaluate --half=choose), on which "
+    "settings may be compared and picked. The other half (table 2) shows what a pick is worth.",
+    "report": "Measured on the reporting half of each set (evaluate --half=report), on which no "
+    "setting may be picked.",
 }
 _PICKED = {
-    "choose": "Settings picked with this half in view, which makes scores on it too high: those "
-    "of {rows}.",
+    "choose": "Settings picked by scores on this half, which makes its scores too high: those of "
+    "{rows}.",
     "report": "Settings picked by comparing scores: those of {rows}. levers, tables 3 and 4 and "
-    "figure 2 compare them on the choosing half alone; but when they were first found, on ECD and "
-    "JDDC, sets were not in halves yet. The settings of the other rows were not picked so, and "
-    "those rows might gain from it.",
+    "figure 2 compare them only on the choosing half; but when they were first found, on ECD and "
+    "JDDC, the sets were not split into halves yet. The settings of the other rows were not picked "
+    "this way; those rows might gain from it.",
 }
 _INTERVALS = (
-    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed "
-    "bootstrap over items]. Differences: paired bootstrap over items, the seeds as they are."
+    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed, "
+    "bootstrap over items]. Differences: paired bootstrap over items, with the seeds held fixed."
 )
 
 
@@ -270,13 +277,13 @@ def make_notes(
     sets: dict[str, list[Line]],
     origin: dict[str, Any],
 ) -> list[str]:
-    """What stands at the head of a report: how its figures came about.
+    """The notes at the head of a report, which say how its figures were obtained.
 
     Args:
         size: "small", "encoder", "demo" or "paper".
-        counts: of each set, how much of it was scored.
+        counts: for each set, how much of it was scored.
         picked: titles of the rows whose settings were picked by their scores.
-        sets: the lines.
+        sets: as in `Report`.
         origin: as in `Report`.
     """
     half = origin["half"]
@@ -289,9 +296,9 @@ def make_notes(
 def make_closing_notes(
     sets: dict[str, list[Line]], origin: dict[str, Any], by_table: bool = False
 ) -> list[str]:
-    """What the intervals and corrected p-values are, and the commits; arguments as above.
+    """The notes on intervals, corrected p-values and commits; arguments as in `make_notes`.
 
-    With `by_table` each set was corrected by itself.
+    With `by_table`, the p-values of each set were corrected separately.
     """
     notes = [_INTERVALS]
     counts = [len(list_differences({title: lines})) for title, lines in sets.items()]
@@ -300,21 +307,20 @@ def make_closing_notes(
     if count:
         least = 2 / (RESAMPLES + 1)
         notes.append(
-            f"p (Holm): corrected for the {count} comparisons of {family}. {RESAMPLES:,} draws "
-            f"give no p below {least:.4f}, and so none corrected below "
+            f"p (Holm): corrected for the {count} comparisons of {family}. With {RESAMPLES:,} "
+            f"draws, no p is below {least:.4f}, and the smallest corrected p is at least "
             f"{min(1.0, count * least):.4f}."
         )
     runs = "; ".join(f"{commit} ({n})" for commit, n in origin["commits_of_runs"].items())
     return [
         *notes,
         f"Made by `{origin['command']}` at commit {origin['commit']}.",
-        f"Commits at which its runs were made, and how many: {runs}. What was done at another "
-        "commit is used again.",
+        f"Commits of its runs, with the number of runs: {runs}. Runs of other commits are reused.",
     ]
 
 
 def format_markdown(report: Report) -> str:
-    """Of each set a table, one of the differences and one of the geometry."""
+    """Formats the report; each set has tables of scores, differences and geometry."""
     parts = [f"# {report.title}", "\n".join(f"- {note}" for note in report.notes)]
     for title, lines in report.sets.items():
         parts += [f"## {title}", _format_table(_score_rows(lines))]
@@ -380,7 +386,7 @@ def _format_table(rows: Iterable[list[str]]) -> str:
 
 
 def write_json(path: pathlib.Path, report: Report, settings: dict[str, Any]) -> None:
-    """Writes all figures unrounded, with what they were made with."""
+    """Writes all figures unrounded, with the settings."""
     content = {"settings": settings, **dataclasses.asdict(report)}
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
     with atomic_file(path) as partial:

@@ -1,20 +1,21 @@
-"""The paper's tables and figures on your data, and what the recommended preset's settings bring.
+"""Reproduces the paper's tables and figures on your data, and ablates the recommended preset.
 
     python experiments/reproduce.py table2 --work_dir=FOLDER --seeds 0 1 2 \
         --ecd_train train_data.txt --ecd_retrieval select.txt --ecd_sts sts.txt
 
 table2: every baseline, DialogueCSE, and what goes beyond the paper, on the reporting half of each
-set. On the choosing half, where settings may be picked: table3 (the temperature), table4 (the
-negatives a positive), figure2 (context turns on each side; in the paper both rise up to about 3
-and then fall), figure3 (the share of dialogues trained on; in the paper the gap grows as they get
-fewer) and levers (the recommended preset with one setting changed at a time).
+set. The others use the choosing half, on which settings may be picked: table3 (the temperature),
+table4 (the number of negatives per positive), figure2 (context turns on each side; in the paper
+both scores rise up to about 3 and then fall), figure3 (the share of dialogues trained on; in the
+paper the gap grows as they get fewer) and levers (the recommended preset with one setting changed
+at a time).
 
-Every trained row starts from one adapted encoder. With the work folder of another experiment, what
-they have in common is run once. What is done already is used again, and what was cut off is
-resumed by the same command. Flags may stand in a file, one a line: @FILE.
+All trained rows start from the same adapted encoder. Experiments with the same work folder share
+their common runs. Finished runs are reused, and the same command resumes interrupted ones. Flags
+may be given in a file, one per line: @FILE.
 
-Longer masked language modelling (--mlm_steps) and warm starts (--token_vectors) change the encoder:
-give each a work folder of its own.
+Longer masked language modelling (--mlm_steps) and warm starts (--token_vectors) change the encoder;
+give each its own work folder.
 """
 
 import argparse
@@ -52,12 +53,12 @@ class Experiment:
     Attributes:
         title: what it shows.
         variants: its lines.
-        axis: what is varied; "" where nothing is.
+        axis: what is varied; "" if nothing is.
         against: name of the variant that the others are compared with.
         paper: variant -> corpus -> the paper's scores.
-        note: a further remark.
-        half: of the sets, on which it is measured: "choose" where settings are compared, "report"
-            where models are.
+        note: a further remark for the report.
+        half: the half of the sets that is scored: "choose" for comparing settings, "report" for
+            comparing models.
     """
 
     title: str
@@ -71,14 +72,15 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A setting of some rows that takes several values.
+    """A setting that is varied over several values in some rows.
 
     Attributes:
         title, axis, note: as in `Experiment`.
-        flag: of `train`; "" where the share of the dialogues is varied.
-        defaults: row -> its own value, with which it is the row of table 2 and is trained once.
-        values: those that are tried.
-        paper: value -> corpus -> the paper's scores, of DialogueCSE.
+        flag: the flag of `train`; "" if the share of the dialogues is varied.
+        defaults: row -> its own value; with it, the variant is the row of table 2 and shares its
+            training.
+        values: the values to try.
+        paper: value -> corpus -> the paper's scores for DialogueCSE.
     """
 
     title: str
@@ -140,7 +142,7 @@ LEVERS = (
 
 
 def make_experiment(options: argparse.Namespace) -> Experiment:
-    """The experiment that a command line asks for.
+    """Makes the experiment from a command line.
 
     Raises:
         SettingsError: a value cannot be used.
@@ -187,19 +189,19 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add_flags(parser)
     names = [row.name for row in ROWS]
     add = parser.add_argument
-    add("--rows", nargs="+", choices=names, default=names, help="table2: only these")
+    add("--rows", nargs="+", choices=names, default=names, help="table2: only these rows")
     add(
         "--against",
         choices=names,
         default=RECOMMENDED.name,
         help="table2: row to compare the others with; default: %(default)s",
     )
-    add("--values", type=float, nargs="+", help="tables 3 and 4, figures: of what is varied")
+    add("--values", type=float, nargs="+", help="tables 3 and 4, figures: values to try")
     add(
         "--lever",
         action="append",
         metavar="FLAGS",
-        help="levers: flags of train, in quotes, instead of those that are tried without this flag",
+        help="levers: flags of train to try, in quotes, instead of the default ones; repeatable",
     )
     add_run_flags(parser)
     return parser.parse_args(arguments)
@@ -208,7 +210,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def make_report(
     name: str, experiment: Experiment, settings: Settings, plan: Plan, commit: str
 ) -> Report:
-    """The report from the results files.
+    """Makes the report from the results files.
 
     Raises:
         InputError: a file cannot be used.
@@ -254,7 +256,7 @@ def make_report(
 
 
 def describe_settings(settings: Settings) -> dict[str, Any]:
-    """The settings without the places where files lie on this machine."""
+    """The settings as a dictionary, with short paths instead of this machine's."""
     names = ("size", "seeds", "steps", "mlm_steps", "batch_form", "train_flags")
     return {
         **{name: getattr(settings, name) for name in names},
@@ -271,7 +273,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 def main() -> None:
     options = parse_arguments(sys.argv[1:])
-    commit = read_commit()  # of the code that is loaded
+    commit = read_commit()  # the commit of the loaded code, before the runs
     with tell_errors():
         experiment = make_experiment(options)
         settings = read_settings(options)

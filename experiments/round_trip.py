@@ -1,12 +1,12 @@
-"""A run exported for sentence-transformers, loaded by it and embedding the same sentences.
+"""Exports a run for sentence-transformers, and checks that it computes the same embeddings.
 
     python experiments/round_trip.py --run_dir=RUN --sentences=FILE
 
-Counts the sentences that HuggingFace's tokenizer of the checkpoint cuts otherwise than ours. Then
-exports, builds the environment of the PyTorch peers, and compares our embeddings with those of
-sentence-transformers and of transformers alone; then loads the folder, and the folder as the
-library saves it again. Ends with status 1 if a cosine is below 0.9999, as that of a sentence with
-another token is.
+Counts the sentences that HuggingFace's tokenizer of the checkpoint splits differently from ours.
+Then exports the run, builds the environment of the PyTorch peers, and compares our embeddings with
+those of sentence-transformers and of transformers alone. Finally loads the exported folder, and the
+folder that the library saves from it, with dcse_tf. Exits with status 1 if a cosine is below
+0.9999, which a single different token causes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LOWEST = 0.9999
 
 
 def read_sentences(path: pathlib.Path, most: int) -> list[str]:
-    """The first distinct lines of a text file, or texts of a .jsonl file of sessions."""
+    """The first distinct lines of a text file, or distinct texts of a .jsonl file of sessions."""
     lines = path.read_text(encoding="utf-8").split("\n")
     if path.suffix == ".jsonl":
         sessions = (json.loads(line)["turns"] for line in lines if line)
@@ -43,13 +43,13 @@ def read_sentences(path: pathlib.Path, most: int) -> list[str]:
 
 
 def compare_tokens(run_dir: str, sentences: list[str]) -> None:
-    """Prints how many sentences have other tokens by HuggingFace's tokenizer, and the first."""
+    """Prints how many sentences HuggingFace's tokenizer splits differently, with examples."""
     folder = resolve_checkpoint(run_dir, "run_dir")
     theirs, vocabulary = AutoTokenizer.from_pretrained(folder), read_vocabulary(folder)
     ids = vocabulary.with_prefix("").make_tokenizer().tokenize(tf.constant(sentences), 10**6)
     different = []
     for sentence, row in zip(sentences, ids.to_list(), strict=True):
-        # By name: an id may be another one, see `read_tensors`.
+        # Compared by name, because ids may differ, see `read_tensors`.
         ours = [vocabulary.tokens[i] for i in row]
         expected = theirs.convert_ids_to_tokens(theirs(sentence)["input_ids"])
         if ours != expected:
@@ -60,7 +60,7 @@ def compare_tokens(run_dir: str, sentences: list[str]) -> None:
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
-    """Prints the cosines of two sets of embeddings; whether all are high enough."""
+    """Prints the cosines of two sets of embeddings; returns whether all are high enough."""
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     first, second = np.linalg.norm(found, axis=1), np.linalg.norm(expected, axis=1)
     cosines, lengths = (found * expected).sum(axis=1) / (first * second), first / second
@@ -106,8 +106,7 @@ def main() -> None:
         arrays = np.load(embedded)
         print(f"{len(sentences)} sentences of {args.sentences.name}")
         passed = [compare("sentence-transformers, our export", arrays["embeddings"], expected)]
-        # transformers alone knows nothing of a prefix, nor of what a fitted baseline does after the
-        # pooling.
+        # transformers alone applies neither a prefix nor a fitted baseline's map after pooling.
         maps = "Dense" in (exported / "modules.json").read_text(encoding="utf-8")
         if not maps and not encoder.settings.get("prefix"):
             passed.append(compare("transformers, our export", arrays["pooled"], expected))

@@ -1,26 +1,26 @@
-"""The models of table 2, and beyond it, as data."""
+"""The models of table 2 and further ones, as data."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How a model comes about.
+    """How a model is made.
 
-    A trained row starts from the adapted encoder; a fitted one lies on an encoder; the others are
-    an encoder as it is.
+    A trained row starts from the adapted encoder, a fitted row adds a baseline to an encoder, and
+    the others are unchanged encoders.
 
     Attributes:
-        name: for folders and --rows.
-        title: as the paper has it; beyond the paper ours.
-        encoder: "original" (before the adaptation), "adapted", or "" where none is needed.
-        pooling: of the sentence embedding.
-        train: flags of `train`; empty where nothing is trained.
-        fit: --kind of `fit_baseline`; empty where nothing is fitted.
+        name: used in folders and --rows.
+        title: the paper's name of the model, or ours beyond the paper.
+        encoder: "original" (before the adaptation), "adapted", or "" if none is needed.
+        pooling: the pooling of the sentence embedding.
+        train: flags of `train`; empty for no training.
+        fit: --kind of `fit_baseline`; "" for no fit.
         seeded: whether another seed gives another model.
-        sessions: whether a batch is of sessions; otherwise of utterances.
+        sessions: whether batches consist of sessions; otherwise of utterances.
         recipe: whether it is trained by the recommended preset's recipe (`RECIPE`), whose settings
-            were picked among others by their scores.
+            were picked by their scores.
     """
 
     name: str
@@ -34,8 +34,8 @@ class Row:
     recipe: bool = False
 
 
-# How the recommended preset is trained, whatever its objective: by size, flags of `train` that
-# take the place of what the size gives every row.
+# The recommended preset's recipe without its objective: size -> flags of `train` that override
+# those that the size gives every row.
 RECIPE = {
     "small": ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150"),
     "encoder": ("--batch_form=dense",),
@@ -50,7 +50,7 @@ def _trained(name: str, title: str, flags: str, *more: str, **attributes: bool) 
 
 
 def _by_the_recipe(row: Row) -> Row:
-    """Another objective trained as the recommended preset is, so that it alone differs."""
+    """A row's objective, trained by the recommended recipe, so that only the objective differs."""
     name, title = f"{row.name}_recipe", f"{row.title}, by the recommended recipe"
     return dataclasses.replace(row, name=name, title=title, recipe=True)
 
@@ -82,7 +82,7 @@ ROWS = [
     DSE,
     _trained("cosine", "plain cosine", "cosine"),
     RECOMMENDED,
-    # What the matching does in it: the same without.
+    # The same without the matching, to show its effect.
     _trained(
         "recommended_cosine",
         "recommended, plain cosine alone",
@@ -100,9 +100,9 @@ class Variant:
 
     Attributes:
         row: the row.
-        x: the setting's value; None where what is varied is not a number.
-        flags: of `train`, besides the row's.
-        share: share of the dialogues that are trained on.
+        x: the setting's value; None if it is not a number.
+        flags: flags of `train`, in addition to the row's.
+        share: share of the dialogues to train on, 0 to 1.
     """
 
     row: Row
@@ -112,7 +112,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """For folders: one that differs from its row in nothing has the row's."""
+        """The name used in folders; a variant equal to its row has the row's name."""
         words = [self.row.name, *(flag.strip("-") for flag in self.flags)]
         if self.share != 1.0:
             words.append(f"share={self.share:g}")
@@ -120,16 +120,16 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """The label used in tables."""
         if self.x is not None:
             return f"{self.row.title}, {self.x:g}"
         return ", ".join([self.row.title, *(flag.removeprefix("--") for flag in self.flags)])
 
 
 def vary(row: Row, flag: str, value: float, default: float) -> Variant:
-    """A row with a value of a flag, or without one with a share of the dialogues.
+    """A row with a value for a flag or, if `flag` is "", with a share of the dialogues.
 
-    With the default it is the row itself, which is trained once.
+    With the default value it has no flags, so that it shares the row's training.
     """
     if not flag:
         return Variant(row, value, share=value)

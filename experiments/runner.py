@@ -1,12 +1,12 @@
-"""Runs command lines that depend on one another, only those that are not done yet.
+"""Runs commands that depend on one another, and only those that are not done yet.
 
-Every run has a folder of its own in the work folder, with its log and `run.json`, which holds the
-command. Started again, what is done is used again, what was cut off is resumed by the same command
-in the same folder, and what has another command now is done anew, with all that was made from it.
-Nothing is deleted: the folder of a run that is done anew is moved aside.
+Each run has its own folder in the work folder, with its log and `run.json`, which records the
+command. When an experiment is started again, finished runs are reused, interrupted runs are resumed
+by the same command in the same folder, and runs whose command has changed are repeated, together
+with all runs that depend on them. Nothing is deleted: the folder of a repeated run is moved aside.
 
-Another commit of the code is no reason to do a run anew, since most commits change no result. The
-commits that a run was made at are in its `run.json`, and reports name them.
+A new commit of the code does not make a run repeat, since most commits change no result. `run.json`
+records the commits that a run was made at, and reports list them.
 """
 
 import concurrent.futures
@@ -33,15 +33,15 @@ from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import atomic_file, lock_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WORK = "{work}"  # stands in commands for the work folder, which may be moved
+WORK = "{work}"  # placeholder in commands for the work folder, so that it may be moved
 UNKNOWN = "unknown"
 _RECORD, _LOG = "run.json", "log.txt"
-_SHOWN = 8  # last lines of the log of a run that failed
+_SHOWN = 8  # lines shown from the end of a failed run's log
 
 
 @contextlib.contextmanager
 def tell_errors() -> Iterator[None]:
-    """Ends an experiment whose input or runs cannot be used, or that is stopped, with one line."""
+    """Turns errors of input or runs, and Ctrl-C, into a one-line message and an exit status."""
     try:
         yield
     except (RunError, SettingsError, InputError, LockedError, OSError) as error:
@@ -51,7 +51,7 @@ def tell_errors() -> Iterator[None]:
 
 
 class RunError(RuntimeError):
-    """A run failed, or cannot be begun; the message names the folder or the log."""
+    """A run failed or cannot be started; the message names the folder or the log."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Run:
 
     Attributes:
         name: its folder in the work folder, such as "rows/ecd/cosine-seed0".
-        command: arguments of Python, `WORK` standing for the work folder.
-        output: a file of its folder that is there when it is done.
-        needs: names of the runs that it uses.
+        command: the arguments of Python; `WORK` stands for the work folder.
+        output: a file in its folder that exists once the run is done.
+        needs: names of the runs that it depends on.
     """
 
     name: str
@@ -75,15 +75,15 @@ _print = functools.partial(print, flush=True)
 
 
 class Runner:
-    """Does runs, each once what it needs is done.
+    """Executes runs, each after the runs that it needs.
 
     Args:
-        work_dir: where all is written.
-        runs: the runs, by name. Of those that can be begun, the first in this order is.
-        jobs: how many at once. They share the processors: TensorFlow's threads are divided among
-            them, unless the environment says how many each shall have.
-        say: takes a line on how far it is.
-        minutes: after so many none is begun; None for no such limit.
+        work_dir: the folder that everything is written to.
+        runs: name -> run. Of the runs that can be started, the first in this order comes first.
+        jobs: how many runs at once. TensorFlow's threads are divided among them, unless the
+            environment sets their number.
+        say: called with lines that report progress.
+        minutes: start no run after this time; None for no limit.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Runner:
         self._stopped = False
 
     def list_work(self) -> list[str]:
-        """What `run_all` would do: a line a run, and the command of each that is not done."""
+        """Lists what `run_all` would do: each run's state, and its command if it is not done."""
         lines = []
         for name in self._order:
             state = self._state(self._runs[name])
@@ -119,14 +119,14 @@ class Runner:
         return lines
 
     def run_all(self) -> bool:
-        """Does what is not done.
+        """Executes all runs that are not done.
 
         Returns:
-            Whether all is done; not where the time was up before.
+            Whether all runs are done; False if the time was up before.
 
         Raises:
-            RunError: a run failed, or a folder is not of this runner.
-            LockedError: another start is at work.
+            RunError: a run failed, or a run's folder has other content.
+            LockedError: another process is using the work folder.
         """
         with lock_folder(self._work_dir, "wait for it, or give another --work_dir"):
             before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -168,13 +168,13 @@ class Runner:
         return True
 
     def _add_ready(self, sorter: graphlib.TopologicalSorter, ready: list[tuple[int, str]]) -> None:
-        """Adds to a heap, by their place in the plan, the runs that can be begun now."""
+        """Adds the runs that can be started now to a heap, ordered by their place in the plan."""
         places = {name: place for place, name in enumerate(self._runs)}
         for name in sorter.get_ready():
             heapq.heappush(ready, (places[name], name))
 
     def _list_in_order(self) -> list[str]:
-        """The runs in the order in which they are done one at a time."""
+        """The names of the runs in the order in which a single job executes them."""
         order: list[str] = []
         ready: list[tuple[int, str]] = []
         sorter = self._sort()
@@ -259,7 +259,7 @@ class Runner:
                     env=environment,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    # Ctrl-C reaches this process alone, which asks the others to save and end.
+                    # Ctrl-C reaches only this process, which asks the others to save and end.
                     start_new_session=True,
                 )
                 self._processes.add(process)
@@ -276,10 +276,10 @@ class Runner:
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
-    """A run's `run.json`; None where there is none.
+    """Reads a run's `run.json`; None if there is none.
 
     Raises:
-        RunError: there is a file of this name that is something else.
+        RunError: the file is not a record of a run.
     """
     path = folder / _RECORD
     if not path.is_file():
@@ -303,9 +303,9 @@ def _find_free_name(folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_flag_files(command: Sequence[str]) -> dict[str, list[str]]:
-    """Lines of the flag files and presets that a command names, and of those that these name.
+    """Path -> lines, for the flag files and presets that a command names, directly or indirectly.
 
-    A command's names are relative to the repository, those in a file to its own folder.
+    Names in a command are relative to the repository, names in a flag file to the file's folder.
     """
     found: dict[str, list[str]] = {}
     words = [(ROOT, word) for word in command]
@@ -325,9 +325,9 @@ def read_flag_files(command: Sequence[str]) -> dict[str, list[str]]:
 
 
 def read_commit() -> str:
-    """The commit of this checkout, with "-dirty" where a tracked file differs; or "unknown".
+    """The commit of this checkout, with "-dirty" if a tracked file differs; or "unknown".
 
-    Reports are tracked, but no code: writing one leaves the code as it is.
+    Changes to reports do not count, since they are tracked but are not code.
     """
 
     def git(*words: str) -> str:
@@ -339,7 +339,7 @@ def read_commit() -> str:
     try:
         folder, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
         if pathlib.Path(folder).resolve() != ROOT:
-            return UNKNOWN  # a copy of the files inside some other checkout
+            return UNKNOWN  # the files are a copy inside another checkout
         tracked = ("status", "--porcelain", "--untracked-files=no")
         changes = git(*tracked, "--", ".", ":!experiments/results")
     except (OSError, ValueError, subprocess.CalledProcessError):

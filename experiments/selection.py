@@ -1,18 +1,18 @@
-"""The tables and Figure 3 of the paper on response selection (Xu et al. 2020) on your data.
+"""Reproduces the tables and Figure 3 of Xu et al. 2020 (response selection) on your data.
 
     python experiments/selection.py table1 --work_dir=FOLDER --corpora ecd \\
         --ecd_train dialoguecse:train_data.txt --ecd_test ecd:test.txt \\
         --chinese_text jsonl:other_dialogues.jsonl
 
-table1: the models against BERT-VFT. ablation: BERT-SL against itself without each of its tasks.
-table2: DualLSTM and ESIM, alone and with the tasks. figure3: R@1 by the length of the context.
-choose: learning rate, weight of the auxiliary tasks and margin of the consistency, compared on
-groups drawn from the dev split of the first corpus; what it finds best is written as a file of
-flags, reports/chosen-SIZE.flags, which the other tables take as @FILE.
+table1: the models compared with BERT-VFT. ablation: BERT-SL without each of its auxiliary tasks.
+table2: DualLSTM and ESIM, with and without the tasks. figure3: R@1 by the length of the context.
+choose: learning rate, weight of the auxiliary tasks and consistency margin, compared on groups
+drawn from the dev split of the first corpus. It writes the best values to a file of flags,
+reports/chosen-SIZE.flags, which the other tables take as @FILE.
 
-With one work folder all tables share their models. A corpus is done before the next is begun, and
-of it a seed, so what is done answers something at any time: --minutes ends after so many, the
-report is of what is there, and the same command goes on. --minutes=0 only reports.
+Tables with the same work folder share their models. Corpora are done one after another, and within
+a corpus the seeds, so that partial results are useful at any time. After --minutes, no further run
+starts and the report covers what is done; the same command continues. --minutes=0 only reports.
 """
 
 import argparse
@@ -42,42 +42,42 @@ from settings import SettingsError, add_run_flags
 
 from dcse_tf.evaluation.report import short_path
 
-# Tried by choose: setting -> the row that it is tried on, and values. The learning rate is tried on
-# BERT-VFT, with which the others are compared, so that it is not one that suits BERT-SL alone.
+# What `choose` tries: setting -> the row it is tried on, and values. The learning rate is tried on
+# BERT-VFT, which the others are compared with, so that it is not tuned to BERT-SL alone.
 CHOICES: dict[str, tuple[SelectionRow, tuple[float, ...]]] = {
     "learning_rate": (BERT_VFT, (3e-5, 1e-4, 3e-4)),
     "auxiliary_weight": (BERT_SL, (0.1, 0.3, 1.0)),
     "consistency_margin": (BERT_SL, (0.2, 0.4, 0.6, 0.8)),
 }
 _SIZES = {
-    "small": "Size small: short contexts, a few hundred steps, small encoders, as the settings "
-    "say; every model takes equally many steps of its own training, and every row of a BERT starts "
-    "from one encoder or one post-training of it, whatever the seed. The paper's figures are of "
-    "BERT-base on the full corpora, for the order of the rows. DualLSTM and ESIM start from random "
-    "weights and have no other text, so that so few steps tell little of them against a BERT.",
-    "paper": "Size paper: the paper's lengths, batch and number of epochs at most; its text has "
-    "lost learning rate, weight and margin.",
+    "small": "Size small: short contexts, a few hundred steps, small encoders; see the settings. "
+    "All models take equally many steps of their own training. All seeds of a row with a BERT "
+    "start from the same encoder or the same post-training of it. The paper's figures are for "
+    "BERT-base on the full corpora; compare only the order of the rows. DualLSTM and ESIM start "
+    "from random weights, so that few steps say little about them compared with a BERT.",
+    "paper": "Size paper: the paper's lengths, batch size and maximum number of epochs; its text "
+    "lacks learning rate, weight and margin.",
 }
 _KEPT = (
-    "Of every training the model is scored that was best by R@1 on dev dialogues. R@k and MRR are "
-    "of 10 candidates; with one true response MAP is MRR."
+    "Each training is scored by its model with the best R@1 on dev dialogues. R@k and MRR are for "
+    "10 candidates; with one true response, MAP equals MRR."
 )
 
 
 def list_variants(name: str, settings: SelectionSettings, rows: list[str]) -> list[Variant]:
-    """The lines of a table."""
+    """The variants that are the lines of a table."""
     if name == "choose":
         return list(dict.fromkeys(v for each in list_choices(settings).values() for v in each))
     return [Variant(row) for row in TABLES[name][2] if row.name in rows]
 
 
 def list_choices(settings: SelectionSettings) -> dict[str, list[Variant]]:
-    """Of each setting the variants that are compared, what it is now among them."""
+    """Setting -> the variants to compare, including the current value."""
     found = {}
     for flag, (row, values) in CHOICES.items():
         now = getattr(settings.figures, flag)
         tried = sorted({*values, now})
-        # Without an x: what it is now is one model, whichever setting is compared.
+        # Without x, so that the current values are one model, whichever setting is compared.
         found[flag] = [dataclasses.replace(vary(row, flag, v, now), x=None) for v in tried]
     return found
 
@@ -91,7 +91,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("name", choices=(*TABLES, "choose"))
     add_flags(parser)
     add = parser.add_argument
-    add("--minutes", type=float, help="begin no run after so many; default: no limit")
+    add("--minutes", type=float, help="start no run after this many minutes; default: no limit")
     add_run_flags(parser)
     return parser.parse_args(arguments)
 
@@ -99,7 +99,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def make_reports(
     name: str, settings: SelectionSettings, found: SelectionPlan, commit: str
 ) -> Iterator[Report]:
-    """The reports of a table from the results that are there, at most two.
+    """Yields the reports of a table, at most two, from the results that exist.
 
     Raises:
         InputError: a file cannot be used.
@@ -123,7 +123,7 @@ def make_reports(
     sets = {}
     for key, scored in scores.items():
         corpus, _, name_of_set = key.partition("/")
-        # Drawn groups are not those that the paper's figures are of.
+        # The paper's figures are for the test files, not for drawn groups.
         theirs = KINDS[corpus].paper if name_of_set == "test" else ""
         if scored:
             sets[found.sets[key].title] = make_lines(scored, against, theirs)
@@ -138,7 +138,7 @@ def make_reports(
 def make_tables(
     found: SelectionPlan, scores: Mapping[str, Mapping[Variant, Any]]
 ) -> dict[str, list[list[str | float]]]:
-    """The order of the rows on each set, and the tasks' accuracies on each corpus."""
+    """Tables of the rows' order on each set and of the auxiliary tasks' accuracy on each corpus."""
     tables = {}
     for key, scored in scores.items():
         corpus = KINDS[key.partition("/")[0]]
@@ -160,7 +160,7 @@ def make_notes(
     sets: dict[str, list[Line]],
     origin: dict[str, Any],
 ) -> list[str]:
-    """What stands at the head of a report."""
+    """The notes at the head of a report."""
     sizes = [
         f"{found.sets[key].title}: {describe_size(next(iter(scored.values())))}"
         for key, scored in scores.items()
@@ -176,9 +176,9 @@ def make_notes(
 def choose(
     settings: SelectionSettings, found: SelectionPlan, commit: str
 ) -> tuple[Report, dict[str, float]]:
-    """The report on the dev groups, and of each setting the value with the highest MRR.
+    """The report on the dev groups, and setting -> the value with the highest MRR.
 
-    MRR, because it is finer than R@1 on a few hundred groups.
+    MRR is used because it is finer than R@1 on a few hundred groups.
 
     Raises:
         InputError: a file cannot be used.
@@ -206,19 +206,19 @@ def choose(
 
 
 def read_value(variant: Variant, flag: str, settings: SelectionSettings) -> float:
-    """What a variant gives a setting."""
+    """The value that a setting has in a variant."""
     given = dict(word.removeprefix("--").split("=") for word in variant.flags)
     return float(given.get(flag, getattr(settings.figures, flag)))
 
 
 def write_choice(path: pathlib.Path, best: Mapping[str, float]) -> None:
-    """A file of flags for the other tables."""
+    """Writes the chosen values as a file of flags for the other tables."""
     path.write_text("".join(f"--{flag}={value:g}\n" for flag, value in best.items()))
     print(f"chosen: @{path}")
 
 
 def describe_settings(settings: SelectionSettings) -> dict[str, Any]:
-    """The settings without the places where files lie on this machine."""
+    """The settings as a dictionary, with short paths instead of this machine's."""
     return {
         "size": settings.size,
         **dataclasses.asdict(settings.figures),
@@ -237,8 +237,8 @@ def describe_settings(settings: SelectionSettings) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Does what a command line asks for."""
-    commit = read_commit()  # of the code that is loaded
+    """Runs the experiment and writes its reports."""
+    commit = read_commit()  # the commit of the loaded code, before the runs
     settings, choosing = read_settings(options), options.name == "choose"
     if choosing:
         settings = dataclasses.replace(settings, corpora=settings.corpora[:1])
@@ -251,7 +251,7 @@ def run(options: argparse.Namespace) -> None:
         print("\n".join(runner.list_work()))
         return
     if not runner.run_all():
-        print(f"{options.minutes:g} minutes are over; the same command goes on")
+        print(f"{options.minutes:g} minutes are over; the same command continues")
     if choosing:
         report, best = choose(settings, found, commit)
         reports = [report]

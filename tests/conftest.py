@@ -1,4 +1,4 @@
-"""What several test files share: two logical CPU devices, and a small corpus of dialogues."""
+"""Fixtures for several test files: two logical CPU devices, and a small corpus of dialogues."""
 
 import os
 
@@ -14,15 +14,15 @@ import pytest
 
 from dcse_tf.data.options import PrepareOptions
 
-# The same examples every time; tests/faults/fuzz.py looks for others.
+# The same examples every time; tests/faults/fuzz.py tries others.
 hypothesis.settings.register_profile("same_examples", derandomize=True)
 hypothesis.settings.load_profile("same_examples")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before TensorFlow starts: data-parallel training is tested on two devices of one CPU.
+    """Configures TensorFlow before it starts: two logical CPU devices for data-parallel training.
 
-    The process that only hands out the tests to others needs no TensorFlow.
+    A process that only distributes the tests to others needs no TensorFlow.
     """
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
@@ -31,14 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    # A graph that takes few small steps costs more to optimize than to run. Jobs that tests start
-    # in processes of their own optimize theirs, as users' do.
+    # For a few small steps, optimizing a graph costs more than running it. Jobs that tests start in
+    # separate processes still optimize their graphs, as for users.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    # What has been imported stays, and need not be looked through for garbage again and again.
+    # Excludes what has been imported, which stays anyway, from garbage collections.
     gc.freeze()
 
 
-# Written for these tests: topics, each with things a customer says and what fits as an answer.
+# Written for these tests: topics, each with sentences of a customer and fitting answers.
 _TOPICS = {
     "parcel": ["Where is my parcel", "It left our store on", "When will the courier come"],
     "refund": ["I want a refund for the broken", "We pay back the", "How long does the refund of"],
@@ -51,7 +51,7 @@ _THINGS = ["blue", "green", "small", "old", "new", "red", "heavy", "round"]
 
 
 def make_dialogues(count: int) -> list[dict]:
-    """Sessions in the JSON Lines form; session i speaks of topic i mod 6 with its own words."""
+    """Sessions in the JSON Lines form; session i is about topic i mod 6, in its own words."""
     dialogues = []
     for number in range(count):
         topic, sentences = list(_TOPICS.items())[number % len(_TOPICS)]
@@ -78,7 +78,7 @@ def dialogues_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def data_dir(
     dialogues_file: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> pathlib.Path:
-    """The corpus as prepare_data writes it, with a vocabulary trained on it."""
+    """The corpus, prepared with a vocabulary trained on it."""
     from dcse_tf.data.prepare import prepare
 
     folder = tmp_path_factory.mktemp("prepared") / "data"
@@ -98,7 +98,7 @@ def data_dir(
 
 @pytest.fixture
 def optimized_graphs() -> Iterator[None]:
-    """TensorFlow optimizes graphs in this process too: the same bits as in processes of jobs."""
+    """Lets TensorFlow optimize graphs, so that this process gets the same bits as jobs' own do."""
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
@@ -108,9 +108,9 @@ def optimized_graphs() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def verified_here() -> Iterator[None]:
-    """SavedModels are verified in this process as they are written, for tests of something else.
+    """Verifies written SavedModels in this process, for tests that are about something else.
 
-    A fresh process, as they have it in test_saved_model and test_end_to_end, takes seconds.
+    The fresh process that test_saved_model and test_end_to_end use takes seconds.
     """
     import tensorflow as tf
 

@@ -275,8 +275,8 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     assert "evaluate --half=report" in text
     assert "JDDC: 3 queries and 6 pairs; ECD: 3 queries and 6 pairs." in text
     assert "Settings picked by comparing scores: those of recommended." in text
-    assert "12 comparisons of this report. 200 draws give no p below 0.0100" in text
-    assert "none corrected below 0.1194" in text  # 12 x 2 / 201
+    assert "12 comparisons of this report. With 200 draws, no p is below 0.0100" in text
+    assert "smallest corrected p is at least 0.1194" in text  # 12 x 2 / 201
     command = "python experiments/t.py '--train_flags=--steps=2 --seed=1'"
     assert f"Made by `{command}` at commit c3." in text
     assert f"c1, c2-dirty (1); c1 ({len(plan.runs) - 1})." in text
@@ -299,4 +299,4 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     choosing = dataclasses.replace(table, half="choose")
     text = "\n".join(reproduce.make_report("t", choosing, chosen, plan, "c3").notes)
     assert "evaluate --half=choose" in text
-    assert "makes scores on it too high: those of recommended." in text
+    assert "makes its scores too high: those of recommended." in text

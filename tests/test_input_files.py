@@ -288,7 +288,9 @@ def test_a_line_longer_than_any_text_is_named(tmp_path, monkeypatch, name, reade
     assert len(reader(path)) == 3
     monkeypatch.setattr(input_files, "_LONGEST_LINE", 1)
     assert len(reader(fine)) == 3
-    with pytest.raises(InputError, match=f"^{path}:2: longer than 1 MiB, expected one text a line"):
+    with pytest.raises(
+        InputError, match=f"^{path}:2: longer than 1 MiB, expected one text per line"
+    ):
         reader(path)
 
 

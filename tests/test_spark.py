@@ -159,7 +159,7 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
         spark.createDataFrame([("s", None, "a", "hi")], schema).createOrReplaceTempView("unsure")
         for changes, message in [
             ({"input": ("unsure",)}, "`columns`=order:at: null in a row of session 's'"),
-            ({"columns": ("session_id:id",)}, "in no order; expected .* `columns`=order:COLUMN"),
+            ({"columns": ("session_id:id",)}, "unordered; expected .* `columns`=order:COLUMN"),
             ({"columns": ("session_id:id", "order:when")}, "no such column among id, at, role"),
             ({"input": ("shop.none",)}, "`input`=shop.none: no file, and no table"),
         ]:

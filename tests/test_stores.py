@@ -217,7 +217,7 @@ def test_what_cannot_be_used_is_one_sentence(store, monkeypatch):
         raise RuntimeError("credentials\nand a page of more")
 
     monkeypatch.setattr(type(store), "put_file", refuse)
-    said = "memory://out: cannot be written: credentials; it is whole in "
+    said = "memory://out: cannot be written: credentials; the complete output is in "
     path = stores.local_path("memory://out")
     path.parent.mkdir(parents=True)
     with pytest.raises(OutputError, match=said), stage(Job(output="memory://out")):

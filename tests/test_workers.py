@@ -58,7 +58,7 @@ def test_another_tf_config_is_refused_with_what_was_expected(environment):
 
 @pytest.mark.parametrize("kind", ["ps", "evaluator"])
 def test_tasks_that_do_not_train_are_refused_by_name(kind):
-    with pytest.raises(InputError, match=f"{kind}: expected workers alone"):
+    with pytest.raises(InputError, match=f"{kind}: expected only workers"):
         read_worker(_config({"worker": ["a:1"], kind: ["b:2"]}))
 
 

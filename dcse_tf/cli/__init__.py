@@ -1,1 +1,1 @@
-"""The command lines: the only place that knows of flags."""
+"""The command lines; no other part of the package deals with flags."""

@@ -1,6 +1,6 @@
 """The jobs as commands: `dcse JOB --flag=value`, or `python -m dcse_tf.cli.JOB`.
 
-TensorFlow is imported by a job's own modules alone, so that --help and a wrong flag answer at once.
+Only a job's own modules import TensorFlow, so that --help and errors in flags appear at once.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def prepare_data(options: PrepareOptions) -> None:
     """Turns files of dialogues into tokenised, sharded TFRecords."""
     from dcse_tf.spark import prepare as job
 
-    # What the imports made stays: garbage collections that look through it, as the turns come and
-    # go by the thousand, take a quarter of the time.
+    # Excludes the imports' objects, which stay anyway, from garbage collection. Collections that
+    # traverse them, while many short-lived turns are made, would take a quarter of the time.
     gc.freeze()
     manifest = job.prepare_data(options)
     for name, split in manifest.splits.items():
@@ -144,7 +144,7 @@ def compare(options: CompareOptions) -> None:
         read_json(pathlib.Path(path)) for path in options.results
     )
     compared = [compare_results(first, second) for _, second, _ in others]
-    # All that is compared in one call is one family.
+    # All comparisons of one call are one family for the correction of Holm.
     corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
     for (model, _, other_settings), found in zip(others, compared, strict=True):
         print(f"first: {baseline}, second: {model}")
@@ -154,7 +154,7 @@ def compare(options: CompareOptions) -> None:
 
 
 def changes(options: ChangesOptions) -> None:
-    """Shows what changed from one encoder to another, without labels."""
+    """Compares two encoders, such as before and after training, without labels."""
     from dcse_tf.evaluation import changes_job
     from dcse_tf.evaluation.changes import describe, format_text
 
@@ -181,7 +181,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def merge(options: MergeOptions) -> None:
-    """Averages an encoder's weights before and after training, or centres an encoder."""
+    """Averages an encoder's weights from before and after training, or centres an encoder."""
     from dcse_tf.tools import merge as job
 
     merged = job.merge(options)
@@ -280,8 +280,8 @@ def merge_sts(options: MergeStsOptions) -> None:
     )
 
 
-# The options and the function of every job, in the order in which they are listed. What --help
-# says of a job is its function's docstring.
+# The options and function of each job, in the order in which --help lists them. --help describes a
+# job with its function's docstring.
 COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
     "prepare_data": (PrepareOptions, prepare_data),
     "inspect_data": (InspectOptions, inspect_data),
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console script `dcse`.
 
     Args:
-        arguments: of the command line; None for those of the process.
+        arguments: the job and its flags; None to take them from sys.argv.
     """
     job, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if job in ("--help", "-h", "help"):
@@ -328,11 +328,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(job: str, arguments: Sequence[str] | None = None) -> None:
-    """Runs a job; faults of the user's end the process with one line.
+    """Runs a job; user errors end the process with a one-line message.
 
     Args:
-        job: its name.
-        arguments: its flags; None for those of the process.
+        job: the job's name.
+        arguments: the job's flags; None to take them from sys.argv.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     kind, function = COMMANDS[job]
@@ -349,7 +349,7 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _tell_errors() -> Iterator[None]:
-    """Faults of the user's end the process with one line."""
+    """Turns user errors into a one-line message and an exit status."""
     try:
         yield
     except (OptionError, InputError, OSError) as error:

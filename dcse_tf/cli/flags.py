@@ -1,4 +1,4 @@
-"""Flags from options, and options from flags."""
+"""Defines a job's flags from its options, and parses flags into options."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ _OPTION = re.compile("`([a-z][a-z0-9_]*)`")
 
 
 class _NumberOrWord(flags.ArgumentParser):
-    """A number, or a word that stands for one."""
+    """Parses a number, or a word that stands for one."""
 
     def __init__(self, kind: type, words: Mapping[str, float]):
         super().__init__()
@@ -42,11 +42,11 @@ class _NumberOrWord(flags.ArgumentParser):
 
 
 def define_flags(options: type[Options], job: str) -> flags.FlagValues:
-    """Makes a flag of every option, with its help and default.
+    """Defines a flag for each option, with its help and default.
 
     Args:
-        options: the job's options.
-        job: its name, under which the help lists the flags.
+        options: the class of the job's options.
+        job: the job's name, under which the help lists the flags.
     """
     holder = flags.FlagValues()
     for field in list_fields(options):
@@ -57,7 +57,7 @@ def define_flags(options: type[Options], job: str) -> flags.FlagValues:
             entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
             help_text += f" One of: {'; '.join(entries)}."
         where: dict[str, Any] = {"flag_values": holder, "module_name": job}
-        # Bounds are checked by the options themselves.
+        # The options themselves check bounds.
         if rules["choices"]:
             flags.DEFINE_enum(field.name, default, list(rules["choices"]), help_text, **where)
         elif rules["words"]:
@@ -71,7 +71,7 @@ def define_flags(options: type[Options], job: str) -> flags.FlagValues:
 
 
 def list_fields(options: type[Options]) -> Sequence[dataclasses.Field]:
-    """The options that a command line offers, those of plug-ins among them."""
+    """The options that a command line offers, including those of plug-ins."""
     load_plugins()
     return options.all_fields()
 
@@ -85,22 +85,22 @@ def plain_type(hint: Any) -> type:
 
 
 def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
-    """The options that a command line asks for.
+    """Parses a command line into a job's options.
 
     Args:
         options: the class of the job's options.
-        job: its name.
+        job: the job's name.
         arguments: the flags.
 
     Raises:
-        OptionError: a flag is not known or of another type, something is not a flag, a flag file
+        OptionError: a flag is unknown or has the wrong type, an argument is not a flag, a flag file
             cannot be read, or an option is missing, out of range or contradicts another.
     """
     return options.from_dict(read_flags(options, job, arguments))
 
 
 def read_flags(options: type[Options], job: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The values that a command line gives; of several of a flag, the last counts.
+    """The values given on a command line; if a flag is repeated, the last value counts.
 
     Args, Raises: see `parse_flags`.
     """
@@ -118,13 +118,13 @@ def read_flags(options: type[Options], job: str, arguments: Sequence[str]) -> di
 
 
 def expand_arguments(arguments: Iterable[str], job: str) -> list[str]:
-    """Arguments with flag files and presets replaced by what is in them.
+    """Replaces flag files and presets in the arguments by the flags they contain.
 
-    A flag file's flags take its place, so that of several values the last counts. A preset's come
-    before all others, so that whatever else is given counts, wherever it stands.
+    The flags of a flag file take its place, so that later flags override them. The flags of a
+    preset come before all others, so that every other flag overrides them, wherever it stands.
 
     Raises:
-        OptionError: a file cannot be read, or there is no such preset.
+        OptionError: a file cannot be read, or a preset does not exist.
     """
     names: list[str] = []
     others: list[str] = []
@@ -140,14 +140,14 @@ def expand_arguments(arguments: Iterable[str], job: str) -> list[str]:
 
 
 def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
-    """Arguments, or the lines of a flag file, with every --flagfile replaced by what is in it.
+    """Replaces every --flagfile among flags by the flags in the file, recursively.
 
-    absl would do it, but takes the names in a file relative to the working folder, so that a file
-    which names another could be read from one place alone. Here they are relative to that file.
+    absl could do this, but resolves names in a flag file relative to the working folder, so that
+    nested flag files would work from one folder only. Here they are relative to the flag file.
 
     Args:
-        arguments: a flag each.
-        within: the files that these are the lines of, the outermost first.
+        arguments: the flags, one per entry.
+        within: the nested flag files that the flags come from, outermost first.
     """
     found: list[str] = []
     rest = iter(arguments)
@@ -162,7 +162,7 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
             itself = any(os.path.samefile(path, other) for other in within)
             with open(path, encoding="utf-8") as file:
                 lines = [line.strip() for line in file]
-        except (OSError, ValueError) as error:  # ValueError: no name of a file, or no UTF-8
+        except (OSError, ValueError) as error:  # ValueError: not a file name, or not UTF-8
             raise OptionError(f"--flagfile={path} cannot be read: {error}") from error
         if itself:
             raise OptionError(f"--flagfile={path}: the file names itself, in {within[-1]}")
@@ -172,22 +172,22 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
 
 
 def find_files(options: Options) -> None:
-    """Looks for the files that the options name, so that a job does not find out after loading.
+    """Checks that the files named by the options exist, before the job loads anything.
 
     Raises:
-        InputError: one of them is not there.
+        InputError: a file does not exist.
     """
     for name, files in options.list_files():
         resolve_inputs([file for file in files if not is_url(file)], name)
 
 
 def as_flags(message: str) -> str:
-    """A message in which options, which elsewhere stand in backticks, are spelt as flags."""
+    """Rewrites options in backticks in a message as flags: `seed` becomes --seed."""
     return _OPTION.sub(r"--\1", message)
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line of bounded length, whatever the user's values hold."""
+    """An error's message as one printable line of bounded length."""
     text = " ".join(as_flags(str(error)[: 2 * _LONGEST_MESSAGE]).splitlines())
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return shown if len(shown) <= _LONGEST_MESSAGE else f"{shown[:_LONGEST_MESSAGE]}..."

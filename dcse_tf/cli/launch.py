@@ -1,4 +1,4 @@
-"""`dcse launch --workers=2 train --flag=value ...`: the workers of a training on one machine."""
+"""`dcse launch --workers=2 train --flag=value ...`: trains with several processes on a machine."""
 
 import contextlib
 import json
@@ -24,26 +24,27 @@ USAGE = "dcse launch --workers=NUMBER train --flag=value ..."
 LOG_FOLDER = "workers"
 _HELP = f"""usage: {USAGE}
 
-Trains with several processes of this machine, which share its GPUs evenly, or its CPU. All take
-part in every step, with their part of its samples. The first one evaluates and writes; what the
-others say is in RUN_DIR/{LOG_FOLDER}. If one ends, all are stopped; the same command resumes it.
+Trains with several processes on this machine, which share its GPUs evenly, or its CPU. In every
+step, each process computes its part of the samples. The first one evaluates and writes; the output
+of the others is in RUN_DIR/{LOG_FOLDER}. If one fails, all are stopped; the same command resumes
+the run.
 
-On several machines start `dcse train` on each, with the environment variable TF_CONFIG that
-TensorFlow's MultiWorkerMirroredStrategy wants, and a run_dir that all of them see."""
-# Seconds for the others to notice that a worker is gone, and to say so.
+For several machines, start `dcse train` on each, with the environment variable TF_CONFIG for
+TensorFlow's MultiWorkerMirroredStrategy and a run_dir that all of them can see."""
+# Seconds that the other workers get to notice that one has ended, and to report it.
 _GRACE = 15.0
 _POLL = 0.2
 
 
 def launch(arguments: Sequence[str]) -> None:
-    """Starts the workers, and ends as the first of them does that does not end well.
+    """Starts the workers and waits for them; exits with the status of one that failed.
 
     Args:
-        arguments: of the command line, after `launch`.
+        arguments: the command line after `launch`.
 
     Raises:
-        OptionError: the command is of another form, or `train` would refuse it.
-        InputError: a file that it names is not there.
+        OptionError: the command has the wrong form, or `train` would refuse its options.
+        InputError: a file named by an option does not exist.
     """
     if not arguments or set(arguments[:1]) & {"--help", "-h"}:
         print(_HELP)
@@ -56,7 +57,7 @@ def launch(arguments: Sequence[str]) -> None:
 
 
 def _launch(count: int, flags: Sequence[str], options: TrainOptions, staged: TrainOptions) -> None:
-    """Starts the workers with the files of this machine in the place of URLs."""
+    """Runs the workers, with URLs in the flags replaced by local paths."""
     given = options.to_dict()
     changed = {name: value for name, value in staged.to_dict().items() if value != given[name]}
     flags = [*flags, *(f"--{name}={value}" for name, value in changed.items())]
@@ -82,7 +83,7 @@ def _launch(count: int, flags: Sequence[str], options: TrainOptions, staged: Tra
 
 
 def _read(arguments: Sequence[str]) -> tuple[int, Sequence[str]]:
-    """How many workers, and the flags of `train`."""
+    """Parses the number of workers and the flags of `train`."""
     found = re.fullmatch(r"--?workers=(\d{1,4})", arguments[0])
     if not found or arguments[1:2] != ["train"] or not int(found[1]):
         raise OptionError(f"expected {USAGE}")
@@ -90,7 +91,7 @@ def _read(arguments: Sequence[str]) -> tuple[int, Sequence[str]]:
 
 
 def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, str]]:
-    """What each worker is told: the others' addresses, its number and its GPUs.
+    """Yields each worker's environment: all addresses, its index, its GPUs and threads.
 
     Raises:
         OptionError: the GPUs cannot be shared evenly.
@@ -98,7 +99,7 @@ def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, st
     if len(gpus) % count:
         raise OptionError(f"`workers`={count}: they cannot share {len(gpus)} GPUs evenly")
     share = len(gpus) // count
-    # Threads for all cores in each would only get in each other's way.
+    # If each worker used threads for all cores, they would slow each other down.
     threads = str(max(1, available_processors() // count))
     addresses = _find_addresses(count)
     for index in range(count):
@@ -118,7 +119,7 @@ def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, st
 
 
 def _find_addresses(count: int) -> list[str]:
-    """Addresses of this machine with ports that nobody listens on."""
+    """Local addresses with free ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -127,7 +128,7 @@ def _find_addresses(count: int) -> list[str]:
 
 
 def _list_gpus() -> list[str]:
-    """The numbers of the GPUs that this process may use."""
+    """The ids of the GPUs that this process may use."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [number for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if number]
     devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in pathlib.Path("/dev").iterdir())
@@ -137,7 +138,7 @@ def _list_gpus() -> list[str]:
 def _start(
     flags: Sequence[str], environment: dict[str, str], log: IO[bytes] | None
 ) -> subprocess.Popen:
-    # In a session of its own a worker gets no Ctrl-C but the one that is forwarded.
+    # In its own session, a worker gets Ctrl-C only by forwarding, not from the terminal as well.
     command = [sys.executable, "-m", "dcse_tf.cli.train", *flags]
     streams: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT} if log else {}
     return subprocess.Popen(command, env=environment, start_new_session=True, **streams)
@@ -145,7 +146,7 @@ def _start(
 
 @contextlib.contextmanager
 def _forward_signals() -> Iterator[list[subprocess.Popen]]:
-    """Hands on what would stop this process to those in the list; at the end none is left."""
+    """Yields a list of processes that get this one's SIGTERM and SIGINT; kills them at the end."""
     processes: list[subprocess.Popen] = []
 
     def forward(number: int, _: Any) -> None:
@@ -165,7 +166,11 @@ def _forward_signals() -> Iterator[list[subprocess.Popen]]:
 
 
 def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
-    """Waits for all to end, only a little longer once one has failed; returns the one at fault."""
+    """Waits for all processes, or a grace period after the first failure.
+
+    Returns:
+        The index of the process at fault; None if none failed.
+    """
     until = 0.0
     while True:
         ended = {i: p.returncode for i, p in enumerate(processes) if p.poll() is not None}
@@ -173,7 +178,7 @@ def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
         if failed and not until:
             until = time.monotonic() + _GRACE
         if len(ended) == len(processes) or (until and time.monotonic() > until):
-            # Those that lost another one say that they may be tried again.
+            # EXIT_STATUS comes from workers that lost another one, which is the one at fault.
             return min(failed, key=lambda i: ended[i] == EXIT_STATUS, default=None)
         time.sleep(_POLL)
 

@@ -1,4 +1,4 @@
-"""Presets: the flag files that come with the package, by name."""
+"""Presets: the flag files that come with the package, selected by name."""
 
 import dataclasses
 import pathlib
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dcse_tf.options import OptionError, show
 
-# A flag file's comment has "# Command: dcse train --preset=mlm ..."; JOB where it is for any job.
+# The comment line "# Command: dcse train --preset=mlm ..." of a flag file; JOB stands for any job.
 _COMMAND = re.compile(r"^# Command: dcse (\w+)", re.MULTILINE)
 
 
@@ -16,10 +16,10 @@ class Preset:
     """A flag file.
 
     Attributes:
-        name: its path below the presets' folder without the suffix, such as "ecd/mlm".
+        name: the path below the presets' folder without its suffix, such as "ecd/mlm".
         path: the file.
-        summary: the first line of its comment.
-        job: the job whose flags it has; "any" where it is for every job.
+        summary: the first line of the file's comment.
+        job: the job that the flags are for; "any" for every job.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Preset:
 
 
 def list_presets(job: str = "") -> list[Preset]:
-    """The presets of a job, or of all jobs, by name."""
+    """The presets of a job, or of all jobs, sorted by path."""
     package = pathlib.Path(__file__).parent.parent
-    # In a wheel they lie in the package, in a clone of the repository beside it.
+    # In a wheel the folder lies inside the package, in a clone of the repository beside it.
     folder = next(f for f in (package / "flags", package.parent / "flags") if f.is_dir())
     presets = []
     for path in sorted(folder.rglob("*.flags")):
@@ -52,7 +52,7 @@ def find_presets(names: Sequence[str], job: str) -> list[pathlib.Path]:
     """The flag files of a job's presets.
 
     Raises:
-        OptionError: a name is none of them; the message has those that are.
+        OptionError: a preset does not exist; the message lists those that do.
     """
     known = {preset.name: preset.path for preset in list_presets(job)}
     for name in names:
@@ -64,7 +64,7 @@ def find_presets(names: Sequence[str], job: str) -> list[pathlib.Path]:
 
 
 def describe_presets(job: str = "") -> str:
-    """A line a preset: its name, its job where it is not given, and what it is."""
+    """One line per preset: its name, its job unless `job` is given, and its summary."""
     presets = list_presets(job)
     width = max(len(preset.name) for preset in presets)
     lines = []

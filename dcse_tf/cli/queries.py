@@ -1,4 +1,4 @@
-"""What `dcse search` reads and prints."""
+"""The input and output of `dcse search`."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ def search(options: SearchOptions) -> None:
 
     given = _read_given(options)
     with job.open_searcher(options) as searcher, _open_output(options.output) as show:
-        # Those typed or piped one at a time: who asks waits for the answer.
+        # Queries from standard input are answered one at a time, since their sender may wait.
         answers = (
             ((query, searcher.answer([query])[0]) for query in read_queries())
             if given is None
@@ -35,7 +35,7 @@ def search(options: SearchOptions) -> None:
 
 @contextlib.contextmanager
 def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
-    """Yields what takes the answers."""
+    """Yields a function that prints or writes the answer to a query."""
     from dcse_tf.files import atomic_file
 
     if output == "-":
@@ -48,7 +48,7 @@ def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
 
 
 def _read_given(options: SearchOptions) -> list[str] | None:
-    """The queries of the settings; None where they come from standard input."""
+    """The queries given by options; None if they come from standard input."""
     from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 
     if options.query:
@@ -60,7 +60,7 @@ def _read_given(options: SearchOptions) -> list[str] | None:
 
 
 def read_queries() -> Iterator[str]:
-    """Lines of standard input, blank ones left out; with a prompt where someone types them.
+    """Yields the lines of standard input, except blank ones; on a terminal, with a prompt.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -81,7 +81,10 @@ def read_queries() -> Iterator[str]:
 
 
 def print_answer(query: str, hits: "list[Hit]") -> None:
-    """Rank, score of a re-ranker, cosine, index of several, line, how often if not once, text."""
+    """Prints a query and a line per hit: rank, scores, place in the index, count and text.
+
+    The re-ranker's score, the index's name and the count are left out where they do not apply.
+    """
     print(query)
     for hit in hits:
         often = f" (x{hit.count})" if hit.count > 1 else ""
@@ -92,7 +95,7 @@ def print_answer(query: str, hits: "list[Hit]") -> None:
 
 
 def format_json(query: str, hits: "list[Hit]") -> str:
-    """An answer as a line of JSON."""
+    """Formats a query and its hits as one line of JSON."""
     answers = []
     for hit in hits:
         answer = {**dataclasses.asdict(hit), "cosine": round(hit.cosine, 6)}

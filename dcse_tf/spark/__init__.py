@@ -1,6 +1,6 @@
-"""Jobs on a Spark cluster: preparation and embedding of corpora that one machine is too small for.
+"""Jobs on a Spark cluster: prepares and embeds corpora that are too large for one machine.
 
-pip install -e ".[spark]"
+Needs the extra: pip install -e ".[spark]"
 """
 
 from dcse_tf.spark.embed import embed_column

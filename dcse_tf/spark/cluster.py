@@ -1,4 +1,4 @@
-"""The connection to a Spark cluster, and what is said when it fails."""
+"""Connects to a Spark cluster, and turns its failures into clear errors."""
 
 import contextlib
 import os
@@ -17,18 +17,18 @@ _SECONDS = 5.0  # to reach a master
 
 @contextlib.contextmanager
 def connect(master: str, name: str) -> Iterator[Any]:
-    """Yields a SparkSession, which is stopped afterwards.
+    """Yields a SparkSession, and stops it afterwards.
 
     Args:
         master: spark://HOST:PORT, local[N], yarn or k8s://...
-        name: of the application, as the cluster shows it.
+        name: the application's name, shown by the cluster.
 
     Raises:
-        InputError: there is no such master, its workers lack the package, or a task failed.
+        InputError: the master cannot be reached, its workers lack the package, or a task failed.
     """
     sql = require("pyspark.sql", "spark", "`spark_master`")
     find_master(master)
-    # The workers of a cluster on this machine run this Python; others say which in their settings.
+    # Workers on this machine run this Python; on others, PYSPARK_PYTHON says which to run.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.appName(name).master(master)
     builder = builder.config("spark.ui.showConsoleProgress", "false")  # the jobs show their own
@@ -45,10 +45,10 @@ def connect(master: str, name: str) -> Iterator[Any]:
 
 
 def find_master(master: str) -> None:
-    """Looks for the master of a standalone cluster, for which Spark would wait a minute.
+    """Checks that the master of a standalone cluster answers; Spark would wait for a minute.
 
     Raises:
-        InputError: nobody listens there.
+        InputError: no master answers at the address.
     """
     found = re.fullmatch(r"spark://([^:/]+):(\d+)", master)
     if not found:
@@ -60,10 +60,10 @@ def find_master(master: str) -> None:
 
 
 def list_inputs(patterns: Sequence[str]) -> list[str]:
-    """The files that an option names, as every machine of a cluster finds them.
+    """Resolves files and globs to absolute paths or URLs that every machine can use.
 
     Raises:
-        InputError: one of them is not there.
+        InputError: a pattern matches no file.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -76,7 +76,7 @@ def list_inputs(patterns: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def name_faults(master: str) -> Iterator[None]:
-    """Turns what a task failed of into one sentence.
+    """Turns the error of a failed task into a one-line message.
 
     Raises:
         InputError: a task failed.
@@ -94,7 +94,7 @@ def name_faults(master: str) -> Iterator[None]:
                 "there, or name a Python that has it by PYSPARK_PYTHON"
             ) from error
         said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
-        # Of nested errors the innermost one in Python says why.
+        # Of nested errors, the innermost Python error is the cause; Java's end in "Exception".
         reason = next((line for line in said if "Exception: " not in line), None)
         raise InputError(f"`spark_master`={master}: {reason or _first_line(error)}") from error
 

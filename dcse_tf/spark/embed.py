@@ -1,8 +1,8 @@
-"""A column of text embedded on a cluster: for those who have a DataFrame, and as a job.
+"""Embeds a column of texts on a cluster, as a function of a DataFrame and as a job.
 
-Every distinct text is embedded once, by one model in each of the cluster's Python processes, and
-joined to the rows again. The job embeds the texts in parts, by a hash of the text: a part that is
-done is not embedded again when a job that was stopped is started again.
+Each distinct text is embedded once, with one model per Python process of the cluster, and joined
+to its rows again. The job splits the texts into parts by a hash of the text. When it resumes, it
+skips the parts that are done.
 """
 
 import contextlib
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-# Texts that a process embeds at a time: enough to be sorted by length.
+# Texts that a process embeds at a time: enough for sorting by length to pay off.
 _AT_A_TIME = 8192
 _PARTS = 32
 _PART = "part"
-_DONE = "_SUCCESS"  # what Spark leaves in a folder that it has written whole
+_DONE = "_SUCCESS"  # Spark's marker file in a folder that it has written completely
 
 
 def embed_column(
     frame: "DataFrame", column: str, model: str, name: str = "embedding", **options: Any
 ) -> "DataFrame":
-    """A frame with the embeddings of one of its columns; rows without a text have none.
+    """Adds the embeddings of a text column to a frame; rows without a text get null.
 
         turns = spark.read.parquet("turns")
         embed_column(turns, "text", model="/shared/export").write.parquet("embedded")
 
     Args:
         frame: any frame.
-        column: of texts.
-        model: what `SentenceEncoder.load` takes, where every worker of the cluster sees it.
-        name: of the new column, an array of float32.
+        column: the name of the column with texts.
+        model: as for `SentenceEncoder.load`; every worker of the cluster must be able to read it.
+        name: the name of the new column, an array of float32.
         **options: further settings of `SentenceEncoder.load`, such as compute_dtype.
 
     Raises:
-        InputError: there is no such column of texts, or there is one of the new name.
-        OptionError: a setting is none of those allowed.
+        InputError: there is no such column of texts, or the new name is taken.
+        OptionError: a setting is unknown or has an invalid value.
     """
     _check_column(frame, column, name)
     texts = frame.select(column).where(frame[column].isNotNull()).distinct()
@@ -67,12 +67,13 @@ def embed_column(
 
 @dataclasses.dataclass(frozen=True)
 class Embedded:
-    """Embeddings that were written.
+    """What `embed` wrote.
 
     Attributes:
-        path: the NumPy file, with `shard` of its part; with `spark_master` the folder of Parquet.
-        rows: how many embeddings it has.
-        dim: their dimensions.
+        path: the NumPy file (with `shard`, that of the part), or with `spark_master` the folder of
+            Parquet files.
+        rows: the number of rows written.
+        dim: the dimension of the embeddings.
     """
 
     path: pathlib.Path
@@ -81,7 +82,7 @@ class Embedded:
 
 
 def embed(options: EmbedOptions) -> Embedded:
-    """Embeds the sentences of a file: on this machine or, with `spark_master`, on a cluster.
+    """Embeds the sentences of a file, on this machine or, with `spark_master`, on a cluster.
 
     Raises: see `embed_on_spark` and `dcse_tf.tools.embed.embed`.
     """
@@ -94,17 +95,17 @@ def embed(options: EmbedOptions) -> Embedded:
 
 
 def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
-    """Does what `embed` does, on the cluster of `spark_master`: Parquet to Parquet.
+    """Embeds Parquet or text files to Parquet, on the cluster of `spark_master`.
 
     Args:
-        config: the settings. Text files have the column "text", a line a row.
+        config: the settings. Text files have one column, "text", with one line per row.
 
     Returns:
-        How many rows were written, and the dimensions of the embeddings.
+        The number of rows written and the dimension of the embeddings.
 
     Raises:
-        InputError: the model, the input or the cluster cannot be used, or a job that was stopped
-            there was begun with other settings.
+        InputError: the model, the input or the cluster cannot be used, or the interrupted job to
+            resume had other settings.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another job is writing it.
     """
@@ -133,7 +134,12 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _lock(output: str, overwrite: bool) -> Iterator[None]:
-    """Lets one job at a time write an output; a store has no locks."""
+    """Locks an output for this job, except in a store, which has no locks.
+
+    Raises:
+        FileExistsError: the output exists and may not be replaced.
+        LockedError: another job is writing it.
+    """
     with contextlib.ExitStack() as stack:
         if not is_url(output):
             pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +153,7 @@ def _lock(output: str, overwrite: bool) -> Iterator[None]:
 def _resume_in_folder(
     output: str, made_from: MadeFrom, overwrite: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields where the finished parts lie, and where the rows are to be written."""
+    """Yields the folder of the finished parts, and the folder to write the rows to."""
     path = pathlib.Path(output).absolute()
     with resumable(path, made_from, overwrite) as work:
         yield str(work), str(work / "rows")
@@ -158,7 +164,7 @@ def _resume_in_folder(
 def _resume_in_store(
     output: str, made_from: MadeFrom, overwrite: bool
 ) -> Iterator[tuple[str, str]]:
-    """The same in a store, which renames nothing: _SUCCESS is what says that all rows are there."""
+    """Does the same in a store. Stores cannot rename, so only _SUCCESS marks complete rows."""
     work = f"{output.rstrip('/')}{MARK}partial"
     begun = f"{work}/{MADE_FROM_FILE}"
     if exists(begun) and not overwrite:
@@ -183,7 +189,7 @@ def _read(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
 def _embed_by_parts(
     session: "SparkSession", frame: "DataFrame", config: EmbedOptions, work: str, target: str
 ) -> int:
-    """Writes the rows into the folder `target`, parts into `work`; returns how many rows."""
+    """Embeds the texts part by part in `work`; writes all rows to `target`, returns their count."""
     from pyspark.sql import functions
 
     column, name = config.text_column, "embedding"
@@ -228,24 +234,24 @@ def _check_column(frame: "DataFrame", column: str, name: str) -> None:
 
 
 def _embed_texts(texts: "DataFrame", options: ModelOptions, name: str) -> "DataFrame":
-    """A frame of texts, one column, with their embeddings."""
+    """Adds the embeddings, as column `name`, to a frame whose only column is texts."""
     from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
     schema = StructType([*texts.schema.fields, StructField(name, ArrayType(FloatType(), False))])
     model = pathlib.Path(options.model)
-    if model.exists():  # the workers' folder is another one
+    if model.exists():  # workers run in another working folder
         options = options.replace(model=str(model.absolute()))
     embed = functools.partial(_embed_rows, options)
     return texts.sparkSession.createDataFrame(texts.rdd.mapPartitions(embed), schema)
 
 
-@functools.lru_cache(maxsize=1)  # a worker process loads it once
+@functools.lru_cache(maxsize=1)  # each worker process loads it once
 def _load(options: ModelOptions) -> "SentenceEncoder":
     import tensorflow as tf
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-    # There are as many of these processes as the cluster has cores.
+    # The cluster runs one such process per core.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     return SentenceEncoder.from_options(options)

@@ -1,8 +1,9 @@
-"""The job behind `prepare_data --spark_master`: the records of one machine, made by many.
+"""The job behind `prepare_data --spark_master`: prepares a corpus on a cluster.
 
-A task reads a file and tokenises its sessions. Their numbers in each split follow from how many the
-files before have, which the driver counts; sorted by shard and number they are written, a shard a
-task. So the folder is that of the job on one machine, byte for byte. Tables are made files first.
+Each task reads a file and tokenises its sessions. The driver counts the sessions of each split in
+each file, which gives every session its number in the split. The sessions are then sorted by shard
+and number, and each task writes one shard. So the output is byte for byte that of one machine.
+Tables are first written to files.
 """
 
 import collections
@@ -36,7 +37,7 @@ from dcse_tf.stores import fetch, is_url, put_file, remove_folder, url_of
 
 
 def prepare_data(options: PrepareOptions) -> Manifest:
-    """Prepares a corpus: on this machine or, with `spark_master`, on a cluster.
+    """Prepares a corpus, on this machine or, with `spark_master`, on a cluster.
 
     Raises: see `prepare`; InputError also if the cluster cannot be used.
     """
@@ -45,7 +46,7 @@ def prepare_data(options: PrepareOptions) -> Manifest:
 
 
 def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | None) -> Manifest:
-    """Does what `prepare` does, on the cluster of `spark_master`.
+    """Prepares a corpus on the cluster of `spark_master`.
 
     Args, Raises: see `prepare`; InputError also if the cluster cannot be used.
     """
@@ -56,8 +57,9 @@ def prepare_on_spark(config: PrepareOptions, vocabulary_folder: pathlib.Path | N
 
 
 class _Record(NamedTuple):
-    """A session of a file: its split, its number there among the file's, and what is written, the
-    text for dev and test alone.
+    """A tokenised session: its split, its file, its number within both, and what to write.
+
+    `text` is the session as a line of JSON in dev and test, and "" in train.
     """
 
     split: str
@@ -70,7 +72,7 @@ class _Record(NamedTuple):
 
 @dataclasses.dataclass
 class _Summary:
-    """What the driver learns of a file; `error` is why it cannot be used."""
+    """What a task reports about a file to the driver; `error` says why it cannot be used."""
 
     file: int
     counts: dict[str, SplitCounts]
@@ -81,7 +83,7 @@ class _Summary:
 
 
 class _Written(NamedTuple):
-    """A shard that was written: its split, its number, its bytes and its blocks."""
+    """A shard that was written: its split, its number, its size in bytes and its blocks."""
 
     split: str
     number: int
@@ -92,7 +94,7 @@ class _Written(NamedTuple):
 def _write_splits(
     session: Any, config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary
 ) -> Manifest:
-    # The tasks cannot see the copy of an output that lies in a store.
+    # Tasks cannot see the local copy of an output in a store; they write to the store itself.
     target = url_of(complete_path(folder)) or str(folder.absolute())
     unfinished = f"{target}/{_UNFINISHED}"
     if not is_url(target):
@@ -118,7 +120,11 @@ def _write_splits(
 def _write_files(
     context: Any, config: PrepareOptions, target: str, vocabulary: Vocabulary
 ) -> tuple[list[_Written], list[_Summary]]:
-    """Writes the shards and the dialogues of dev and test; returns also what the files have."""
+    """Writes the shards and the dialogues of dev and test.
+
+    Returns:
+        The shards written and the summaries of the input files.
+    """
     from pyspark import StorageLevel
 
     paths = list_inputs(config.input)
@@ -126,7 +132,7 @@ def _write_files(
     read = context.parallelize(list(enumerate(paths)), len(paths)).flatMap(
         lambda file: _read_file(work.value, *file)
     )
-    # What the tasks read is kept on their disks: first it is counted, then written.
+    # Kept on the tasks' disks, because it is used twice: for counting and for writing.
     read = read.persist(StorageLevel.DISK_ONLY)
     found = read.filter(lambda item: isinstance(item, _Summary)).collect()
     summaries = sorted(found, key=lambda summary: summary.file)
@@ -136,7 +142,7 @@ def _write_files(
     firsts = _number_sessions(summaries)
     places = {
         name: sum(list(shards.values())[:place]) for place, name in enumerate(SPLITS)
-    }  # of a split's first shard among all
+    }  # split -> index of its first shard among all shards
 
     def place(item: _Record) -> tuple[tuple[int, int], _Record]:
         number = firsts[item.split, item.file] + item.number
@@ -153,14 +159,14 @@ def _write_files(
 # Tasks: reading
 
 
-@functools.lru_cache(maxsize=1)  # a worker process makes it once
+@functools.lru_cache(maxsize=1)  # each worker process makes it once
 def _make_serializer(work: bytes) -> tuple[ChunkSerializer, PrepareOptions]:
     vocabulary, config = pickle.loads(work)
     return ChunkSerializer(vocabulary, config), config
 
 
 def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary]:
-    """Yields the records of a file, and last what there was of them."""
+    """Yields the records of a file, and finally its summary."""
     serialize, config = _make_serializer(work)
     bad_lines = BadLines(config.max_bad_lines)
     summary = _Summary(
@@ -180,14 +186,14 @@ def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary
                 for number, row in enumerate(rows, start=counts.sessions):
                     yield _Record(split, file, number, *row)
                 counts.add_records(records)
-    except InputError as error:  # as a value: what Spark makes of an exception has a page of Java
+    except InputError as error:  # returned, because Spark buries exceptions in a Java stack trace
         summary.error = str(error)
     summary.content, summary.bad_lines = b"".join(content), bad_lines.count
     yield summary
 
 
 def _check(config: PrepareOptions, summaries: Iterable[_Summary]) -> None:
-    """Raises what a file was refused for, or that all together have too many bad lines."""
+    """Raises InputError if a file was refused, or all files together have too many bad lines."""
     count = 0
     for summary in summaries:
         if summary.error:
@@ -201,7 +207,7 @@ def _check(config: PrepareOptions, summaries: Iterable[_Summary]) -> None:
 
 
 def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int]:
-    """(split, file) -> how many sessions of the split the files before have."""
+    """(split, file) -> the number of the split's sessions in all files before it."""
     firsts, before = {}, dict.fromkeys(SPLITS, 0)
     for summary in summaries:
         for split, counts in summary.counts.items():
@@ -213,14 +219,14 @@ def _number_sessions(summaries: Iterable[_Summary]) -> dict[tuple[str, int], int
 # Tasks: writing
 
 
-# Where shards are until they are whole, and the files that tables are gathered into.
+# Folder of incomplete shards and of the files that tables are written to.
 _UNFINISHED = "unfinished"
 
 
 def _write_shard(
     target: str, shards: Mapping[str, int], place: int, records: Iterable[_Record]
 ) -> Iterator[_Written]:
-    """Writes a shard, whole or not at all: a task may run twice, or be cut off."""
+    """Writes a shard atomically, because a task may run twice or be interrupted."""
     split, number = _find_shard(shards, place)
     name = name_shard(split, number, shards[split])
     blocks, texts = BlockCounter(1), []
@@ -239,7 +245,7 @@ def _write_shard(
 
 @contextlib.contextmanager
 def _place_files(target: str) -> Iterator[pathlib.Path]:
-    """Yields a folder, whose files go to a folder that all see, or to a URL, at the end."""
+    """Yields a temporary folder; its files are moved to `target`, a folder or URL, at the end."""
     shared = None if is_url(target) else pathlib.Path(target)
     with tempfile.TemporaryDirectory(dir=shared and shared / _UNFINISHED) as name:
         yield pathlib.Path(name)
@@ -251,7 +257,7 @@ def _place_files(target: str) -> Iterator[pathlib.Path]:
 
 
 def _find_shard(shards: Mapping[str, int], place: int) -> tuple[str, int]:
-    """The split and the number of a shard by its place among all."""
+    """The split and number of the shard at an index among all shards."""
     for split, count in shards.items():
         if place < count:
             return split, place
@@ -262,7 +268,7 @@ def _find_shard(shards: Mapping[str, int], place: int) -> tuple[str, int]:
 def _make_split(
     folder: pathlib.Path, name: str, written: Iterable[_Written], summaries: Iterable[_Summary]
 ) -> Split:
-    """The split's entry of the manifest; writes its index."""
+    """Writes the index of a split; returns the split's entry in the manifest."""
     own = sorted((shard for shard in written if shard.split == name), key=lambda s: s.number)
     index = write_blocks(folder / name_index(name), [row for shard in own for row in shard.blocks])
     counts = SplitCounts()

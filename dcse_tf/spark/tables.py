@@ -1,6 +1,6 @@
-"""Tables of dialogues, whose rows are in no order, as files in which sessions stand together.
+"""Turns tables of dialogues, whose rows are unordered, into files with complete sessions.
 
-The files depend on the rows alone: not on how a table is stored, nor on the size of the cluster.
+The files depend only on the rows, not on how a table is stored or on the size of the cluster.
 """
 
 import functools
@@ -17,23 +17,22 @@ from dcse_tf.stores import is_url
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_FILES = 64  # as many tasks read them
+_FILES = 64  # also the number of tasks that read them
 
 
 def gather(session: "SparkSession", config: PrepareOptions, target: str) -> PrepareOptions:
-    """Writes the rows of tables into Parquet files, sorted by session and by order within it.
+    """Writes the rows of tables to Parquet files, sorted by session and by order within it.
 
     Args:
-        session: of the cluster.
-        config: with `format`=table.
-        target: the folder to write, where all workers see it, or a URL.
+        session: the session of the cluster.
+        config: the settings, with `format`=table.
+        target: the folder to write, visible to all workers, or a URL.
 
     Returns:
-        The options that read the files.
+        The settings that read the files.
 
     Raises:
-        InputError: a table is not there or has not the columns, or a row has no place in its
-            session.
+        InputError: a table does not exist or lacks a column, or a row's order is null.
     """
     require("pyarrow", "parquet", "`format`=table")
     tables = [_select(session, config, name) for name in config.input]
@@ -51,7 +50,7 @@ def gather(session: "SparkSession", config: PrepareOptions, target: str) -> Prep
     keys = [_column(name) for name in rows.columns]
     kept = [_column(name) for name in rows.columns if name != order]
     sorted_rows = rows.repartition(_FILES, keys[0]).sortWithinPartitions(*keys).select(*kept)
-    # A cluster may be set to begin a new file after so many rows, amid a session.
+    # A cluster may be configured to start a new file after some number of rows, within a session.
     writer = sorted_rows.write.option("maxRecordsPerFile", 0)
     writer.parquet(target if is_url(target) else f"file://{target}")
     return config.replace(
@@ -62,9 +61,9 @@ def gather(session: "SparkSession", config: PrepareOptions, target: str) -> Prep
 
 
 def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "DataFrame":
-    """The columns of a table that are needed, those first by which its rows are sorted.
+    """Selects the columns of a table that are needed, with the sort keys first.
 
-    Ties in the order are broken by role and text: no two runs differ.
+    Ties in the order are broken by role and text, so that all runs give the same result.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -78,7 +77,7 @@ def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "Data
         wanted = [turns]
     elif not order:
         raise InputError(
-            f"`input`={name}: its rows are in no order; expected the column that sorts a "
+            f"`input`={name}: its rows are unordered; expected the column that sorts a "
             "session's turns, by `columns`=order:COLUMN"
         )
     elif order not in table.columns:
@@ -92,7 +91,7 @@ def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "Data
 
 
 def _read(session: "SparkSession", name: str) -> "DataFrame":
-    """Files by their path or address, in the cluster's own format or ORC by its ending; a table."""
+    """Reads files (.orc as ORC, others in Spark's default format), or a table by its name."""
     from pyspark.errors import AnalysisException
 
     found = [name] if os.path.exists(name) else sorted(glob.glob(name))
@@ -104,11 +103,11 @@ def _read(session: "SparkSession", name: str) -> "DataFrame":
         return session.read.load(paths, format="orc" if is_orc else None)
     except AnalysisException as error:
         reason = str(error).splitlines()[0].replace("`", "")
-        raise InputError(f"`input`={name}: no file, and no table of Spark: {reason}") from error
+        raise InputError(f"`input`={name}: neither a file nor a Spark table: {reason}") from error
 
 
 def _column(name: str) -> "Column":
-    """A column by its name, which may have dots in it."""
+    """A column by its name, which may contain dots."""
     from pyspark.sql import functions
 
     return functions.col(f"`{name}`")

@@ -1,7 +1,7 @@
-"""Scores the candidates of groups by a re-ranker, for an encoder to be taught by it.
+"""Scores grouped candidates with a re-ranker, to distil its scores into an encoder.
 
 The groups are scored in blocks. Until all are done, the finished blocks lie in a folder beside the
-output, so that a job that was stopped goes on after the last of them.
+output, so that an interrupted job resumes after the last of them.
 """
 
 import dataclasses
@@ -31,18 +31,18 @@ from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tools.options import ScoreCandidatesOptions
 
-# What decides the scores, down to their last bits.
+# Settings that the bits of the scores depend on.
 _DECISIVE = ("format", "batch_tokens", "compute_dtype", "block_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """Figures of what was scored.
+    """What `score_candidates` scored.
 
     Attributes:
-        groups, candidates: how many there are.
-        first: share of the groups whose true response has the highest score.
-        bad_lines: lines that were left out.
+        groups, candidates: the numbers of groups and of candidates.
+        first: share of the groups whose true response has the highest score, 0 to 1.
+        bad_lines: number of lines that were left out.
     """
 
     groups: int
@@ -52,15 +52,15 @@ class Scored:
 
 
 def score_candidates(config: ScoreCandidatesOptions, reranker: Reranker | None = None) -> Scored:
-    """Writes groups with a score for each candidate.
+    """Writes the groups with a score for each candidate.
 
     Args:
         config: the settings.
-        reranker: that of `model`, if the caller has loaded it already.
+        reranker: the re-ranker of `model`, if the caller has already loaded it.
 
     Raises:
-        InputError: the model or the input cannot be used, or a job that was stopped there was
-            begun with other settings.
+        InputError: the model or the input cannot be used, or the interrupted job to resume had
+            other settings.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process is writing it.
         OutputError: it cannot be written.
@@ -69,7 +69,7 @@ def score_candidates(config: ScoreCandidatesOptions, reranker: Reranker | None =
     output.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(output), name_output(output):
         refuse_existing(output, config.overwrite)
-        # The faults of a file are found before hours of work.
+        # Reads the whole file first, so that errors in it appear before hours of work.
         bad_lines = BadLines(config.max_bad_lines)
         groups = sum(1 for _ in _read(config, bad_lines))
         if not groups:
@@ -102,7 +102,7 @@ def score_candidates(config: ScoreCandidatesOptions, reranker: Reranker | None =
 
 
 def _read(config: ScoreCandidatesOptions, bad_lines: BadLines) -> Iterator[CandidateGroup]:
-    """The groups of the input, the true response first."""
+    """Yields the groups of the input, with the true response as first candidate."""
     for name, turns, *rest in FORMATS[config.format].read(pathlib.Path(config.input), bad_lines):
         given = rest[0]
         *context, true = turns
@@ -114,7 +114,7 @@ def _read(config: ScoreCandidatesOptions, bad_lines: BadLines) -> Iterator[Candi
 def _write_blocks(
     config: ScoreCandidatesOptions, reranker: Reranker, work: pathlib.Path, groups: int
 ) -> list[pathlib.Path]:
-    """Scores the blocks that are not done yet; returns the files of all, in order."""
+    """Scores the blocks that are not yet done; returns the files of all blocks, in order."""
     paths: list[pathlib.Path] = []
     remaining = _read(config, BadLines(config.max_bad_lines, named=0))
     with Progress("groups", groups) as progress:
@@ -140,7 +140,7 @@ def _write_block(reranker: Reranker, block: Sequence[CandidateGroup], path: path
     )
     with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         for group, row in zip(block, scores, strict=True):
-            # As short as a float32 can be written, not as the float64 of the same value.
+            # The shortest digits that identify the float32, not those of the equal float64.
             numbers = tuple(float(str(score)) for score in row)
             scored = dataclasses.replace(group, scores=numbers)
             file.write(json.dumps(group_to_dict(scored), ensure_ascii=False) + "\n")

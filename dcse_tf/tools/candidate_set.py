@@ -1,8 +1,8 @@
-"""Builds grouped candidates from dialogues: a context, its response, and rivals from elsewhere.
+"""Builds grouped candidates from dialogues: a context, its true response, and rivals.
 
-Rivals are responses of other sessions. Drawn at random most are easily told from the true response;
-those that BM25 or an encoder finds nearest to the context are hard. The nearest of all may answer
-the context as well as the true response does, which is why some of them can be skipped.
+Rivals are responses from other sessions. Most random rivals are easy to tell from the true
+response; those that BM25 or an encoder finds nearest to the context are hard. The very nearest may
+answer the context as well as the true response does, so some of them can be skipped.
 """
 
 import collections
@@ -29,24 +29,25 @@ from dcse_tf.tools.options import BuildCandidatesOptions
 from dcse_tf.tools.retrieval_set import Bm25
 
 _CHUNK = 1000  # contexts whose embeddings are held at a time
-_CELLS = 1 << 24  # of scores that are held at a time, times four bytes
+_CELLS = 1 << 24  # float32 scores held at a time (64 MiB)
 
 
 class Ranker(Protocol):
-    """Ranks the pool of responses by how near they are to a context.
+    """Scores how near the pool's responses are to a context.
 
     Attributes:
-        floor: scores must exceed it: a response with no word of the context is not near.
+        floor: only responses with a higher score count as near. For BM25, a response that shares
+            no word with the context is not near.
     """
 
     floor: float
 
     def score(self, contexts: list[list[str]]) -> Iterator[np.ndarray]:
-        """Yields the scores of all responses, float `[pool]`, for each context in order."""
+        """Yields for each context, in order, the scores of all responses, float `[pool]`."""
 
 
 class Bm25Ranker:
-    """By BM25 with the words of all turns of the context as the query."""
+    """Scores by BM25, with the words of all turns of the context as the query."""
 
     floor = 0.0
 
@@ -63,7 +64,7 @@ class Bm25Ranker:
 
 
 class CosineRanker:
-    """By the cosine with the mean of the embeddings of the context's turns."""
+    """Scores by the cosine with the mean embedding of the context's turns."""
 
     floor = -np.inf
 
@@ -79,13 +80,13 @@ class CosineRanker:
         queries = normalize(np.stack(means)).astype(np.float32)
         step = max(1, _CELLS // len(self._pool))
         for start in range(0, len(queries), step):
-            # Rounded, so that which contexts are ranked together does not decide between equals.
+            # Rounded, so that ties do not depend on which contexts are scored together.
             yield from map(metrics.quantize, queries[start : start + step] @ self._pool.T)
 
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """A turn of a session that candidates are made for, its session by a name of its own."""
+    """A turn that candidates are made for, its session, and a unique name of the session."""
 
     session: Session
     name: str
@@ -95,13 +96,15 @@ class Response:
 def choose_responses(
     sessions: Sequence[Session], responses: str, roles: Collection[str], seed: int
 ) -> list[Response]:
-    """The turns with a turn before them that are responses, in the order of the sessions.
+    """Chooses the turns that serve as responses, in the order of the sessions.
+
+    A response must have a turn before it.
 
     Args:
-        sessions: their turns joined.
-        responses: "one", drawn by the seed and the session's id, or "all".
-        roles: who may respond; nobody named means everybody.
-        seed: of the draw.
+        sessions: sessions whose consecutive turns of one speaker are already joined.
+        responses: "one" per session, drawn by the seed and the session's id, or "all".
+        roles: speakers whose turns may be responses; empty for all speakers.
+        seed: seed of the draw.
     """
     times: collections.Counter[str] = collections.Counter()
     chosen = []
@@ -123,13 +126,13 @@ def choose_responses(
 
 
 class Pool:
-    """The distinct responses, ignoring case, from which rivals come.
+    """The distinct responses, ignoring case, that rivals are chosen from.
 
     Args:
-        responses: those that candidates are made for.
+        responses: the responses that candidates are made for.
 
     Attributes:
-        texts: one of each; of those that differ only in case the first in order.
+        texts: the sorted texts; of texts that differ only in case, the first in that order.
     """
 
     def __init__(self, responses: Sequence[Response]):
@@ -141,7 +144,7 @@ class Pool:
         self._places = {key: place for place, key in enumerate(first)}
 
     def places_of(self, turns: Sequence[Utterance]) -> set[int]:
-        """Where the texts of turns stand in the pool, those that do."""
+        """The indices in the pool of those turns whose texts are in it."""
         keys = {turn.text.casefold() for turn in turns}
         return {self._places[key] for key in keys if key in self._places}
 
@@ -149,14 +152,17 @@ class Pool:
 def pick_nearest(
     scores: np.ndarray, banned: Collection[int], skip: int, count: int, floor: float
 ) -> tuple[list[int], list[int]]:
-    """The nearest that are allowed: those skipped, and the `count` after them, or fewer.
+    """Picks the nearest allowed responses: the `skip` nearest, and at most `count` after them.
 
     Args:
-        scores: float `[pool]`; equal ones are in the order of the pool.
-        banned: places that are left out, and not counted among those skipped.
-        skip: how many of the nearest are skipped.
+        scores: float `[pool]`; ties are broken by the order of the pool.
+        banned: indices that are left out; they do not count as skipped.
+        skip: how many of the nearest to skip.
         count: how many are wanted.
-        floor: scores must exceed it.
+        floor: only responses with a higher score are picked.
+
+    Returns:
+        The indices of those skipped and of those picked, nearest first.
     """
     most = skip + count + len(banned)
     near = np.flatnonzero(scores > floor)
@@ -171,10 +177,9 @@ def pick_nearest(
 def draw_places(
     rng: np.random.Generator, pool: int, banned: Collection[int], count: int
 ) -> list[int]:
-    """Draws `count` of the pool's places at random, or all that are not banned if it has fewer.
+    """Draws `count` indices of the pool at random, or all that are not banned if there are fewer.
 
-    It takes no time for the rest of the pool: of as many as are wanted and banned together, enough
-    are allowed.
+    Drawing `count` plus the number banned always leaves enough, without filtering the whole pool.
     """
     drawn = rng.choice(pool, min(pool, count + len(banned)), replace=False)
     return [place for place in drawn.tolist() if place not in banned][:count]
@@ -185,11 +190,11 @@ class Rivals:
     """How the rivals of a response are chosen.
 
     Attributes:
-        pool: what they are chosen from.
-        count: rivals of a response.
-        seed: of those drawn.
-        ranker: finds the nearest; None to draw all at random.
-        skip_top: how many of the nearest are skipped.
+        pool: the responses they are chosen from.
+        count: number of rivals for a response.
+        seed: seed of random rivals.
+        ranker: finds the nearest responses; None to draw all rivals at random.
+        skip_top: how many of the nearest to skip.
     """
 
     pool: Pool
@@ -203,8 +208,12 @@ class Rivals:
     ) -> Iterator[tuple[CandidateGroup, int]]:
         """Yields the group of each response, and how many of its rivals were drawn at random.
 
+        Args:
+            responses: the responses to make groups for.
+            context_turns: turns before the response to use as its context, at most; 0 for all.
+
         Raises:
-            InputError: there are too few different responses.
+            InputError: other sessions have too few different responses.
         """
         for start in range(0, len(responses), _CHUNK):
             chunk = responses[start : start + _CHUNK]
@@ -249,13 +258,14 @@ def _cut_context(response: Response, turns: int) -> tuple[Utterance, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Figures of what was built, and counts of what was left out and why.
+    """Counts of what was built and what was left out.
 
     Attributes:
-        sessions, groups, pool: how many sessions were used, groups made, and different responses
-            there were.
+        sessions: sessions used.
+        groups: groups written.
+        pool: different responses that rivals were chosen from.
         drawn: rivals that were drawn at random.
-        left_out: what was left out.
+        left_out: reason -> how many were left out.
     """
 
     sessions: int
@@ -269,7 +279,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
     """Builds a file of grouped candidates from dialogues.
 
     Raises:
-        InputError: the input cannot be used, or has too few different responses.
+        InputError: the input cannot be used or has too few different responses.
         FileExistsError: the output exists and may not be replaced.
     """
     output = pathlib.Path(config.output)

@@ -1,9 +1,9 @@
 """Embeds the lines of a file, which may be larger than memory.
 
-The lines are embedded in blocks. Until all are done, the rows lie in a folder beside the output,
-OUTPUT.dcse_tf-partial, with a marker for every block whose rows are on the disk. A job that was
-stopped skips those blocks, and writes byte for byte what it would have written: the embeddings of
-a block depend only on its own lines and on the sentences shared by all blocks, which are kept too.
+The lines are embedded in blocks. Until all blocks are done, the rows lie in a folder beside the
+output, OUTPUT.dcse_tf-partial, with a marker for every block whose rows are on disk. A resumed job
+skips those blocks and produces the same bytes as an uninterrupted one: the embeddings of a block
+depend only on its own lines and on the sentences shared by all blocks, which are stored too.
 """
 
 import collections
@@ -33,7 +33,7 @@ from dcse_tf.progress import Progress
 from dcse_tf.tools.embed_shards import Part, Shard, find_parts, write_record
 from dcse_tf.tools.options import EmbedOptions
 
-# Settings that decide the embeddings, down to their last bits.
+# Settings that the bits of the embeddings depend on.
 _DECISIVE = (
     "pooling",
     "max_sequence_length",
@@ -45,7 +45,7 @@ _DECISIVE = (
     "cache_size",
 )
 
-# What is done with rows `[n, dim]` before they are written.
+# A function applied to rows, float32 `[n, dim]`, before they are written.
 Postprocess = Callable[[np.ndarray], np.ndarray]
 
 
@@ -54,19 +54,19 @@ def embed(
     encoder: SentenceEncoder | None = None,
     postprocess: Postprocess = lambda rows: rows,
 ) -> tuple[int, int]:
-    """Embeds every line of a file, blank ones too, so that row and line numbers agree.
+    """Embeds every line of a file, including blank ones, so that row and line numbers agree.
 
     Args:
         config: the settings.
-        encoder: the encoder of `model`, if the caller has loaded it already.
-        postprocess: changes rows, each by itself, before they are written.
+        encoder: the encoder of `model`, if the caller has already loaded it.
+        postprocess: applied to the rows before they are written; must treat each row independently.
 
     Returns:
-        The shape of the array written, (lines, dim); with `shard` of its part.
+        The shape of the array written, (lines, dim); with `shard`, that of the part.
 
     Raises:
-        InputError: the model or the input cannot be used, or a job that was stopped there was
-            begun with other settings.
+        InputError: the model or the input cannot be used, or the interrupted job to resume had
+            other settings.
         FileExistsError: the output exists and may not be replaced.
         LockedError: another process is writing it.
         OutputError: it cannot be written.
@@ -78,7 +78,7 @@ def embed(
         refuse_existing(output, config.overwrite)
         described = _describe_input(source)
         encoder = encoder or SentenceEncoder.from_options(config)
-        # As the encoder resolved them, so that a message names the pooling and the length.
+        # The values that the encoder resolved, so that messages show the actual pooling and length.
         used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
         settings = {f"`{name}`": used[name] for name in _DECISIVE}
         made_from = MadeFrom(
@@ -95,7 +95,7 @@ def embed(
             _write_blocks(config, encoder, rows, postprocess)
 
             if _describe_input(source) != described:
-                raise InputError(f"`input`={source}: was changed while it was embedded")
+                raise InputError(f"`input`={source}: changed while it was being embedded")
             if shard.count > 1:
                 write_record(output, made_from, rows.lines)
             rows.path.replace(output)
@@ -104,7 +104,7 @@ def embed(
 
 
 def _describe_input(path: pathlib.Path) -> str:
-    """Size and time instead of a hash: the file may be larger than one wants to read again."""
+    """Size and modification time; hashing would need another pass over a large file."""
     try:
         state = path.stat()
     except OSError as error:
@@ -113,7 +113,7 @@ def _describe_input(path: pathlib.Path) -> str:
     return f"{state.st_size} bytes of {changed}"
 
 
-# The beginning: lines counted, repeated sentences embedded
+# First pass: lines are counted, frequent sentences embedded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,28 +121,28 @@ class Scan:
     """What the first pass over the file finds.
 
     Attributes:
-        lines: their number.
-        repeated: the sentences repeated most often, the most frequent first.
+        lines: the number of lines.
+        repeated: the most frequent repeated sentences, in order of falling frequency.
     """
 
     lines: int
     repeated: list[str]
 
 
-# Sentences counted for each that is kept, and the longest that is counted, in characters: both
-# bound the memory. Long texts are seldom repeated.
+# Counters for each sentence to find, and the longest sentence that is counted, in characters. Both
+# bound the memory; long texts are seldom repeated.
 _COUNTED = 10
 _LONGEST = 200
 
 
 def scan_lines(path: pathlib.Path, most: int) -> Scan:
-    """Reads a file once, in bounded memory.
+    """Counts a file's lines and finds its frequent sentences in one pass with bounded memory.
 
-    Sentences are counted with the algorithm of Misra and Gries (1982): among n lines it finds every
-    sentence that occurs more than n / (10 most) times, and less frequent ones by luck.
+    Sentences are counted with the algorithm of Misra and Gries (1982). Among n lines it finds every
+    sentence that occurs more than n / (10 most) times, and possibly less frequent ones.
 
     Args:
-        path: see `iterate_bare_lines`.
+        path: the text file, see `iterate_bare_lines`.
         most: how many repeated sentences to find; 0 for none.
 
     Raises:
@@ -171,16 +171,16 @@ def scan_lines(path: pathlib.Path, most: int) -> Scan:
 def _begin(
     config: EmbedOptions, shard: Shard, encoder: SentenceEncoder, folder: pathlib.Path
 ) -> None:
-    """Makes the folder that `Rows` opens.
+    """Creates the folder that `Rows` opens.
 
     Raises:
-        InputError: the input cannot be used, or the disk is too small.
+        InputError: the input cannot be used, or the disk has too little free space.
     """
     scan = scan_lines(pathlib.Path(config.input), config.cache_size)
     if not scan.lines:
         raise InputError(f"`input`={config.input}: no lines")
     lines = shard.lines(scan.lines, config.block_size)
-    # In a single block every sentence is encoded once anyway.
+    # Within a single block, every sentence is encoded once anyway.
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
     embeddings = encoder.encode(texts, show_progress=Progress("tokens of shared sentences").update)
@@ -209,7 +209,7 @@ def _show_bytes(count: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """Sentences that were embedded before the first block, for all blocks.
+    """Frequent sentences, embedded before the first block for use in all blocks.
 
     Attributes:
         row: sentence -> its row in `embeddings`.
@@ -224,14 +224,14 @@ class Rows:
     """The rows of all blocks on disk, and which blocks are done.
 
     Attributes:
-        path: the .npy file, float32 `[rows, dim]`, in full size from the start.
-        shape: of the array.
-        lines: those of the input that it has rows of, counted from 0.
-        shared: see `Shared`.
+        path: the .npy file, float32 `[rows, dim]`, allocated in full from the start.
+        shape: the shape of the array, (rows, dim).
+        lines: the line numbers of the input that the rows belong to, counted from 0.
+        shared: the sentences shared by all blocks.
     """
 
     def __init__(self, folder: pathlib.Path):
-        """Opens what `create` made.
+        """Opens a folder that `create` wrote.
 
         Raises:
             InputError: a file is damaged.
@@ -256,7 +256,7 @@ class Rows:
     def create(
         folder: pathlib.Path, lines: range, texts: list[str], embeddings: np.ndarray
     ) -> None:
-        """Writes the array without content, and the shared sentences with their embeddings."""
+        """Writes an empty array, and the shared sentences with their embeddings."""
         shared = {"first_line": lines.start, "texts": texts}
         content = json.dumps(shared, ensure_ascii=False, indent=1)
         (folder / "shared.json").write_text(content, encoding="utf-8")
@@ -269,8 +269,8 @@ class Rows:
         return self._marker(block).exists()
 
     def write(self, block: int, first_row: int, parts: Iterable[np.ndarray]) -> None:
-        """Writes the rows of a block, float32 `[n, dim]` each, from its first row on."""
-        # Not through a map of the file: on a full disk that would kill the process.
+        """Writes the rows of a block, in parts float32 `[n, dim]`, starting at `first_row`."""
+        # Not through a memory map: on a full disk, writing to it would kill the process.
         with self.path.open("r+b") as file:
             file.seek(self._offset + 4 * self.shape[1] * first_row)
             for part in parts:
@@ -289,18 +289,18 @@ _ROWS_AT_A_TIME = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The embeddings of the lines of a block, each distinct sentence once.
+    """The embeddings of a block's lines, each distinct sentence stored once.
 
     Attributes:
         embeddings: float32 `[distinct, dim]`, of the sentences that are not shared by all blocks.
-        index: int `[lines]`: row of `embeddings`, or -1 - row of the shared ones.
+        index: int64 `[lines]`: a row r of `embeddings`, or -1 - r for row r of the shared ones.
     """
 
     embeddings: np.ndarray
     index: np.ndarray
 
     def rows(self, shared: Shared) -> Iterator[np.ndarray]:
-        """Yields the rows in the order of the lines, float32 `[some, dim]`."""
+        """Yields the rows in the order of the lines, in parts float32 `[n, dim]`."""
         for start in range(0, len(self.index), _ROWS_AT_A_TIME):
             index = self.index[start : start + _ROWS_AT_A_TIME]
             part = np.empty([len(index), self.embeddings.shape[1]], np.float32)
@@ -317,9 +317,9 @@ def embed_block(
 
     Args:
         encoder: the encoder.
-        shared: sentences that are embedded already.
+        shared: sentences that are already embedded.
         sentences: the lines of the block.
-        progress: called with (tokens done, tokens of the block) after each batch.
+        progress: called after each batch with (tokens done, tokens in the block).
     """
     distinct = [text for text in dict.fromkeys(sentences) if text not in shared.row]
     place = {text: row for row, text in enumerate(distinct)}
@@ -330,7 +330,7 @@ def embed_block(
 
 
 def _take_over(block_size: int, rows: Rows, parts: Iterable[Part]) -> None:
-    """Copies the rows of the blocks that other jobs embedded."""
+    """Copies the rows of blocks that other jobs embedded as shards."""
     for part in parts:
         for first in part.lines[::block_size]:
             block, start = first // block_size, first - part.lines.start
@@ -342,7 +342,7 @@ def _take_over(block_size: int, rows: Rows, parts: Iterable[Part]) -> None:
 def _write_blocks(
     config: EmbedOptions, encoder: SentenceEncoder, rows: Rows, postprocess: Postprocess
 ) -> None:
-    """Embeds and writes the blocks that are not done."""
+    """Embeds and writes the blocks that are not yet done."""
     total = rows.shape[0]
     starts = range(0, total, config.block_size)
     missing = [block for block in range(len(starts)) if not rows.is_done(block)]
@@ -366,7 +366,7 @@ def _write_blocks(
 
 
 def _read_blocks(config: EmbedOptions, lines: range, blocks: Sequence[int]) -> Iterator[list[str]]:
-    """Yields the lines of each of some blocks, counted from the first of `lines`."""
+    """Yields the lines of each given block; block 0 begins at the first of `lines`."""
     texts, read = iterate_bare_lines(pathlib.Path(config.input)), 0
     for block in blocks:
         own = lines[block * config.block_size :][: config.block_size]
@@ -388,14 +388,14 @@ def _embed_here(
     for sentences in texts:
 
         def tell(tokens: int, of: int, before: int = before, count: int = len(sentences)) -> None:
-            # Short sentences go first: a share of the tokens tells more than one of the lines.
+            # Short sentences go first, so the share of tokens is the better measure of progress.
             progress(before + int(count * tokens / of))
 
         yield embed_block(encoder, shared, sentences, tell)
         before += len(sentences)
 
 
-# Of a worker process: what `_start_worker` loaded.
+# In a worker process: set by `_start_worker`.
 _worker: tuple[SentenceEncoder, Shared]
 
 
@@ -408,7 +408,7 @@ def _start_worker(config: EmbedOptions, shared: Shared) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is killed: the pool would wait for work forever."""
+    """Ends this process when its parent is killed; otherwise it would wait for work forever."""
     parent = multiprocessing.parent_process()
     assert parent
     parent.join()
@@ -422,10 +422,10 @@ def _embed_in_worker(sentences: list[str]) -> Block:
 def _embed_in_processes(
     config: EmbedOptions, shared: Shared, texts: Iterable[list[str]]
 ) -> Iterator[Block]:
-    """Embeds blocks in `workers` processes; they come in order, a few of them at a time.
+    """Embeds blocks in `workers` processes and yields them in order; few are in memory at a time.
 
     Raises:
-        ChildProcessError: a process was killed, perhaps for want of memory.
+        ChildProcessError: a process was killed, perhaps because memory ran out.
     """
     waiting: collections.deque[concurrent.futures.Future[Block]] = collections.deque()
     source = iter(texts)
@@ -433,7 +433,7 @@ def _embed_in_processes(
         config.workers, multiprocessing.get_context("spawn"), _start_worker, (config, shared)
     ) as executor:
         try:
-            # One more than there are workers, so that none waits while a block is written.
+            # One block more than workers, so that no worker waits while a block is written.
             for sentences in itertools.islice(source, config.workers + 1):
                 waiting.append(executor.submit(_embed_in_worker, sentences))
             while waiting:

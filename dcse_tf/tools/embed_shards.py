@@ -1,8 +1,8 @@
-"""Parts of a file's embeddings, for several machines: `embed --shard=0/4`, `1/4`, ..., then all.
+"""Splits an embedding job into shards for several machines: `embed --shard=0/4`, `1/4`, ...
 
-A part has the blocks that follow each other from one share of the file's to the next, in a NumPy
-file of its own beside a record of what it was made from. The job without `shard` takes over the
-parts of its output that were made from the same, and embeds what is missing.
+A shard is a contiguous range of the file's blocks. It is written to its own NumPy file, with a
+record beside it of what it was made from. The job without `shard` then takes over the parts of its
+output that were made from the same input and model, and embeds what is missing.
 """
 
 import dataclasses
@@ -24,19 +24,19 @@ _FIRST, _LINES = "first line", "lines"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A part: `number`, from 0, of `count`."""
+    """Shard `number`, from 0, of `count`."""
 
     number: int = 0
     count: int = 1
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """The shard that an option asks for; "" is the whole.
+        """Parses the value of `shard`; "" stands for the whole file.
 
             Shard.parse("1/4")  # Shard(1, 4)
 
         Raises:
-            OptionError: it is of another form.
+            OptionError: the text has another form.
         """
         if not text:
             return cls()
@@ -48,7 +48,7 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def path(self, output: pathlib.Path) -> pathlib.Path:
-        """Where its rows go, such as rows-00001-of-00004.npy; the output itself for the whole."""
+        """The shard's file, such as rows-00001-of-00004.npy; for the whole, `output` itself."""
         if self.count == 1:
             return output
         return output.with_name(
@@ -56,10 +56,14 @@ class Shard:
         )
 
     def lines(self, lines: int, block_size: int) -> range:
-        """The lines, counted from 0, of its blocks in a file.
+        """The range of the shard's lines, counted from 0.
+
+        Args:
+            lines: the number of lines in the file.
+            block_size: the number of lines per block.
 
         Raises:
-            OptionError: the file has fewer blocks than there are parts.
+            OptionError: the file has fewer blocks than there are shards.
         """
         blocks = -(-lines // block_size)
         if blocks < self.count:
@@ -73,11 +77,11 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of some blocks that another job embedded.
+    """The rows of some blocks, embedded by another job.
 
     Attributes:
-        path: of the NumPy file.
-        lines: of the input, counted from 0, that it has rows of.
+        path: the NumPy file.
+        lines: the lines of the input that the rows belong to, counted from 0.
         rows: float32 `[lines, dim]`.
     """
 
@@ -87,18 +91,24 @@ class Part:
 
 
 def write_record(path: pathlib.Path, made_from: MadeFrom, lines: range) -> None:
-    """Writes beside a part what it was made from."""
+    """Writes a record of what a part was made from beside it.
+
+    Args:
+        path: the part's NumPy file.
+        made_from: what the embeddings depend on.
+        lines: the lines of the input that the part has rows of, counted from 0.
+    """
     where = {_FIRST: lines.start, _LINES: len(lines)}
     MadeFrom({**made_from.values, **where}).write(path.with_suffix(".json"))
 
 
 def find_parts(output: pathlib.Path, made_from: MadeFrom, dim: int) -> Iterator[Part]:
-    """Yields the parts of an output; says of those that cannot be used why.
+    """Yields the usable parts of an output; logs why others are ignored.
 
     Args:
-        output: of the whole.
-        made_from: what the whole is made from.
-        dim: of the rows.
+        output: the output of the whole job.
+        made_from: what the whole output is made from.
+        dim: the dimension of the embeddings.
     """
     stem, suffix = map(glob.escape, (output.stem, output.suffix))
     for path in sorted(output.parent.glob(f"{stem}-?????-of-?????{suffix}")):

@@ -1,4 +1,4 @@
-"""The explanation job: why a response fits its context, as a page, figures and heatmaps."""
+"""The explanation job: shows why a response is similar to its context, as a page and heatmaps."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from dcse_tf.tools.pages import render_page
 
 _PAIRS_LISTED = 20
 _SESSIONS_NAMED = 5  # in a message
-# What a similarity is, by the form of the matching.
+# How the page describes the similarity, by the form of matching.
 _WHAT = {
     "paper": "the cosine of its context-aware and its context-free embedding",
     "residual": "the cosine of its context-aware embedding, to which the context's own is added, "
@@ -35,22 +35,22 @@ _WHAT = {
     "maxsim": "the mean cosine of each token with the token most like it in the other text, both "
     "ways, so that all other pairs contribute nothing",
 }
-# Colours of the lowest and the highest value; 0 is white.
+# RGB colours of the lowest and the highest value; 0 is white.
 _BLUE, _RED = (33, 102, 172), (178, 24, 43)
 
 
 def explain(config: ExplainOptions) -> str:
-    """Explains a response's similarity to its context by a page, its figures and heatmaps.
+    """Explains a response's similarity to its context: writes a page, JSON and heatmaps.
 
     Returns:
-        A few lines for the terminal.
+        A summary of a few lines for the terminal.
 
     Raises:
         InputError: the model or the session cannot be used.
-        OptionError: the session has no such response, or it has no context.
+        OptionError: the session has no such turn, or the turn has no context.
         FileExistsError: the output exists and may not be replaced.
     """
-    # The session first, so that an error in it does not come after loading the model.
+    # The session is read first, so that its errors appear before the model is loaded.
     session = _find_session(config)
     response, context = _choose_response(config, session)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
@@ -147,7 +147,7 @@ def _describe(explanation: Explanation) -> str:
 
 
 def render_explanation(explanation: Explanation) -> str:
-    """One self-contained page."""
+    """Renders an explanation as a self-contained HTML page."""
     matching = explanation.matching
     by_turn = [cells.sum(axis=1) for cells in matching.contributions]
     by_response_token = np.sum([cells.sum(axis=0) for cells in matching.contributions], axis=0)
@@ -196,7 +196,7 @@ def _list_pairs(explanation: Explanation) -> list[Sequence[str]]:
 
 
 def _color(value: float, limit: float) -> str:
-    """The style of a cell: red for `limit`, blue for its negative, white for 0."""
+    """The CSS style of a cell: red for `limit`, blue for its negative, white for 0."""
     share = min(1.0, abs(value) / limit) if limit else 0.0
     end = _RED if value > 0 else _BLUE
     red, green, blue = (round(255 + (channel - 255) * share) for channel in end)

@@ -1,4 +1,4 @@
-"""The job that fits a baseline to a corpus, and the sentences that it is fitted to."""
+"""The job that fits a baseline to the sentences of a corpus."""
 
 import functools
 import pathlib
@@ -30,13 +30,13 @@ T = TypeVar("T", bound=BaselineOptions)
 
 
 def fit_baseline(options: BaselineOptions) -> str:
-    """Fits a baseline and writes it as a folder for `model`.
+    """Fits a baseline and writes it to a folder that other jobs take as `model`.
 
     Args:
-        options: of a registered baseline, for example `WhiteningOptions`.
+        options: the options of a registered baseline, such as `WhiteningOptions`.
 
     Returns:
-        What was fitted, in a sentence.
+        A one-sentence summary of what was fitted.
 
     Raises:
         InputError: the encoder, the corpus or the vectors cannot be used.
@@ -115,7 +115,7 @@ class _Sample:
 
 
 def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:
-    """Embeds utterances of a corpus of the encoder's vocabulary, cut to the encoder's length.
+    """Embeds utterances of a corpus prepared with the encoder's vocabulary, cut to its length.
 
     Args:
         encoder: the encoder.

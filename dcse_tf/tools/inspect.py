@@ -1,4 +1,4 @@
-"""The inspection job: describes a corpus as text, as JSON and as a page."""
+"""The inspection job: describes a corpus as text, JSON and an HTML page."""
 
 import collections
 import dataclasses
@@ -29,7 +29,7 @@ from dcse_tf.tools.statistics import (
 )
 
 _NAMES_SHOWN = 40  # speakers or intents
-_LEAKS_SHOWN = 12  # of a set in the page; all are in leaks.tsv
+_LEAKS_SHOWN = 12  # per set, in the page; leaks.tsv has all
 _LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
 
 
@@ -39,10 +39,11 @@ class DataReport:
 
     Attributes:
         inputs: format and file of each input.
-        dropped: number of sessions, utterances and lines left out, by reason.
-        max_sequence_length: the limit asked about, in tokens; None without a tokenizer.
-        near_duplicate: the share of common trigrams that makes a near-duplicate.
-        statistics: of the corpus.
+        dropped: reason -> number of sessions, utterances or lines left out.
+        max_sequence_length: the length above which utterances count as cut, in tokens; None without
+            a tokenizer.
+        near_duplicate: the lowest Jaccard index of trigrams of near-duplicates.
+        statistics: the statistics of the corpus.
         leaks: one report per evaluation set.
     """
 
@@ -55,14 +56,14 @@ class DataReport:
 
 
 def format_text(report: DataReport) -> str:
-    """The tables for the terminal."""
+    """Formats the report as tables for the terminal."""
     parts = [align(_overview(report), text_columns=2)]
     parts += [align(rows, text_columns=1) for rows in _tables(report)]
     return "\n\n".join(parts)
 
 
 def render_html(report: DataReport) -> str:
-    """One self-contained page."""
+    """Renders the report as a self-contained HTML page."""
     statistics = report.statistics
     tokens = statistics.tokens_an_utterance
     unit = "tokens" if tokens else "words"
@@ -103,15 +104,16 @@ def render_html(report: DataReport) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """A histogram as the page draws it.
+    """A histogram of lengths, as the page draws it.
 
     Attributes:
-        heights: count by the first length of a bar.
-        width: lengths per bar.
-        last: where the last bar begins, which holds all longer ones too.
-        limit: where a line is drawn, if any.
-        ticks: lengths that are written on the axis.
-        unit, things: what is measured, and of what.
+        heights: first length of a bar -> count.
+        width: number of lengths per bar.
+        last: the first length of the last bar, which includes all greater lengths.
+        limit: the length at which to draw a line; None for no line.
+        ticks: the lengths to label on the axis.
+        unit: the unit of length, such as "tokens".
+        things: what is counted, such as "utterances".
     """
 
     heights: dict[int, int]
@@ -124,7 +126,7 @@ class Histogram:
 
 
 def make_histogram(lengths: Lengths, unit: str, things: str, limit: int | None) -> Histogram:
-    """Bars of lengths up to the 99.5th percentile, or up to the limit if that is longer."""
+    """Makes a histogram up to the 99.5th percentile, or up to the limit if that is greater."""
     end = max(lengths.quantile(0.995), limit or 0)
     width = max(1, end // 60)
     heights: dict[int, int] = {}
@@ -200,7 +202,7 @@ def _tables(report: DataReport) -> Iterable[list[tuple[str, ...]]]:
 
 
 def _leak_counts(leak: LeakReport) -> list[tuple[int, int]]:
-    """Pairs of a count and what it is a share of; 0 for a total."""
+    """Pairs of a count and the total it is a part of; 0 for counts that are totals."""
     return [
         (leak.sentences, 0),
         (leak.exact, leak.sentences),
@@ -224,7 +226,7 @@ def _describe(lengths: Lengths) -> str:
     return f"mean {lengths.mean():.2f}, {quantiles}, longest {max(lengths.counts, default=0)}"
 
 
-_TOKENS_COUNTED = 100_000  # of an utterance; a longer one counts as this
+_TOKENS_COUNTED = 100_000  # per utterance, at most
 
 
 def inspect_data(config: InspectOptions) -> str:
@@ -248,7 +250,7 @@ def inspect_data(config: InspectOptions) -> str:
 
 
 def _collect(config: InspectOptions) -> DataReport:
-    # Sets and vocabulary first, so that an error in them does not come after reading the corpus.
+    # Sets and vocabulary are read first, so that their errors appear before the corpus is read.
     finders = _make_finders(config)
     count_tokens = _make_token_counter(config.vocab) if config.vocab else None
     collector = StatisticsCollector(make_splitter(config.words), count_tokens)
@@ -292,7 +294,7 @@ def _make_finders(config: InspectOptions) -> list[LeakFinder]:
 
 
 def _make_token_counter(vocab: str) -> CountTokens:
-    import tensorflow as tf  # takes seconds to import, and only this needs it
+    import tensorflow as tf  # takes seconds, and only this function needs it
 
     from dcse_tf.model.checkpoints import resolve_checkpoint
     from dcse_tf.model.tokenizer import read_vocabulary

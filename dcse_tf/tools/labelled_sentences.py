@@ -1,4 +1,4 @@
-"""Sentences with their labels, from tables or from dialogues. No TensorFlow here."""
+"""Reads labelled sentences from tables or dialogues. This module does not import TensorFlow."""
 
 import collections
 import itertools
@@ -16,10 +16,10 @@ from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
 def read_sentences(
     config: LabelledOptions, split_words: Callable[[str], list[str]]
 ) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
-    """Reads all sentences of the input with their labels; white space becomes single spaces.
+    """Reads all sentences of the input with their labels; whitespace becomes single spaces.
 
     Args:
-        config: what to read.
+        config: the settings.
         split_words: splits a text into words, for `min_words`.
 
     Returns:
@@ -49,7 +49,7 @@ def read_sentences(
 
 
 def name_acts(utterance: Utterance) -> tuple[str, ...]:
-    """The one label of a turn by its acts, its speaker first; none of a turn without acts."""
+    """A turn's single label: its speaker, then its sorted acts; empty for a turn without acts."""
     if not utterance.acts:
         return ()
     return (fold_spaces(" ".join([utterance.role, *sorted(utterance.acts)])),)

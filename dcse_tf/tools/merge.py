@@ -1,4 +1,4 @@
-"""The job that merges a trained encoder with its start, or centres an encoder."""
+"""The job that merges a trained encoder with the one it started from, or centres an encoder."""
 
 import dataclasses
 import json
@@ -40,11 +40,11 @@ SHARES_FILE = "shares.json"
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """What was written.
+    """What `merge` wrote.
 
     Attributes:
-        folder: the encoder.
-        share: of the trained encoder; 0 where the start was only centred.
+        folder: the folder of the encoder.
+        share: the weight of the trained encoder; 0 if the start was only centred.
         choice: how the share was chosen; None if it was given.
     """
 
@@ -55,7 +55,7 @@ class Merged:
 
 @dataclasses.dataclass(frozen=True)
 class _Checkpoint:
-    """An encoder to be merged: where it lies, what it is called, how it tokenises, its weights."""
+    """An encoder to merge: its name as given, folder, vocabulary, configuration and weights."""
 
     name: str
     folder: pathlib.Path
@@ -76,21 +76,21 @@ class _Checkpoint:
 
 
 def merge(options: MergeOptions) -> Merged:
-    """Writes (1 - share) start + share trained as an encoder, centred if that is asked for.
+    """Writes (1 - share) start + share trained as an encoder, with `center` also centred.
 
-    The mean that is subtracted is that of sentence embeddings, for it is their cosines that count.
-    That of token embeddings is another one: it gives long sentences more weight. A constant taken
-    from all tokens is taken from their mean and from [CLS] as well, so both poolings are centred.
+    The mean that is subtracted is that of sentence embeddings, because it is their cosines that
+    matter. The mean of token embeddings differs: it gives long sentences more weight. Subtracting a
+    constant from all tokens shifts their mean and [CLS] alike, so both poolings are centred.
 
     Raises:
-        InputError: an encoder, the corpus or a guard cannot be used, or the encoders are not of one
-            architecture and vocabulary.
+        InputError: an encoder, the corpus or a guard cannot be used, or the encoders differ in
+            architecture or vocabulary.
         FileExistsError: the output exists and may not be replaced.
     """
     start = _read(options.start, "start")
     trained = _read(options.trained, "trained") if options.trained else start
     _require_pair(start, trained)
-    if options.data_dir:  # what was put before the corpus' texts is put before all others
+    if options.data_dir:  # the corpus' prefix becomes the encoder's
         prefix = checkpoints.read_prefix(pathlib.Path(options.data_dir) / VOCABULARY_FOLDER)
         trained = dataclasses.replace(trained, vocabulary=trained.vocabulary.with_prefix(prefix))
     corpus = _Corpus(options, trained) if options.needs_data else None
@@ -130,8 +130,8 @@ def _read(name: str, option: str) -> _Checkpoint:
 
 
 def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
-    """Refuses encoders that cannot be merged; says so if they are pooled differently."""
-    problem = f"`trained`={trained.name}: is no encoder like `start`={start.name}"
+    """Refuses encoders that cannot be merged; warns if their pooling differs."""
+    problem = f"`trained`={trained.name}: is not an encoder like `start`={start.name}"
     require_alike(start.config, trained.config, problem)
     fingerprints = [each.vocabulary.with_prefix("").fingerprint() for each in (start, trained)]
     if fingerprints[0] != fingerprints[1]:
@@ -140,13 +140,13 @@ def _require_pair(start: _Checkpoint, trained: _Checkpoint) -> None:
         )
     if start.pooling != trained.pooling:
         logging.warning(
-            "%s pools by %s, %s by %s, as the merged encoder will",
+            "%s pools by %s and %s by %s; the merged encoder will pool like the latter",
             *(start.name, start.pooling, trained.name, trained.pooling),
         )
 
 
 def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
-    """Writes what the merged encoder has besides the weights: all as the trained one has it."""
+    """Copies everything except the weights from the trained encoder."""
     checkpoints.copy_checkpoint(trained.folder, folder, weights=False)
     number_as_written(trained.vocabulary, trained.config).write(folder)
     length = checkpoints.read_max_sequence_length(trained.folder)
@@ -156,20 +156,20 @@ def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
 
 
 def _load(trained: _Checkpoint, tensors: dict[str, np.ndarray]) -> GraphBackend:
-    """An encoder with other weights than its folder has."""
+    """Loads the trained encoder with the given weights instead of its own."""
     options = ModelOptions(model=trained.name, prefix=trained.vocabulary.prefix)
     return load_checkpoint(trained.folder, options, tensors)
 
 
 class _Corpus:
-    """A prepared corpus: the utterances on which encoders are centred.
+    """The utterances of a prepared corpus on which encoders are centred.
 
     Raises:
-        InputError: it cannot be used with the encoder, or has no utterance.
+        InputError: the corpus does not fit the encoder, or has no utterance.
 
     Attributes:
-        fingerprint: of the corpus.
-        utterances: how many of them there are; 0 if none is asked for.
+        fingerprint: the corpus' fingerprint.
+        utterances: the number of utterances used; 0 without `center`.
     """
 
     def __init__(self, options: MergeOptions, trained: _Checkpoint):
@@ -198,7 +198,7 @@ def _choose(
     corpus: _Corpus,
     judge: Judge,
 ) -> Choice:
-    """Measures the start and every share, and chooses."""
+    """Measures the start and every share, and chooses one."""
 
     def measure(tensors: dict[str, np.ndarray], center: bool, name: str) -> Measured:
         backend = _load(trained, tensors)

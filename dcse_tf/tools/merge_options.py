@@ -1,4 +1,4 @@
-"""Settings of `merge`."""
+"""The options of `merge`."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ AUTO = -1.0
 
 @dataclasses.dataclass(frozen=True)
 class MergeOptions(SelectionOptions):
-    """Averages an encoder's weights before and after training, or centres an encoder."""
+    """Averages an encoder's weights from before and after training, or centres an encoder."""
 
     start: str = option(
         "",
@@ -105,12 +105,12 @@ class MergeOptions(SelectionOptions):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the share is chosen."""
+        """Whether the share is chosen automatically."""
         return self.share == AUTO
 
     @property
     def needs_data(self) -> bool:
-        """Whether a corpus is read."""
+        """Whether a corpus is needed."""
         return self.is_auto or self.center
 
     def list_shares(self) -> list[float]:

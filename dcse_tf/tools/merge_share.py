@@ -1,4 +1,4 @@
-"""The share of a merge, chosen on held-out dialogues without labels."""
+"""Chooses the share of a merge on held-out dialogues, without labels."""
 
 import dataclasses
 import pathlib
@@ -25,16 +25,16 @@ from dcse_tf.input_files import resolve_inputs
 from dcse_tf.tools.merge_options import MergeOptions
 
 _R1, _MRR = "cosine_r1", "cosine_mrr"
-_SENTENCES = 1000  # whose neighbours are compared
+_SENTENCES = 1000  # sentences whose nearest neighbours are compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured of the start or of a share.
+    """Measurements of the start or of a share.
 
     Attributes:
-        selection: response selection by cosine.
-        maps: MAP in percent, of each guard.
+        selection: scores of response selection by cosine.
+        maps: MAP on each guard, in percent.
         embeddings: float `[sentences, dim]`, of the sentences whose neighbours are compared.
     """
 
@@ -45,16 +45,17 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A share, or the start, beside the start.
+    """The start or a share, compared with the start. With `center`, shares gain over the centred
+    start, but `kept`, `cosine` and `passes` compare with the original one.
 
     Attributes:
         name: "start" or the share.
-        r1, mrr: response selection by cosine, percent.
-        gain: in MRR, over the start that the shares are compared with; None of itself.
-        kept: percentage of the nearest neighbours that are those of the start as it is.
-        cosine: mean cosine of a sentence's embedding and that of the start as it is, raw.
-        maps: MAP of each guard, percent.
-        passes: whether no guard fell below the start as it is by more than the tolerance.
+        r1, mrr: R@1 and MRR of response selection by cosine, in percent.
+        gain: the gain in MRR over share 0; None for share 0 itself.
+        kept: percentage of the nearest neighbours that are also those of the original start.
+        cosine: mean raw cosine between a sentence's embedding and that of the original start.
+        maps: MAP on each guard, in percent.
+        passes: whether no guard's MAP is below the original start's by more than the tolerance.
     """
 
     name: str
@@ -69,11 +70,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The share that was chosen.
+    """The choice of a share.
 
     Attributes:
-        share: it; 0 for the start's weights.
-        reason: why, in a sentence.
+        share: the chosen share; 0 for the start's weights.
+        reason: why it was chosen, in one sentence.
         rows: the start and all shares.
         guards: the files of the guards.
     """
@@ -106,16 +107,16 @@ class Choice:
 
 
 class Judge:
-    """What shares are measured by.
+    """Measures shares on dev dialogues and guards.
 
     Args:
-        samples: of response selection, on dev sessions.
-        guards: semantic retrieval sets by their files.
-        seed: of the sentences whose neighbours are compared.
+        samples: response selection samples of dev sessions.
+        guards: file -> semantic retrieval set.
+        seed: seed for drawing the sentences whose neighbours are compared.
 
     Attributes:
-        texts: all that has to be embedded, each once.
-        sentences: those whose neighbours are compared.
+        texts: all distinct texts to embed.
+        sentences: the sentences whose neighbours are compared.
         guards: the files of the guards.
     """
 
@@ -129,7 +130,7 @@ class Judge:
         self._sets = list(guards.values())
 
     def measure(self, encode: Encode) -> Measured:
-        """Measures an encoder; `encode` is asked for `texts`, once."""
+        """Measures an encoder; calls `encode` once, with `texts`."""
         rows = dict(zip(self.texts, np.asarray(encode(self.texts), np.float64), strict=True))
 
         def look_up(texts: list[str]) -> np.ndarray:
@@ -143,7 +144,7 @@ class Judge:
 
 
 def read_judge(options: MergeOptions) -> Judge:
-    """Reads what the shares are measured by.
+    """Reads the dev dialogues and guards that shares are measured on.
 
     Raises:
         InputError: there are too few dev sessions, or a guard cannot be read.
@@ -173,15 +174,16 @@ def compare_shares(
     keep: float,
     tolerance: float,
 ) -> Choice:
-    """Sets the shares beside the start, and chooses one; see `pick_share`.
+    """Compares the shares with the start, and chooses one; see `pick_share`.
 
     Args:
-        judge: by which they were measured.
-        start: as it is, from which nothing may fall too far.
-        base: the start over which a share gains: centred as they are, or the same as `start`.
-        shares: what was measured of each.
+        judge: the judge that measured them.
+        start: measurements of the original start, which guards are compared with.
+        base: measurements of the start that gains are relative to: centred if the shares are, else
+            the same as `start`.
+        shares: share -> its measurements.
         keep: see `pick_share`.
-        tolerance: points of MAP that a guard may fall.
+        tolerance: points of MAP by which a guard may fall.
     """
 
     def make_row(name: str, found: Measured) -> Row:
@@ -210,14 +212,15 @@ def compare_shares(
 
 
 def pick_share(gains: Mapping[float, float], keep: float) -> float:
-    """The smallest share that has a part `keep` of the largest gain; 0 if none gains anything.
+    """The smallest share with at least a fraction `keep` of the largest gain; 0 if none gains.
 
-    The gain rises steeply at first and then flattens, while what the start could do is lost ever
-    faster (WiSE-FT, figure 1): the smallest share with most of the gain loses least for it.
+    With a growing share, the gain rises steeply at first and then flattens, while the start's
+    abilities are lost ever faster (WiSE-FT, figure 1). So the smallest share with most of the gain
+    loses the least for it.
 
     Args:
-        gains: over the start, by share, of the shares that may be chosen.
-        keep: from 0 to 1.
+        gains: share -> gain over the start, of the shares that may be chosen.
+        keep: the fraction, from 0 to 1.
     """
     largest = max(gains.values(), default=0.0)
     if largest <= 0.0:
@@ -242,7 +245,7 @@ def _explain(
 
 
 def describe_measured(found: Measured) -> str:
-    """The scores in a line."""
+    """Formats the scores as one line."""
     scores = found.selection.scores
     maps = "".join(f", MAP {value:.2f}" for value in found.maps)
     return f"R@1 {scores[_R1]:.1f}, MRR {scores[_MRR]:.2f}{maps}"

@@ -1,4 +1,4 @@
-"""Options of the tools around a trained encoder and a corpus."""
+"""Options of the tools that work with a trained encoder or a corpus."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ WORD_KINDS = ("auto", "words", "jieba", "characters")
 
 @dataclasses.dataclass(frozen=True)
 class TableFormat:
-    """A format of sentences with labels, one a row. `help` says in one line what it is."""
+    """A table of labelled sentences, one per row. `help` describes the format in one line."""
 
     help: str
     has_intents: bool = True
@@ -27,7 +27,7 @@ TABLE_FORMATS = {
     "csv": TableFormat("sentences with a header line, comma-separated"),
     "tsv": TableFormat("sentences with a header line, tab-separated"),
 }
-# Later mappings come first in the help. A format that is registered later is in it too.
+# ChainMap lists its last mapping first, and includes formats that are registered later.
 _FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
 
 
@@ -37,7 +37,7 @@ def _list_formats_with_intents() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledOptions(CorpusOptions):
-    """Which sentences, and which labels they have."""
+    """Which sentences to read, and which of their labels to use."""
 
     format: str = option(
         "csv",
@@ -127,7 +127,7 @@ class BuildRetrievalOptions(LabelledOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BuildCandidatesOptions(CorpusOptions):
-    """Builds grouped candidates from dialogues: contexts, their responses and rivals."""
+    """Builds grouped candidates from dialogues: each context with its response and rivals."""
 
     output: str = option(
         "",
@@ -192,7 +192,7 @@ class BuildCandidatesOptions(CorpusOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ScoreCandidatesOptions(Options):
-    """Adds a re-ranker's scores to grouped candidates, for an encoder to be taught by them."""
+    """Adds a re-ranker's scores to grouped candidates, to distil them into an encoder."""
 
     model: str = option(
         "",
@@ -315,7 +315,7 @@ class MergeStsOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class InspectOptions(CorpusOptions):
-    """Describes a corpus, before anything is trained on it."""
+    """Describes a corpus before anything is trained on it."""
 
     output_dir: str = option(
         "",
@@ -371,7 +371,7 @@ class InspectOptions(CorpusOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ExplainOptions(Options):
-    """Shows what the similarity of a response and its context consists of."""
+    """Shows how tokens and turns contribute to the similarity of a response and its context."""
 
     model: str = option(
         "",
@@ -423,7 +423,7 @@ class ExplainOptions(Options):
 
     @property
     def context(self) -> Context:
-        """Which turns surround a response."""
+        """Which turns around a response are its context."""
         return Context(self.context_turns, self.context_side)
 
 

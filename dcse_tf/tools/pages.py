@@ -1,4 +1,4 @@
-"""HTML pages from the templates beside this file. A page loads nothing from elsewhere."""
+"""Renders the HTML templates beside this file. The pages are self-contained."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ _TEMPLATES.globals["number"] = format
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Fills in a template.
+    """Renders a template.
 
     Args:
-        template: name of the file, such as "explanation.html.j2".
-        values: what it names; `number(value, spec)` formats a number in it.
+        template: the name of the file, such as "explanation.html.j2".
+        values: the template's variables. `number(value, spec)` formats numbers in a template.
     """
     return _TEMPLATES.get_template(template).render(values)

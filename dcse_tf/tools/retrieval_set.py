@@ -1,8 +1,8 @@
 """Builds semantic retrieval sets from labelled sentences.
 
-The ranking is that of rank-bm25, which however visits every sentence for every word of a query:
-10,000 queries on 10,000 sentences would take hours. Here its index only provides idf, lengths and
-parameters, and a word visits only the sentences that contain it: for the others it adds zero.
+The ranking is that of rank-bm25. But rank-bm25 visits every sentence for every word of a query, so
+that 10,000 queries on 10,000 sentences would take hours. Here its index only provides idf, lengths
+and parameters, and each word visits only the sentences that contain it; others get zero from it.
 """
 
 import collections
@@ -43,13 +43,13 @@ class Bm25:
         for word, where in places.items():
             held = np.array(where)
             count = np.array(counts[word])
-            # In rank-bm25's order of operations, because the last bit decides between near ties.
+            # In rank-bm25's order of operations, because the last bit can decide near ties.
             saturation = index.k1 * (1 - index.b + index.b * lengths[held] / index.avgdl)
             weight = index.idf[word] * (count * (index.k1 + 1) / (count + saturation))
             self._postings[word] = (held, weight)
 
     def scores(self, query: Sequence[str]) -> np.ndarray:
-        """Scores of all sentences, float64; a word that occurs twice in the query counts twice."""
+        """Scores of all sentences, float64 `[sentences]`; repeated query words count repeatedly."""
         scores = np.zeros(self._size)
         for word in query:
             if word in self._postings:
@@ -58,7 +58,7 @@ class Bm25:
         return scores
 
     def rank(self, query: Sequence[str]) -> np.ndarray:
-        """Indices of all sentences, best first, int64; equal scores are ordered by index."""
+        """Indices of all sentences, int64 `[sentences]`, best first; ties are ordered by index."""
         return np.argsort(-self.scores(query), kind="stable")
 
 
@@ -70,11 +70,12 @@ class Selection:
     """How a query's candidates are chosen from the BM25 ranking of all other sentences.
 
     Attributes:
-        kind: "top" as the paper describes it: of the first `candidates` sentences, those of the
+        kind: "top", as the paper describes: of the first `candidates` sentences, those with the
             query's intent are positives and the others negatives; the first `max_positives` and
-            `max_negatives` are kept. "hard" as in the authors' files: the `max_positives` lowest
-            ranked sentences of the query's intent, the `max_negatives` highest of other intents.
-        candidates: sentences retrieved ("top").
+            `max_negatives` are kept. "hard", as in the authors' files: the `max_positives` lowest
+            ranked sentences with the query's intent and the `max_negatives` highest ranked ones
+            with other intents.
+        candidates: number of sentences retrieved ("top").
         max_positives: positives per query, at most.
         max_negatives: negatives per query, at most; 0 for all.
     """
@@ -89,11 +90,11 @@ class Selection:
             raise ValueError(f"selection {self.kind!r}: expected one of {', '.join(SELECTIONS)}")
 
     def choose(self, ranked: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positives and negatives, best first.
+        """Chooses the positives and negatives of a query; returns their indices, best first.
 
         Args:
-            ranked: indices of sentences, best first, without the query.
-            relevant: bool, whether each has the query's intent.
+            ranked: int `[sentences]`, indices of sentences, best first, without the query.
+            relevant: bool `[sentences]`, whether each of them has the query's intent.
         """
         if self.kind == "top":
             ranked, relevant = ranked[: self.candidates], relevant[: self.candidates]
@@ -106,20 +107,20 @@ class Selection:
 def sample_balanced(
     labelled: Sequence[tuple[str, str]], sentences: int, seed: int, min_label_sentences: int = 1
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Draws distinct sentences, as evenly over the labels as possible.
+    """Draws distinct sentences, spread as evenly over the labels as possible.
 
-    Of sentences that differ only in case the first is kept. A text with two labels is left out,
-    because neither can be trusted. The result is shuffled: BM25 breaks ties by index, which must
-    not reveal the label.
+    Of sentences that differ only in case, the first is kept. A text with two labels is left out,
+    because neither can be trusted. The result is shuffled, because BM25 breaks ties by index, and
+    the index must not reveal the label.
 
     Args:
         labelled: (sentence, label) pairs.
-        sentences: how many to draw; 0 for all.
-        seed: of the draw.
-        min_label_sentences: labels with fewer sentences are left out.
+        sentences: how many sentences to draw; 0 for all.
+        seed: seed of the draw.
+        min_label_sentences: labels with fewer distinct sentences are left out.
 
     Returns:
-        The pairs drawn, and counts of what was left out.
+        The pairs drawn, and reason -> number of sentences left out.
     """
     labels_of: dict[str, set[str]] = collections.defaultdict(set)
     first: dict[str, tuple[str, str]] = {}
@@ -139,7 +140,7 @@ def sample_balanced(
     }
     share = _even_share([len(group) for group in shuffled.values()], sentences)
     drawn = [pair for group in shuffled.values() for pair in group[: max(0, share - 1)]]
-    # The last sentence of each share: only of some labels, if those of all would be too many.
+    # The last sentence of each share is drawn for some labels only, if all would be too many.
     last = [group[share - 1] for group in shuffled.values() if len(group) >= share > 0]
     wanted = (sentences or len(first)) - len(drawn)
     drawn += [last[place] for place in rng.permutation(len(last))[:wanted]]
@@ -155,7 +156,7 @@ def sample_balanced(
 
 
 def _even_share(sizes: list[int], total: int) -> int:
-    """The smallest limit per group at which the groups together have `total` items, or all."""
+    """The smallest limit per group with which the groups have `total` items together, or all."""
     share, largest = 0, max(sizes, default=0)
     if not total or total >= sum(sizes):
         return largest
@@ -170,17 +171,17 @@ def build_retrieval_set(
     selection: Selection,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[RetrievalSet, dict[str, int]]:
-    """Makes a query of each sentence, with candidates from all other sentences.
+    """Uses each sentence as a query, with candidates from all other sentences.
 
     Args:
         labelled: (sentence, intent) pairs, all sentences distinct.
         words: splits a text into words.
         selection: how candidates are chosen.
-        progress: called with the number of queries done and of all queries.
+        progress: called with (queries done, all queries).
 
     Returns:
-        The set, and counts of the sentences that are not queries because they have no positive or
-        no negative.
+        The set, and counts of the sentences that are not queries for lack of a positive or a
+        negative.
 
     Raises:
         InputError: no query is left.
@@ -217,7 +218,9 @@ _HARD_NEGATIVES = 40  # per query, as in the authors' files
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Figures of a set that was built, and counts of what was left out and why."""
+    """What `build_retrieval` built: counts, mean positives and negatives per query, and
+    `left_out`, reason -> number of sentences.
+    """
 
     sentences: int
     labels: int

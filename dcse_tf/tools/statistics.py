@@ -1,8 +1,8 @@
-"""Statistics of a corpus, and the evaluation sentences that leak into it.
+"""Statistics of a corpus, and evaluation sentences that leak into it.
 
-A score on sentences that the model was trained on measures memory. Two sentences are
-near-duplicates if they share enough of their character trigrams (Jaccard index). It is computed
-exactly for every pair, as a sparse product over the trigrams of the evaluation set.
+A score on sentences that the model was trained on measures memorization. Two sentences are
+near-duplicates if they share enough of their character trigrams (Jaccard index). The index is
+computed exactly for every pair, by a sparse product over the trigrams of the evaluation set.
 """
 
 import array
@@ -17,10 +17,10 @@ import scipy.sparse
 from dcse_tf.data.dialogue import Session
 from dcse_tf.files import hash_number
 
-_FREQUENT = 20  # most frequent utterances that are reported
-_CANDIDATES = 20_000  # texts held while looking for them
+_FREQUENT = 20  # how many of the most frequent utterances are reported
+_CANDIDATES = 20_000  # texts held in memory while looking for them
 
-# Texts to the number of tokens (with [CLS] and [SEP]) and of unknown tokens of each.
+# Texts -> for each, the number of tokens (with [CLS] and [SEP]) and of unknown tokens.
 CountTokens = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
@@ -29,7 +29,7 @@ class Lengths:
     """A distribution of lengths.
 
     Attributes:
-        counts: how many things have each length, ascending.
+        counts: length -> how many items have it, by ascending length.
         total: the sum of all lengths.
     """
 
@@ -41,7 +41,7 @@ class Lengths:
         return cls(dict(sorted(counts.items())), sum(n * count for n, count in counts.items()))
 
     def share_above(self, limit: int) -> float:
-        """Share of things that are longer than a limit, 0 to 1."""
+        """Share of items longer than a limit, 0 to 1."""
         number = sum(self.counts.values())
         return sum(count for n, count in self.counts.items() if n > limit) / max(1, number)
 
@@ -49,7 +49,7 @@ class Lengths:
         return self.total / max(1, sum(self.counts.values()))
 
     def quantile(self, share: float) -> int:
-        """The smallest length such that at least this share of things are no longer."""
+        """The smallest length that at least this share of items do not exceed."""
         wanted, seen = share * sum(self.counts.values()), 0
         for length, count in self.counts.items():
             seen += count
@@ -60,17 +60,17 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """What is in a corpus. Shares are 0 to 1.
+    """Statistics of a corpus. Shares are 0 to 1.
 
     Attributes:
-        speakers, intents: turns of each, most frequent first. A turn with several intents counts
-            once for each.
-        labelled_turns: turns with an intent.
-        turns_a_session, words_an_utterance, characters_an_utterance, tokens_an_utterance: lengths;
-            the last is None without a tokenizer.
+        speakers, intents: number of turns of each, most frequent first. A turn with several intents
+            counts once for each.
+        labelled_turns: number of turns with an intent.
+        turns_a_session, words_an_utterance, characters_an_utterance, tokens_an_utterance:
+            distributions of lengths; the last is None without a tokenizer.
         unknown_tokens: number of [UNK] tokens.
         repeated_utterances: share of turns whose text occurs in another turn, ignoring case.
-        repeated_sessions: share of sessions all of whose texts occur, in order, in another one.
+        repeated_sessions: share of sessions whose texts equal those of another one, ignoring case.
         frequent_utterances: the most frequent texts with their counts.
     """
 
@@ -90,14 +90,14 @@ class Statistics:
 
 
 class StatisticsCollector:
-    """Counts sessions as they come.
+    """Collects statistics from a stream of sessions.
 
     Memory: eight bytes for each turn and for each session, and a bounded number of texts.
 
     Args:
         split_words: splits a text into words.
-        count_tokens: counts WordPiece tokens; None to leave them out.
-        utterances_at_a_time: whose tokens are counted.
+        count_tokens: counts the tokens of texts; None to leave tokens out.
+        utterances_at_a_time: about how many utterances `count_tokens` gets at a time.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class StatisticsCollector:
         self._waiting = []
 
     def finish(self) -> Statistics:
-        """The counts of all sessions."""
+        """The statistics of all sessions added."""
         self._count_waiting()
         texts, counts = np.unique(np.frombuffer(self._texts, np.uint64), return_counts=True)
-        # The counts in `_candidates` miss what was dropped in between; these are exact.
+        # The counts in `_candidates` lack those of texts dropped in between; these are exact.
         exact = {
             text: int(counts[np.searchsorted(texts, np.uint64(hash_number(text)))])
             for text, _ in self._candidates.most_common(10 * _FREQUENT)
@@ -177,12 +177,12 @@ def _repeated_share(fingerprints: Sequence[int]) -> float:
 
 
 _IGNORED = re.compile(r"[\W_]+")  # spaces and punctuation
-LONG = 8  # characters; a shorter sentence may recur by chance
+LONG = 8  # characters; shorter sentences may recur by chance
 
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A sentence of an evaluation set and the utterance of the corpus that is nearest to it."""
+    """An evaluation sentence and the most similar utterance of the corpus."""
 
     sentence: str
     utterance: str
@@ -192,7 +192,7 @@ class Leak:
 
 @dataclasses.dataclass(frozen=True)
 class LeakReport:
-    """Which sentences of an evaluation set occur in the corpus.
+    """Sentences of an evaluation set that occur in the corpus.
 
     Attributes:
         source: the set's file.
@@ -200,8 +200,8 @@ class LeakReport:
         exact: how many of them the corpus contains.
         near: how many others have a near-duplicate in the corpus.
         long_sentences, long_exact, long_near: the same for sentences of LONG characters or more,
-            because every corpus contains the shorter ones.
-        leaks: all these sentences, the longest first.
+            because shorter ones occur in almost every corpus.
+        leaks: all sentences found, exact or near, longest first.
     """
 
     source: str
@@ -215,13 +215,13 @@ class LeakReport:
 
 
 class LeakFinder:
-    """Looks for the sentences of an evaluation set in utterances as they come.
+    """Looks for the sentences of an evaluation set in a stream of utterances.
 
     Args:
         source: the set's file.
-        sentences: its sentences.
-        threshold: the share of common trigrams from which two sentences are near-duplicates.
-        utterances_at_a_time: that are compared.
+        sentences: the set's sentences.
+        threshold: the lowest Jaccard index of near-duplicates.
+        utterances_at_a_time: how many utterances are compared at a time.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class LeakFinder:
                 self._compare()
 
     def _vectors(self, keys: Sequence[str]) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
-        """Which of the set's trigrams each text has `[texts, trigrams]`, and how many in all."""
+        """Which of the set's trigrams each text has, `[texts, trigrams]`, and its trigram count."""
         rows = [_trigrams(key) for key in keys]
         known = [[self._columns[s] for s in row if s in self._columns] for row in rows]
         starts = np.cumsum([0, *map(len, known)])
@@ -275,10 +275,10 @@ class LeakFinder:
         union = sizes[common.row] + self._sizes[common.col] - common.data
         similarity = common.data / union
 
-        # float32 sums of ones are exact; the tolerance is for the threshold, such as 0.8.
+        # Sums of ones are exact in float32; the tolerance is for thresholds such as 0.8.
         for place in np.flatnonzero(similarity >= self._threshold - 1e-6).tolist():
             utterance, sentence = int(common.row[place]), int(common.col[place])
-            # Different texts can have the same trigrams; only equal texts are exact.
+            # Different texts can have the same trigrams; only equal texts count as exact.
             equal = keys[utterance] == self._keys[sentence]
             value = 1.0 if equal else min(float(similarity[place]), 0.999)
             best = self._best.get(sentence)
@@ -288,7 +288,7 @@ class LeakFinder:
                 self._best[sentence] = Leak(original, text, session_id, value)
 
     def finish(self) -> LeakReport:
-        """What was found in all utterances that were added."""
+        """The report on all utterances added."""
         self._compare()
 
         exact = [self._best[place].similarity == 1.0 for place in self._best]
@@ -312,5 +312,5 @@ def _normalize(text: str) -> str:
 
 
 def _trigrams(key: str) -> set[str]:
-    """The character trigrams of a text; a shorter text as a whole."""
+    """The character trigrams of a text; for a shorter text, the text itself."""
     return {key[place : place + 3] for place in range(len(key) - 2)} or {key}

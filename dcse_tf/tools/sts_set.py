@@ -1,8 +1,8 @@
 """Builds dialogue STS sets: draws pairs from a corpus, writes annotators' sheets, merges them.
 
-Nearly all pairs drawn at random are dissimilar. So the candidates are nearest neighbours by
-unigrams and by word vectors, and sentences of the same intent; of each kind, pairs are drawn evenly
-over the range of similarity.
+Nearly all pairs drawn at random are dissimilar. So candidate pairs are nearest neighbours by
+unigrams or by word vectors, and sentences with the same intent. From each kind, pairs are drawn
+evenly over the range of similarity.
 """
 
 import collections
@@ -43,13 +43,13 @@ class Merged:
     """An STS set merged from several sheets.
 
     Attributes:
-        sts_set: pairs with the median of their degrees.
+        sts_set: the pairs with the median of their degrees.
         alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is undefined
-            (one annotator, or all degrees equal).
+            (no pair with two degrees, or all degrees equal).
         sheets: the annotators' files.
-        rated: how many of the pairs kept each annotator rated.
+        rated: for each annotator, how many of the kept pairs they rated.
         agreement: each annotator's Spearman correlation with the median of the others, or NaN.
-        left_out: number of pairs with too few degrees.
+        left_out: number of pairs left out for too few degrees.
     """
 
     sts_set: StsSet
@@ -61,9 +61,9 @@ class Merged:
 
 
 def write_sheet(path: pathlib.Path, pairs: Sequence[tuple[int, str, str]], order_seed: int) -> None:
-    """Writes rows (number, first, second) with an empty degree, in the sheet's own random order.
+    """Writes pairs (number, first, second) with an empty degree, in the sheet's own random order.
 
-    The file begins with a byte-order mark, without which Excel does not recognize UTF-8.
+    The file begins with a byte-order mark; without it, Excel does not recognize UTF-8.
     """
     order = np.random.default_rng(order_seed).permutation(len(pairs))
     with (
@@ -76,12 +76,12 @@ def write_sheet(path: pathlib.Path, pairs: Sequence[tuple[int, str, str]], order
 
 
 def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
-    """Reads an annotator's sheet: pair to (first, second, degree), NaN for an empty degree.
+    """Reads an annotator's sheet: pair -> (first, second, degree), NaN for an empty degree.
 
     Fields are separated by commas or, as some spreadsheets write them, by semicolons.
 
     Raises:
-        InputError: a column is missing, a degree is not 1 to 5, or a pair is there twice.
+        InputError: a column is missing, a degree is not 1 to 5, or a pair occurs twice.
     """
     rows: dict[str, tuple[str, str, float]] = {}
     try:
@@ -128,15 +128,15 @@ def _parse_degree(where: str, text: str) -> float:
 
 
 def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
-    """Merges annotators' sheets by the median degree of each pair.
+    """Merges annotators' sheets; each pair gets the median of its degrees.
 
     Args:
         paths: the sheets, one per annotator.
-        min_annotators: pairs with fewer degrees are left out.
+        min_annotators: pairs with degrees from fewer annotators are left out.
 
     Raises:
-        InputError: a sheet cannot be used, two sheets have different sentences for a pair, or
-            fewer than two pairs are left.
+        InputError: a sheet cannot be read, two sheets have different sentences for a pair, or
+            fewer than two pairs remain.
     """
     sheets = [read_sheet(path) for path in paths]
     texts: dict[str, tuple[str, str]] = {}
@@ -179,14 +179,14 @@ def _agreement(degrees: np.ndarray, annotator: int) -> float:
     return float(metrics.spearman(degrees[annotator, both], medians))
 
 
-_NEIGHBOURS = 20  # per sentence; the more distant ones fill the lower degrees
+_NEIGHBOURS = 20  # per sentence; the more distant ones supply pairs of lower degrees
 _BINS = 5  # one per degree
 _ROWS = 512  # sentences whose similarities to all others are computed at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two sentences by index, the strategy that chose them, and their similarity by it."""
+    """Two sentences by index, the strategy that chose them, and their similarity under it."""
 
     first: int
     second: int
@@ -195,7 +195,7 @@ class Pair:
 
 
 def unigram_vectors(words: Sequence[Sequence[str]]) -> scipy.sparse.csr_matrix:
-    """Which words each sentence contains, as rows of length 1: sparse `[sentences, words]`."""
+    """Binary bag-of-words vectors scaled to unit length: sparse float `[sentences, words]`."""
     index: dict[str, int] = {}
     columns = [sorted({index.setdefault(word, len(index)) for word in row}) for row in words]
     starts = np.cumsum([0, *map(len, columns)])
@@ -210,8 +210,11 @@ def neighbour_pairs(
     """Pairs each sentence with its nearest neighbours by cosine.
 
     Args:
-        vectors: `[sentences, dim]`, rows of length 1; a row of zeros has no neighbours.
-        strategy: the name for the pairs.
+        vectors: float `[sentences, dim]`, rows of unit length; a row of zeros has no neighbours.
+        strategy: the strategy's name, recorded in each pair.
+
+    Returns:
+        (first, second, strategy, cosine) of each pair with a positive cosine, without duplicates.
     """
     pairs = {}
     count = vectors.shape[0]
@@ -232,13 +235,13 @@ def neighbour_pairs(
 def intent_pairs(
     intents: Sequence[str], vectors: scipy.sparse.csr_matrix, count: int, seed: int
 ) -> list[tuple[int, int, str, float]]:
-    """Random pairs of sentences with the same intent, each intent equally likely.
+    """Draws random pairs of sentences with the same intent; each intent is equally likely.
 
     Args:
-        intents: of each sentence; "" for none.
-        vectors: rows of length 1, for the similarity.
-        count: how many to draw; duplicates are kept once.
-        seed: of the draws.
+        intents: the intent of each sentence; "" for none.
+        vectors: float `[sentences, dim]`, rows of unit length; their cosine is the similarity.
+        count: how many pairs to draw; duplicates are kept once.
+        seed: seed of the draws.
     """
     groups: dict[str, list[int]] = {}
     for place, intent in enumerate(intents):
@@ -266,15 +269,15 @@ def draw_evenly(
     uses: dict[int, int],
     max_uses: int,
 ) -> list[Pair]:
-    """Draws pairs evenly from five equal ranges of similarity, as far as each range lasts.
+    """Draws pairs evenly from five equal ranges of similarity, until each range is exhausted.
 
     Args:
-        candidates: (first, second, strategy, similarity).
-        count: how many to draw.
-        seed: of the draws.
-        taken: pairs that must not be drawn; those drawn are added.
-        uses: how often each sentence has been used so far; updated.
-        max_uses: of a sentence.
+        candidates: pairs (first, second, strategy, similarity).
+        count: how many pairs to draw.
+        seed: seed of the draws.
+        taken: pairs that must not be drawn; drawn pairs are added.
+        uses: sentence -> number of pairs it is in so far; updated.
+        max_uses: the most pairs that a sentence may be in.
     """
     rng = np.random.default_rng(seed)
     values = np.array([value for *_, value in candidates])
@@ -308,16 +311,16 @@ def choose_pairs(
     max_uses: int,
     seed: int,
 ) -> list[Pair]:
-    """Draws pairs of all strategies, as evenly as possible, in random order.
+    """Draws pairs with all strategies, in shares as equal as possible and in random order.
 
     Args:
-        words: of each sentence.
-        intents: of each sentence; "" for none. Used by "intent".
+        words: the words of each sentence.
+        intents: the intent of each sentence; "" for none. Used by "intent".
         vectors: float `[sentences, dim]`, mean word vectors. Used by "word2vec".
-        strategies: "unigram", "word2vec", "intent", or some of them.
+        strategies: some of "unigram", "word2vec" and "intent".
         count: number of pairs.
-        max_uses: pairs per sentence, at most.
-        seed: of everything drawn.
+        max_uses: the most pairs that a sentence may be in.
+        seed: seed of all draws.
     """
     unigrams = unigram_vectors(words)
     candidates = {}
@@ -333,7 +336,7 @@ def choose_pairs(
     taken: set[tuple[int, int]] = set()
     uses: dict[int, int] = {}
     pairs: list[Pair] = []
-    # A strategy may have fewer pairs than its share; a second round takes the rest from the others.
+    # A strategy may have fewer pairs than its share; a second round fills the gap from the others.
     turns = [*strategies, *strategies]
     for number, strategy in enumerate(turns):
         left = len(strategies) - number if number < len(strategies) else 1
@@ -350,13 +353,13 @@ def choose_pairs(
 
 
 def build_sts(config: BuildStsOptions) -> dict[str, int]:
-    """Reads sentences, chooses pairs, writes the sheets and a record of the pairs.
+    """Reads sentences, chooses pairs, and writes the sheets and a record of the pairs.
 
     Returns:
-        How many pairs each strategy gave.
+        Strategy -> number of pairs.
 
     Raises:
-        InputError: the input cannot be used, or has no intents where `strategies` asks for them.
+        InputError: the input cannot be used, or has no intents although `strategies` needs them.
         FileExistsError: the output exists and may not be replaced.
     """
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
@@ -381,7 +384,7 @@ def build_sts(config: BuildStsOptions) -> dict[str, int]:
 
 
 def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
-    """Distinct sentences in random order, and the intent of those that have exactly one, or ""."""
+    """Draws distinct sentences; the intent of each is "" unless it has exactly one."""
     sentences, _ = read_sentences(config, make_splitter(config.words))
     first: dict[str, tuple[str, tuple[str, ...]]] = {}
     for text, intents in sentences:
@@ -432,7 +435,7 @@ def _write(
 
 
 def merge_sts(config: MergeStsOptions) -> Merged:
-    """Merges filled sheets and writes the set.
+    """Merges filled sheets and writes the STS set.
 
     Raises:
         InputError: a sheet cannot be used.

@@ -1,18 +1,18 @@
-"""Every way of embedding on a processor, ours and others': sentences a second, and quality.
+"""Compares ways of embedding on a CPU, ours and others': sentences per second, and quality.
 
     pip install -e '.[onnx]'
     python experiments/benchmarks/backends.py --retrieval=select.txt --retrieval=other/select.txt
 
-Ours are the command line in a process of its own (see jobs.py for what is timed), of a checkpoint
-and of its exports. Others' are sentence-transformers by each of its backends, fastembed on the file
-that sentence-transformers exported, and model2vec distilled from the same model; each in an
-environment of its own, on the same texts in memory. All have two threads and take turns on the same
-distinct utterances of chitchat-dataset; tables of token vectors get many more, for they take
-seconds for what others take minutes.
+Ours run as the command line in a separate process (see jobs.py for what is timed), on a checkpoint
+and on its exports. The others are sentence-transformers with each of its backends, fastembed on the
+file that sentence-transformers exported, and model2vec distilled from the same model; each runs in
+its own environment, on the same texts in memory. All use two threads and take turns on the same
+distinct utterances of chitchat-dataset. Static models (tables of token vectors) get many more
+utterances, because they take seconds where others take minutes.
 
-Quality is MAP on each --retrieval, of the embeddings that each wrote, by one code. With --start,
-the checkpoint that a trained --encoder began with, it is also the share of what training gained
-that each keeps. What cannot be installed or loaded is left out, with the reason.
+Quality is the MAP of each one's embeddings on each --retrieval set, computed by the same code. With
+--start, the checkpoint that a trained --encoder started from, the share of the training's gain that
+each one keeps is reported too. What cannot be installed or loaded is left out, with the reason.
 """
 
 import argparse
@@ -42,7 +42,7 @@ START = "start"
 
 @dataclasses.dataclass(frozen=True)
 class Tier:
-    """A way of ours: the flags of its export, if it is one, and those of embed."""
+    """One of our ways: the flags of its export ("" for the checkpoint itself) and of `embed`."""
 
     export: str = ""
     embed: str = ""
@@ -56,8 +56,8 @@ OURS = {
     "dcse_tf ONNX int8": Tier("--format=onnx --quantize=int8"),
     "dcse_tf static": Tier("--format=static", static=True),
 }
-# Modes of tier_peer.py, in this order, for fastembed takes what optimum exports; and what pip
-# installs of the versions in MODE_constraints.txt.
+# Mode of tier_peer.py -> the packages to install, with the versions in MODE_constraints.txt. The
+# order matters: fastembed uses what optimum exports.
 PEERS = {
     "torch": ("torch", "transformers", "sentence-transformers"),
     "optimum": ("torch", "sentence-transformers[onnx,openvino]", "datasets"),
@@ -72,28 +72,30 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     jobs.add_arguments(parser)
     count = measure.at_least_one
-    add("--static_sentences", type=count, default=100_000, help="for tables of token vectors")
-    add("--threads", type=count, default=2, help="of each; default: %(default)s")
-    add("--data_dir", help="what static is fitted to; default: chitchat-dataset, prepared here")
+    add("--static_sentences", type=count, default=100_000, help="for static models")
+    add("--threads", type=count, default=2, help="threads of each; default: %(default)s")
+    add("--data_dir", help="corpus for the static export; default: chitchat-dataset, prepared here")
     add("--retrieval", action="append", default=[], type=pathlib.Path, help="select.txt; repeated")
-    add("--start", help="what a trained --encoder began with")
+    add("--start", help="what a trained --encoder started from")
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
     add(
         "--peer_env",
         type=pathlib.Path,
         default=peers.DEFAULT_ENVIRONMENT,
-        help="virtual environment of torch; the others' are beside it, named after both; "
-        "built where they are not there (5 GB together); default: .venv-peers in the clone",
+        help="virtual environment of torch; the others' lie beside it, with -MODE appended; "
+        "built if missing (5 GB together); default: .venv-peers in the clone",
     )
     return parser.parse_args(arguments)
 
 
 def write_utterances(folder: pathlib.Path, count: int) -> jobs.Inputs:
-    """Draws distinct utterances, numbered where there are too few: a file of a tenth, one of all.
+    """Writes distinct utterances in random order: one file of a tenth of them, one of all.
+
+    If there are too few, repeated ones get a number appended.
 
     Args:
-        folder: where to; it does not exist.
-        count: of utterances.
+        folder: the folder to create.
+        count: the number of utterances.
     """
     (path,) = resolve_inputs([UTTERANCES])
     sessions = FORMATS["chitchat"].read(path, BadLines(0))
@@ -109,12 +111,12 @@ def write_utterances(folder: pathlib.Path, count: int) -> jobs.Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What every way reads and writes.
+    """The files that every way reads and writes.
 
     Attributes:
-        folder: for files.
-        inputs: what is timed, of tables of token vectors (true) and of all else (false).
-        texts: the sentences of the retrieval sets, a line each; empty without sets.
+        folder: the folder of all files.
+        inputs: the timed sentences, with key True for static models and False for all others.
+        texts: file of the sentences of the retrieval sets, one per line; empty without sets.
         vectors: folder of their embeddings, NAME.npy.
     """
 
@@ -138,7 +140,7 @@ def make_work(folder: pathlib.Path, args: argparse.Namespace, sets: list[Retriev
 
 
 def make_ours(work: Work, args: argparse.Namespace) -> Iterator[measure.Case]:
-    """Exports, embeds the retrieval sets, and gives the cases."""
+    """Exports the models, embeds the retrieval sets with each, and yields the cases to time."""
     maker = jobs.Checkout(jobs.ROOT, work.folder / "export", args.encoder)
     for place, (name, tier) in enumerate(OURS.items()):
         model, flags = args.encoder, tier.export.split()
@@ -153,7 +155,7 @@ def make_ours(work: Work, args: argparse.Namespace) -> Iterator[measure.Case]:
 
 
 def prepare(checkout: jobs.Checkout, work: Work) -> pathlib.Path:
-    """The corpus that static is fitted to."""
+    """Prepares the corpus that the static export is fitted to; returns its folder."""
     folder = work.folder / "corpus"
     checkout.run(
         "prepare_data",
@@ -173,7 +175,7 @@ def embed_texts(checkout: jobs.Checkout, work: Work, name: str, flags: list[str]
 
 
 def make_peers(stack: ExitStack, work: Work, args: argparse.Namespace) -> Iterator[measure.Case]:
-    """Starts the peers, which embed the retrieval sets, and gives their cases."""
+    """Starts the peers, which embed the retrieval sets, and yields their cases to time."""
     settings = {
         "model": find_folder(work, args.encoder),
         "folder": str(work.folder),
@@ -197,14 +199,14 @@ def make_peers(stack: ExitStack, work: Work, args: argparse.Namespace) -> Iterat
 
 
 def build_environment(mode: str, base: pathlib.Path) -> pathlib.Path:
-    """The Python of a peer's environment."""
+    """Builds a peer's environment if necessary; returns its Python."""
     folder = base if mode == "torch" else base.with_name(f"{base.name}-{mode}")
     constraints = peers.TIERS.with_name(f"{mode}_constraints.txt")
     return peers.build_environment(folder, PEERS[mode], [constraints])
 
 
 def find_folder(work: Work, encoder: str) -> str:
-    """The encoder as a folder of sentence-transformers' form, exported where it is another."""
+    """A folder of the encoder in sentence-transformers' form, exported if necessary."""
     found = peers.find_model(encoder)
     if pathlib.Path(found, "modules.json").is_file():
         return found
@@ -216,11 +218,11 @@ def find_folder(work: Work, encoder: str) -> str:
 
 
 def score(embeddings: np.ndarray, sets: Mapping[str, RetrievalSet]) -> dict[str, float]:
-    """MAP by set, in percent.
+    """Name of a set -> MAP in percent.
 
     Args:
-        embeddings: of the sentences of all sets, one after the other, `[sentences, dim]`.
-        sets: by name, in that order.
+        embeddings: `[sentences, dim]`, of the sentences of all sets, one set after the other.
+        sets: name -> set, in that order.
     """
     ends = np.cumsum([len(each.sentences) for each in sets.values()])
     if len(embeddings) != ends[-1]:
@@ -233,7 +235,7 @@ def score(embeddings: np.ndarray, sets: Mapping[str, RetrievalSet]) -> dict[str,
 
 
 def format_scores(scores: Mapping[str, Mapping[str, float]], full: str) -> str:
-    """MAP of every way by set, and the share that it keeps of what `full` gained over the start."""
+    """Formats the MAP of every way on each set, and its share of `full`'s gain over the start."""
     lines = []
     for name, found in scores.items():
         cells = [name]
@@ -250,7 +252,7 @@ def format_scores(scores: Mapping[str, Mapping[str, float]], full: str) -> str:
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    if hasattr(os, "sched_setaffinity"):  # processes that start from here inherit it
+    if hasattr(os, "sched_setaffinity"):  # inherited by child processes
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     sets = {short_path(str(path)): read_retrieval_set(path) for path in args.retrieval}
     scores = {}

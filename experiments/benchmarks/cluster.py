@@ -1,4 +1,4 @@
-"""What several processes bring, and that their results are those of one.
+"""Measures what several processes gain, and checks that their results equal those of one.
 
     python experiments/benchmarks/cluster.py prepare --turns=5000000
     python experiments/benchmarks/cluster.py embed --sentences=200000
@@ -6,13 +6,13 @@
     python experiments/benchmarks/cluster.py input
     python experiments/benchmarks/cluster.py prepare --turns=400000 --kills=20
 
-prepare and embed run on this machine and on a standalone Spark cluster that is started here, a
-master and two workers with a core each; embed also in two shards. train takes the same steps in one
-process and two, of one device and two, without dropout; input makes the batches of a step alone,
-which every worker does for the whole of it. Each job once, by its command line, on
-drawn dialogues; seconds are of the whole process, its start-up among them. With --kills the jobs
-on the cluster are done again until so many of its processes have been killed, each at random, and
-embed is done without the shards.
+prepare and embed run on this machine and on a standalone Spark cluster started here (a master and
+two workers with one core each); embed also runs in two shards. train takes the same steps in one
+and two processes, with one and two devices each, without dropout. input only makes batches, since
+every worker makes those of the whole global batch. Each job runs once, by its command line, on
+random dialogues; seconds include the start-up of the process. With --kills, the jobs on the cluster
+are repeated until that many of its processes, chosen at random, have been killed, and embed leaves
+out the shards.
 """
 
 import argparse
@@ -37,10 +37,10 @@ import measure
 import numpy as np
 from jobs import ENCODER, LONGEST, Checkout
 
-FILES = 16  # of a corpus: a task each
+FILES = 16  # files of a corpus; each is one task
 CORES = 2
-_MEMORY = "3g"  # of a worker
-# Killed are the Python processes that do the tasks. Spark gives up on a task that fails four times.
+_MEMORY = "3g"  # per worker
+# The Python processes that run the tasks are killed. Spark gives up on a task after four failures.
 _TASK = "pyspark.daemon"
 _KILLS_A_RUN = 3
 _SECONDS_BETWEEN = (4.0, 12.0)
@@ -51,17 +51,17 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=1)
     parser.add_argument("subject", choices=("prepare", "embed", "train", "input"))
     jobs.add_arguments(parser)
-    parser.add_argument("--kills", type=int, default=0, help="of prepare and embed")
+    parser.add_argument("--kills", type=int, default=0, help="prepare, embed: processes to kill")
     return parser.parse_args(arguments)
 
 
 def measure_prepare(
     checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace
 ) -> list[Row]:
-    """The same corpus by the processes of this machine and by the cluster."""
+    """Prepares the same corpus on this machine and on the cluster."""
     inputs = jobs.write_inputs(folder, args.turns, 10)
     lines = inputs.corpora[1].read_text(encoding="utf-8").splitlines(keepends=True)
-    # Sessions of 8 lines stay whole.
+    # A multiple of 8 lines, so that no session is split.
     size = -(-len(lines) // FILES // 8) * 8
     for number in range(FILES):
         part = "".join(lines[number * size : (number + 1) * size])
@@ -92,7 +92,7 @@ def measure_prepare(
 def _run_on_cluster(
     folder: pathlib.Path, run: Callable[[str], tuple[jobs.Usage, str]], kills: int
 ) -> list[Row]:
-    """Does a job on a cluster once, then until `kills` of its processes have been killed."""
+    """Runs a job on a cluster once, then again until `kills` of its processes have been killed."""
     with _start_cluster(folder) as (master, processes):
         used, equal = run(master)
         rows = [{**_row("cluster", used, processes.most_mb), "equal": equal}]
@@ -116,7 +116,7 @@ def _is_same(first: pathlib.Path, second: pathlib.Path) -> bool:
 
 
 def measure_embed(checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace) -> list[Row]:
-    """The same sentences in one job, in two shards and on the cluster."""
+    """Embeds the same sentences in one job, in two shards and on the cluster."""
     from pyspark.sql import SparkSession
 
     source = jobs.write_inputs(folder, 80, args.sentences).sentences[1]
@@ -144,7 +144,7 @@ def measure_embed(checkout: Checkout, folder: pathlib.Path, args: argparse.Names
 
 
 def measure_train(checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace) -> list[Row]:
-    """The same steps by one process and by two, each of one device and of two."""
+    """Takes the same training steps in one and two processes, with one and two devices each."""
     from safetensors.numpy import load_file
 
     inputs = jobs.write_inputs(folder, 24_000, 10)
@@ -168,7 +168,7 @@ def measure_train(checkout: Checkout, folder: pathlib.Path, args: argparse.Names
 
 
 def measure_input(checkout: Checkout, folder: pathlib.Path, args: argparse.Namespace) -> list[Row]:
-    """Batches of several sizes, of which this process keeps one part of as many as there are."""
+    """Makes global batches for several numbers of replicas, and keeps one replica's part."""
     import dcse_tf
     from dcse_tf.cli.flags import parse_flags
     from dcse_tf.tasks.options import TrainOptions
@@ -208,7 +208,7 @@ def _row(name: str, used: jobs.Usage, peak_mb: float = 0.0) -> Row:
 
 @contextlib.contextmanager
 def _start_cluster(folder: pathlib.Path) -> Iterator[tuple[str, "_Processes"]]:
-    """Yields a master's address, and the processes of the cluster."""
+    """Starts a cluster; yields its master's address and its processes."""
     import pyspark
 
     spark_class = pathlib.Path(pyspark.__file__).parent / "bin/spark-class"
@@ -250,10 +250,10 @@ def _wait_for(port: int) -> None:
 
 
 class _Processes:
-    """The processes of a cluster: what memory they take together, and the killing of some.
+    """Watches the processes of a cluster: measures their total memory, and kills some of them.
 
     Attributes:
-        most_mb: the most memory so far, in MB.
+        most_mb: the peak of their total memory, in MB.
         killed: how many have been killed.
     """
 
@@ -264,7 +264,7 @@ class _Processes:
         self._thread.start()
 
     def kill(self, most: int, rng: random.Random) -> None:
-        """Kills processes of tasks from now on, so many, some seconds apart."""
+        """Schedules the killing of `most` task processes, some seconds apart, from now on."""
         self._rng = rng
         waits = [rng.uniform(*_SECONDS_BETWEEN) for _ in range(most)]
         self._times = [time.monotonic() + wait for wait in itertools.accumulate(waits)]
@@ -286,11 +286,11 @@ class _Processes:
                         self._times.pop(0)
 
     def _list(self) -> dict[int, tuple[float, str]]:
-        """Of every process of the cluster its memory in MB and its command."""
+        """Process id -> (memory in MB, command) of every process of the cluster."""
         parents, found = {}, {}
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
-                # The name before may have spaces and brackets.
+                # The process name before ")" may contain spaces and brackets.
                 fields = path.read_text().rpartition(")")[2].split()
                 pid = int(path.parent.name)
                 parents[pid] = int(fields[1])

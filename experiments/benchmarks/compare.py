@@ -1,14 +1,13 @@
-"""The speed of this checkout as a ratio to another's: training steps, embedding, preparation.
+"""Compares the speed of this checkout with another's: training steps, embedding, preparation.
 
     python experiments/benchmarks/compare.py --before=/path/to/another/checkout
 
-Both run the same command lines on the same drawn dialogues, each run in a process of its own, by
-turns. Train: samples a second of the recommended preset's steps after the first 10, without saving
-and evaluation. Embed and prepare: two sizes of input, and what the larger one takes more, so that
-start-up is left out; it is shown beside. Where other work distorts the times, the ratios by
-processor time are the ones to look at. The ratios so far are printed after every round, and
-written to --output, so that a comparison that is cut off leaves them. About 10 minutes on 2 quiet
-cores.
+Both run the same command lines on the same random dialogues, each in a separate process, in turns.
+Train: samples per second of the recommended preset, after the first 10 steps, without saving and
+evaluation. Embed and prepare: the difference between two sizes of input, which leaves out start-up;
+start-up is shown separately. If other work distorts the times, look at the ratios by processor
+time. The ratios so far are printed after every round and written to --output, so that an
+interrupted comparison keeps them. Takes about 10 minutes on 2 idle cores.
 """
 
 import argparse
@@ -39,7 +38,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def describe_ratio(subject: str, before: measure.Row, after: measure.Row) -> str:
-    """A line with the median of the ratios, their spread, and that by processor time."""
+    """Formats the median ratio, its spread, and the median ratio by processor time."""
     spread = f"({after.ratio_low:.3f} to {after.ratio_high:.3f})"
     pairs = zip(before.rounds, after.rounds)
     work = statistics.median(a.more["processor s"] / b.more["processor s"] for a, b in pairs)

@@ -1,13 +1,14 @@
-"""Kinds of search index over drawn vectors: build, size, memory, recall and time of a query.
+"""Compares kinds of search index on random vectors: build time, size, memory, recall, query time.
 
     python experiments/benchmarks/index.py --rows=1000000 --work_dir=FOLDER --output=index.json
     python experiments/benchmarks/index.py --rows=10000000 --kinds exact ivf_int8 binary ...
 
-The vectors are a seeded mixture: a centre for every hundred rows, and a row is a centre with noise
-of the same length. The variances of their directions fall as 1, 1/2, 1/3, ..., as embeddings fill
-few directions, and are turned at random, so that every dimension has some of each; all are scaled
-to length 1. A query is a row with noise of a third of its length. Every build and every search has
-a process of its own. FOLDER keeps the vectors, which a second run of these sizes reads again.
+The vectors are a seeded mixture with one centre per hundred rows; each row is a centre plus noise
+of the same length. The variances along the principal directions fall as 1, 1/2, 1/3, ..., because
+embeddings vary mainly in few directions. A random rotation spreads them over all dimensions, and
+all rows are scaled to length 1. A query is a row plus noise of a third of its length. Every build
+and every search runs in a separate process. FOLDER keeps the vectors for later runs of the same
+size.
 """
 
 import argparse
@@ -33,8 +34,8 @@ from dcse_tf.search.options import KINDS
 
 QUERIES, TOP = 100, 10
 BLOCK_ROWS = 65_536
-LONGEST_S = 60  # of queries one at a time
-# As searches are set by default, and four times as thorough.
+LONGEST_S = 60  # seconds for queries one at a time, at most
+# Suffix of the figures -> the default search settings, and four times as thorough ones.
 EFFORTS = {
     "": Settings(),
     " x4": Settings(ef_search=4 * 128, nprobe=4 * 32, binary_candidates=4 * 50),
@@ -43,7 +44,7 @@ ROWS_FILE, QUERIES_FILE, TRUTH_FILE, INDEX_FILE = "rows.npy", "queries.npy", "tr
 
 
 def draw_rows(folder: pathlib.Path, rows: int, dim: int) -> None:
-    """Writes the vectors and the queries, and the exact nearest of these; see above."""
+    """Writes the vectors, the queries and their exact nearest rows; see the module's docstring."""
     (folder / TRUTH_FILE).unlink(missing_ok=True)
     rng = np.random.default_rng(0)
     turned, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
@@ -67,21 +68,21 @@ def draw_rows(folder: pathlib.Path, rows: int, dim: int) -> None:
 
 
 def is_drawn(folder: pathlib.Path, shape: tuple[int, int]) -> bool:
-    """Whether the vectors of a run before are there."""
+    """Whether the folder has the vectors of an earlier run of this shape."""
     if not (folder / TRUTH_FILE).exists():
         return False
     return np.load(folder / ROWS_FILE, mmap_mode="r").shape == shape
 
 
 def read_memory() -> dict[str, float]:
-    """Of this process, MB: its own, and pages of files, which the system may take back."""
+    """This process' memory in MB: its own, and mapped file pages, which the system may reclaim."""
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     sizes = {line.split()[0]: line.split()[1] for line in lines if line.startswith("Rss")}
     return {"own": int(sizes["RssAnon:"]) / 1024, "of files": int(sizes["RssFile:"]) / 1024}
 
 
 def watch_memory(function: Callable[[], Any]) -> tuple[Any, float]:
-    """What a function returns, and the most memory of its own that the process had, MB."""
+    """Calls a function; returns its result and the peak of the process' own memory, in MB."""
     peak, ended = 0.0, threading.Event()
 
     def watch() -> None:
@@ -113,7 +114,7 @@ def build(folder: pathlib.Path, kind: str) -> dict[str, float]:
 
 
 def search(folder: pathlib.Path, kind: str) -> dict[str, float]:
-    """Opens an index and answers the queries one at a time, first with the files not in memory."""
+    """Opens an index and times queries one at a time, first with the files not in memory."""
     ranking = time_ranking(folder, Settings().binary_candidates if kind == "binary" else 2)
     for name in (ROWS_FILE, INDEX_FILE):
         drop_from_memory(folder / name)
@@ -150,7 +151,7 @@ def search(folder: pathlib.Path, kind: str) -> dict[str, float]:
 
 
 def time_ranking(folder: pathlib.Path, candidates: int) -> dict[str, float]:
-    """Milliseconds to rank so many candidates per answer, drawn, from the disk and from memory."""
+    """Milliseconds to rank random rows, `candidates` per answer, from disk and from memory."""
     drop_from_memory(folder / ROWS_FILE)
     matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
     matrix.base.madvise(mmap.MADV_RANDOM)
@@ -168,7 +169,7 @@ def time_ranking(folder: pathlib.Path, candidates: int) -> dict[str, float]:
 def time_each(
     find: Callable[[np.ndarray], Nearest], queries: np.ndarray
 ) -> tuple[list[float], list[Nearest]]:
-    """Milliseconds of each query, and its answer; some of the queries if they take long."""
+    """The milliseconds and answer of each query; stops early after LONGEST_S seconds."""
     times: list[float] = []
     found: list[Nearest] = []
     for place in range(len(queries)):
@@ -181,7 +182,7 @@ def time_each(
 
 
 def drop_from_memory(path: pathlib.Path) -> None:
-    """Asks the system to forget what it has of a file in memory; not what is mapped."""
+    """Asks the system to drop a file from its page cache; mapped pages stay."""
     if path.exists():
         with path.open("rb") as file:
             os.fdatasync(file.fileno())
@@ -192,7 +193,7 @@ STEPS = {"build": build, "search": search}
 
 
 def run_child(step: str, folder: pathlib.Path, kind: str) -> dict[str, float]:
-    """One of `STEPS` in a process of its own."""
+    """Runs one of `STEPS` in a separate process."""
     command = [sys.executable, __file__, f"--child={step}", f"--work_dir={folder}", "--kinds", kind]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:

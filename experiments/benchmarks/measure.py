@@ -1,7 +1,7 @@
-"""What the benchmarks share: cases run by turns, the ratio within a round, the table, the JSON.
+"""What the benchmarks share: cases that take turns, ratios within a round, tables, JSON.
 
-A machine's speed comes and goes. So the cases take turns, round after round, and what is
-compared is the ratio within a round: its median over the rounds is what counts, not the rates.
+A machine's speed varies over time. So the cases take turns, round after round, and are compared by
+their ratio within a round: the result is the median ratio over rounds, not the rates.
 """
 
 import argparse
@@ -20,20 +20,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
-# Before the benchmark's own work. Other work takes more from a case whose threads wait for one
-# another than from one whose threads do not: then even ratios are not to be trusted.
+# Measured before the benchmark's own work. Other work slows a case whose threads wait for one
+# another more than others; then not even the ratios can be trusted.
 LOAD_BEFORE = os.getloadavg()[0]
 LOAD_ALLOWED = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What a case did in one round, and in how many seconds.
+    """What a case did in one round, and the time it took.
 
     Attributes:
         seconds: wall time.
-        counts: amounts done, by unit: {"samples": 16, "tokens": 812}.
-        more: other figures to show, such as the peak of the memory.
+        counts: unit -> amount done, such as {"samples": 16, "tokens": 812}.
+        more: other figures to show, such as peak memory.
     """
 
     seconds: float
@@ -46,12 +46,12 @@ class Round:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Something to be measured.
+    """Something to measure.
 
     Attributes:
-        name: for the table.
-        unit: the count that makes its rate.
-        run: does one round.
+        name: the name in the table.
+        unit: the unit of its rate, a key of `Round.counts`.
+        run: runs one round.
     """
 
     name: str
@@ -64,10 +64,12 @@ class Row:
     """A case over all rounds.
 
     Attributes:
-        rate, low, high: units a second: median, least and greatest.
-        ratio, ratio_low, ratio_high: to the base, of a round to a round: median, least, greatest.
+        name, unit: as in `Case`.
+        rate, low, high: units per second: median, minimum and maximum over rounds.
+        ratio, ratio_low, ratio_high: rate relative to the base in the same round: median, minimum
+            and maximum.
         more: the medians of the other rates and figures.
-        rounds: as measured.
+        rounds: all measured rounds.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Row:
 
 
 def timed(function: Callable[[], Any], **counts: float) -> Callable[[], Round]:
-    """The `run` of a case whose amounts are known before; the function waits for its result."""
+    """Makes the `run` of a case with known amounts; the function must wait for its result."""
 
     def run() -> Round:
         started = time.perf_counter()
@@ -99,16 +101,16 @@ def run_rounds(
     warm_up: int = 0,
     tell: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
-    """Every case once a round; the warm-up's rounds are left out.
+    """Runs every case once per round, and summarises each over the rounds.
 
-    The order is turned around every other round, so that no case always comes after another. The
-    first case is the base of the ratios.
+    The order is reversed every other round, so that no case always runs after another. The first
+    case is the base of the ratios.
 
     Args:
         cases: what to measure.
-        rounds: how often.
-        warm_up: rounds before, which do not count.
-        tell: is called after every round with the rows so far.
+        rounds: number of rounds.
+        warm_up: number of rounds before, which do not count.
+        tell: called after every round with the rows so far.
     """
     if LOAD_BEFORE > LOAD_ALLOWED:
         print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
@@ -152,7 +154,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 
 
 def format_rows(rows: Sequence[Row]) -> str:
-    """The table: rate and ratio to the first, each as its median with the spread."""
+    """Formats the table: rate and ratio to the first row, as median and spread."""
     lines = [["", "median a second", "spread", f"times {rows[0].name}", "spread", "also"]]
     for row in rows:
         lines.append(
@@ -169,7 +171,7 @@ def format_rows(rows: Sequence[Row]) -> str:
 
 
 def format_table(lines: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns; all but the first and the last are aligned on the right."""
+    """Aligns rows of cells in columns; all but the first and last column are right-aligned."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -185,7 +187,7 @@ def _figure(value: float) -> str:
 
 
 def make_parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """Arguments that every benchmark has: --rounds and --output."""
+    """Makes a parser with the arguments of every benchmark, --rounds and --output."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -195,14 +197,14 @@ def make_parser(description: str | None, rounds: int = 5) -> argparse.ArgumentPa
 
 
 def at_least_one(text: str) -> int:
-    """An argument that counts something."""
+    """Parses a count, a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
 
 
 def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
-    """Writes the results and where they come from; nothing without a path."""
+    """Writes the results and how they were obtained; does nothing without a path."""
     if path is None:
         return
     record = {
@@ -222,7 +224,7 @@ def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
 
 
 def cpu_model() -> str:
-    """The CPU as Linux names it, or as Python knows it elsewhere."""
+    """The CPU's name, from Linux or else from Python."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""What every program of a peer is: settings in, what was found out, then a round a line.
+"""The protocol of all peer programs: settings in, a report out, then one round per line.
 
-Imports nothing but the standard library: each program runs in an environment of its own.
+Imports only the standard library, because each program runs in its own environment.
 """
 
 import json
@@ -10,30 +10,30 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Variant -> one round of it.
+# Variant -> function that runs one round of it.
 Variants = dict[str, Callable[[], dict[str, float]]]
 Settings = dict[str, Any]
 
 
 def timed(function: Callable[[], Any], **counts: float) -> dict[str, float]:
-    """Seconds of a call, and the amounts that it does."""
+    """Calls a function; returns the "seconds" it took, together with the amounts it does."""
     started = time.perf_counter()
     function()
     return {"seconds": time.perf_counter() - started, **counts}
 
 
 def answer(prepare: Callable[[str, Settings], tuple[dict[str, Any], Variants]]) -> None:
-    """Answers on standard output until standard input ends.
+    """Answers requests on standard output until standard input ends.
 
-    Reads a line of JSON, the settings of the mode, which is the command line's argument; answers
-    with a line of what was found out; then reads the name of a variant a line, and answers with the
-    seconds and counts of one round of it.
+    The command line's argument is the mode. Reads one line of JSON, the settings of the mode, and
+    answers with one line of JSON, the report. Then reads the name of a variant per line, and
+    answers each with the seconds and counts of one round.
 
     Args:
-        prepare: mode and settings to what is to be told, and the variants.
+        prepare: function of mode and settings that returns the report and the variants.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # prints of libraries go to stderr
     found, variants = prepare(sys.argv[1], json.loads(sys.stdin.readline()))
     print(json.dumps({**found, "variants": list(variants)}), file=answers, flush=True)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""PyTorch peers: their environment, and a process in it that works when it is told to."""
+"""PyTorch peers: their environment, and a process in it that works on request."""
 
 import argparse
 import contextlib
@@ -20,18 +20,18 @@ from dcse_tf.processors import available_processors
 PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
 CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
 TIERS = PROGRAM.with_name("tier_peer.py")
-# Nothing is fetched, and little said.
+# No downloads, and few messages.
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
 DEFAULT_ENVIRONMENT = ROOT / ".venv-peers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--peer_env and --no_peers."""
+    """Adds --peer_env and --no_peers."""
     parser.add_argument(
         "--peer_env",
         type=pathlib.Path,
         default=DEFAULT_ENVIRONMENT,
-        help="virtual environment of the PyTorch peers, built where it is not there (1.5 GB); "
+        help="virtual environment of the PyTorch peers, built if missing (1.5 GB); "
         "default: .venv-peers in the clone",
     )
     parser.add_argument("--no_peers", action="store_true", help="measure without the peers")
@@ -42,23 +42,23 @@ def build_environment(
     installed: Sequence[str] = ("torch", "transformers", "sentence-transformers"),
     constraints: Sequence[pathlib.Path] = (CONSTRAINTS,),
 ) -> pathlib.Path:
-    """The Python of an environment, installed anew where the constraints have changed.
+    """Returns the Python of an environment, which is rebuilt if the constraints have changed.
 
     Args:
-        folder: where it is, or will be.
+        folder: the environment's folder.
         installed: arguments of pip install.
-        constraints: files of the exact versions.
+        constraints: pip constraint files with the exact versions.
     """
     python, record = folder / "bin" / "python", folder / "constraints.txt"
     wanted = b"".join(path.read_bytes() for path in constraints)
     if record.is_file() and record.read_bytes() == wanted:
         return python
-    # Only an environment is replaced, never another folder that someone has named.
+    # Replaces only an environment, never any other folder given by mistake.
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
         sys.exit(f"error: {folder}: expected a virtual environment or no folder")
     print(f"installing {' '.join(installed)} into {folder}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    # -I: what PYTHONPATH names is not in the environment, and pip would take it for installed.
+    # -I ignores PYTHONPATH, whose packages pip would take for installed in the environment.
     install = [str(python), "-I", "-m", "pip", "install", "--quiet"]
     files = [word for path in constraints for word in ("-c", str(path))]
     subprocess.run([*install, *files, *installed], check=True)
@@ -67,16 +67,16 @@ def build_environment(
 
 
 class Peer:
-    """A process of a peer's program; it works only between request and answer.
+    """A process of a peer program; it is idle except between request and answer.
 
     Args:
-        python: see `build_environment`.
-        mode: see the program.
-        settings: of the mode.
-        program: torch_peer.py by default.
+        python: the Python of its environment, see `build_environment`.
+        mode: a mode of the program.
+        settings: the settings of the mode.
+        program: the program; torch_peer.py by default.
 
     Attributes:
-        found: what the mode found out before its first round.
+        found: what the mode reported before its first round.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Peer:
         return json.loads(answer)
 
     def run(self, variant: str) -> Round:
-        """One round of a variant."""
+        """Runs one round of a variant."""
         counts = self._ask(variant)
         return Round(counts.pop("seconds"), counts)
 
@@ -125,7 +125,7 @@ class Peer:
 
 
 def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: Inputs) -> list[Case]:
-    """The peers of a subject as cases on the same dialogues."""
+    """Makes cases of a subject's peers, on the same dialogues."""
     modes = {"train": "plain", "select": "select", "embed": "encode"}
     if args.subject not in modes:
         return []
@@ -148,9 +148,9 @@ def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: In
 
 
 def find_model(encoder: str) -> str:
-    """What PyTorch's libraries take for an --encoder of ours: a folder or a hub name.
+    """Converts an --encoder of ours to a folder or hub name that PyTorch libraries accept.
 
-    "package:NAME" is the folder of config.json in an installed package.
+    "package:NAME" becomes the folder of config.json in the installed package.
     """
     kind, _, name = encoder.partition(":")
     if kind != "package":

@@ -1,11 +1,11 @@
-"""Milliseconds in which a re-ranker orders 10 and 100 candidates, beside sentence-transformers.
+"""Measures how long a re-ranker takes for 10 and 100 candidates, beside sentence-transformers.
 
     python experiments/benchmarks/rerank.py
 
-A re-ranker of all-MiniLM's size with random weights; contexts of 128 tokens, candidates of 4 to 24,
-drawn words. Its export for sentence-transformers is scored by that library's CrossEncoder, by turns
-with ours and within a round on the same pairs; the scores must agree. Beside it ours with other
-settings, and with a last layer that computes every token where the head reads [CLS] alone.
+The re-ranker has all-MiniLM's size and random weights; contexts have 128 tokens and candidates 4 to
+24, of random words. sentence-transformers' CrossEncoder scores the same pairs with an export of the
+re-ranker, in turns with ours; the scores must agree. Also measured are other settings of ours, and
+a last layer that computes every token although the head reads only [CLS].
 """
 
 import argparse
@@ -44,7 +44,7 @@ TOLERANCE = 1e-4
 
 
 def write_reranker(folder: pathlib.Path) -> pathlib.Path:
-    """A run directory with random weights."""
+    """Writes a run directory with random weights."""
     words = (f"w{number}" for number in range(WORDS))
     vocabulary = WordPiece((*SPECIAL_TOKENS, *words), True).with_end_of_turn()
     config = make_bert_config(LAYERS, DIM, len(vocabulary.tokens))
@@ -65,19 +65,19 @@ def write_reranker(folder: pathlib.Path) -> pathlib.Path:
 
 
 def draw_pairs(size: int) -> tuple[list[str], list[str]]:
-    """The turns of a context, and candidates."""
+    """The turns of a context, and `size` candidates, of random words."""
     rng = np.random.default_rng(size)
 
     def draw(length: int) -> str:
         return " ".join(f"w{number}" for number in rng.integers(WORDS, size=length))
 
-    # Four turns with their [EOT], and [CLS] and [SEP].
+    # Four turns with an [EOT] each, [CLS] and [SEP] make CONTEXT_TOKENS.
     turns = [draw(length) for length in (31, 31, 30, CONTEXT_TOKENS - 98)]
     return turns, [draw(int(length)) for length in rng.integers(4, 25, size=size)]
 
 
 def make_full(run: pathlib.Path, reranker: dcse_tf.Reranker):
-    """Scores a context's candidates in one batch with every token in the last layer."""
+    """A copy of the re-ranker that computes every token in the last layer."""
     folder = run / "encoder"
     config = json.loads((folder / "config.json").read_text())
     bert = FusedBert(read_bert_tensors(folder, config), config)
@@ -119,7 +119,7 @@ def make_cases(rerankers, peer, size: int) -> list[measure.Case]:
 
 
 def compare_scores(reranker, output: pathlib.Path) -> None:
-    """Ends with status 1 where the library's scores are not ours."""
+    """Exits with status 1 if the library's scores differ from ours."""
     theirs = np.load(output)
     for size in SIZES:
         turns, candidates = draw_pairs(size)

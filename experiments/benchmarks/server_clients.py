@@ -1,7 +1,7 @@
-"""Locust's clients of `dcse serve`, as server.py starts them.
+"""Locust clients of `dcse serve`, started by server.py.
 
-Each asks for the embedding of one text of 3 to 20 words, and again when it has the answer. One that
-is told to try again later (429) does so after as many seconds as it was told.
+Each requests the embedding of one text of 3 to 20 words, and sends the next request when it has the
+answer. After a refusal (429), it waits for as many seconds as the answer says.
 
     locust --locustfile=experiments/benchmarks/server_clients.py --headless --users=8 \
         --run-time=20s --host=http://127.0.0.1:8000 --times=times.json
@@ -18,11 +18,11 @@ import gevent
 from locust import FastHttpUser, events, task
 
 _WORDS = "where is my parcel it left today i want a refund for the blue cup thanks when will"
-# What became of a request. An answer that is none of these is an error, under its status.
+# Outcomes of a request. Any other answer is an error, named by its status.
 ANSWERED, REFUSED, BROKEN = "answered", "refused", "broken off"
 
 _milliseconds: dict[str, list[float]] = collections.defaultdict(list)
-_span = [math.inf, 0.0]  # from the first request to the last answer, by time.time
+_span = [math.inf, 0.0]  # time.time of the first request and of the last answer
 
 
 @events.init_command_line_parser.add_listener
@@ -43,7 +43,7 @@ def write(environment: Any, **_: object) -> None:
 
 
 class Client(FastHttpUser):
-    """See above."""
+    """See the module's docstring."""
 
     connection_timeout = network_timeout = 60.0
 

@@ -1,11 +1,11 @@
-"""The similarity of all pairs of a batch: the short way against the layers of the equations.
+"""Compares two ways to compute all similarities of a batch: the fast one and the equations' layers.
 
     python experiments/benchmarks/similarity.py                     # by Gram matrices
     python experiments/benchmarks/similarity.py --matching=maxsim   # another form of the matching
 
-As many candidates as contexts, 6 turns, utterances of 4 to 36 tokens, 384 wide; values and
-gradients. The direct layers take the rows a few at a time: all at once would need tens of GB.
-About 1 minute on 2 cores.
+Measures values and gradients, with as many candidates as contexts, 6 turns, utterances of 4 to 36
+tokens, and 384 dimensions. The direct layers process a few rows at a time, because all at once
+would need tens of GB. Takes about 1 minute on 2 cores.
 """
 
 import os
@@ -25,18 +25,18 @@ from dcse_tf.model.matching_files import MatchingForm, make_matching_form
 from dcse_tf.model.options import MATCHINGS
 
 TURNS, LONGEST, DIM, ROWS = 6, 36, 384, 2
-# float32; the values are cosines, the gradients sums over all rows.
+# For float32, relative to the largest value; the values are cosines, the gradients sums over rows.
 TOLERANCE = 1e-4
 
 Run = Callable[[], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Pairs:
-    """A drawn problem: an encoded table, contexts into it, and weights of the pairs.
+    """A random problem: token embeddings of utterances, contexts of them, and weights of the pairs.
 
     Args:
-        contexts: how many; as many candidates.
-        form: of the matching.
+        contexts: number of contexts, and of candidates.
+        form: the form of matching.
     """
 
     def __init__(self, contexts: int, form: MatchingForm):
@@ -56,7 +56,7 @@ class Pairs:
         return values, tf.convert_to_tensor(tape.gradient(total, self.table))
 
     def short(self) -> Run:
-        """The short way: similarities `[contexts, contexts]` and the table's gradient."""
+        """The fast way: similarities `[contexts, contexts]` and the table's gradient."""
         layer = build_pair_similarity(self.form, dtype="float32")
         return tf.function(
             lambda: self._differentiate(
@@ -65,7 +65,7 @@ class Pairs:
         )
 
     def direct(self) -> Run:
-        """The same by the layers of the equations."""
+        """The same, by the layers that follow the equations."""
         matching = build_matching(DIM, self.form)
 
         @tf.function
@@ -91,7 +91,7 @@ class Pairs:
 
 
 def check_equal(one: Run, two: Run) -> None:
-    """Prints the largest differences; stops where they are more than rounding."""
+    """Prints the largest differences; exits if they exceed rounding errors."""
     for what, a, b in zip(("value", "gradient"), one(), two(), strict=True):
         difference = float(np.abs(a.numpy() - b.numpy()).max())
         scale = float(np.abs(b.numpy()).max())

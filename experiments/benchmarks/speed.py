@@ -1,15 +1,15 @@
-"""The speed of training, of embedding or of preparation by their settings, beside PyTorch.
+"""Measures the speed of training, embedding or preparation by settings, beside PyTorch.
 
     python experiments/benchmarks/speed.py train
     python experiments/benchmarks/speed.py select
     python experiments/benchmarks/speed.py embed --no_peers
     python experiments/benchmarks/speed.py prepare --turns=5000000
 
-Each form is the job's command line with further flags, in a process of its own, by turns with the
-others on the same drawn dialogues; see jobs.py for what is timed. Beside train stands the paper's
-procedure in plain PyTorch, every use of an utterance encoded; beside select, which trains a
-re-ranker, transformers' BERT with a classifier on padded pairs; beside embed
-sentence-transformers' encode. They run in an environment of their own. About 15 minutes on 2 quiet
+Each form is the job's command line with further flags, in a separate process, in turns with the
+others on the same random dialogues; see jobs.py for what is timed. The peers are: for train, the
+paper's procedure in plain PyTorch, which encodes every use of an utterance; for select, which
+trains a re-ranker, transformers' BERT with a classifier on padded pairs; for embed,
+sentence-transformers' encode. They run in a separate environment. Takes about 15 minutes on 2 idle
 cores.
 """
 
@@ -47,7 +47,7 @@ FORMS = {
     },
     "prepare": {"one process": "--workers=1", "all processors": "--workers=0"},
 }
-# Compiling takes minutes, and is slower on the processors tried.
+# Without XLA, whose compilation takes minutes and whose code is slower on the processors tried.
 DEFAULT = {
     "train": ["plain", "unique", "dense", "dense, bfloat16"],
     "select": ["packed", "padded", "four auxiliary tasks"],
@@ -59,7 +59,7 @@ DEFAULT = {
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = measure.make_parser(__doc__)
     parser.add_argument("subject", choices=FORMS)
-    parser.add_argument("--forms", help="those to run, separated by semicolons")
+    parser.add_argument("--forms", help="forms to run, separated by semicolons")
     jobs.add_arguments(parser)
     peers.add_arguments(parser)
     args = parser.parse_args(arguments)

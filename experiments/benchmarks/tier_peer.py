@@ -1,12 +1,11 @@
-"""Other libraries' ways of embedding, each in an environment of its own: see backends.py.
+"""Other libraries' ways of embedding, each in its own environment: see backends.py.
 
     python tier_peer.py MODE
 
-See peer_loop.py for what it reads and answers. Settings of every mode: model (a folder of
-sentence-transformers' form), sentences (the file that is timed), threads; and where they are given,
-texts (a file to embed) with vectors (a folder, in which it writes their embeddings a variant) and
-folder (where exports are written). A variant that cannot be loaded is left out, with the reason.
-Imports nothing of dcse_tf.
+See peer_loop.py for the protocol. Settings of every mode: model (a folder of sentence-transformers'
+form), sentences (the file that is timed), threads; optionally texts (a file to embed) with vectors
+(the folder for each variant's embeddings of it), and folder (where exports are written). A variant
+that cannot be loaded is left out, with the reason. Imports nothing from dcse_tf.
 """
 
 import functools
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from peer_loop import Settings, Variants, answer, timed
 
-# Texts to embeddings [texts, dim].
+# Texts -> embeddings [texts, dim].
 Encode = Callable[[list[str]], np.ndarray]
 PACKAGES = ("sentence-transformers", "torch", "onnxruntime", "openvino", "fastembed", "model2vec")
 CALIBRATION = "calibration"
@@ -32,14 +31,14 @@ def read_texts(path: str) -> list[str]:
 def sentence_transformer(
     settings: Settings, batch: int = 32, bfloat16: bool = False, folder: str = "", **options: Any
 ) -> Encode:
-    """sentence-transformers' `encode`, by any of its backends.
+    """sentence-transformers' `encode`, with any of its backends.
 
     Args:
-        settings: of the mode.
-        batch: its size; 32 is the library's default.
-        bfloat16: compute in it.
-        folder: save the model there, as its backend holds it.
-        options: of SentenceTransformer.
+        settings: the settings of the mode.
+        batch: the batch size; 32 is the library's default.
+        bfloat16: whether to compute in bfloat16.
+        folder: folder to save the model to, in its backend's form; "" not to save it.
+        options: arguments of SentenceTransformer.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -97,7 +96,7 @@ def openvino(settings: Settings) -> Encode:
 
 
 def openvino_int8(settings: Settings) -> Encode:
-    """Calibrated by the sentences that are timed, for the library's own would be downloaded."""
+    """Calibrates on the timed sentences, because the library would download its own."""
     from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model
 
     folder = pathlib.Path(settings["folder"], "openvino")
@@ -120,7 +119,7 @@ def openvino_int8(settings: Settings) -> Encode:
 
 
 def fastembed(settings: Settings) -> Encode:
-    """By the ONNX file that sentence-transformers exported."""
+    """fastembed, on the ONNX file that sentence-transformers exported."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
@@ -132,7 +131,7 @@ def fastembed(settings: Settings) -> Encode:
         "local/model",
         PoolingType.CLS if cls else PoolingType.MEAN,
         normalization=True,
-        sources=ModelSource(url="file:///"),  # one must be named; nothing is fetched
+        sources=ModelSource(url="file:///"),  # a source is required; nothing is fetched
         dim=config["hidden_size"],
         model_file="onnx/model.onnx",
     )
@@ -168,7 +167,7 @@ MODES: dict[str, dict[str, Callable[[Settings], Encode]]] = {
         "model2vec without PCA": functools.partial(model2vec, pca_dims=None),
     },
 }
-# Not a tier: processors without instructions for it are many times slower.
+# bfloat16 is not compared in backends.py: CPUs without instructions for it are many times slower.
 MODES["encode"] = {
     **MODES["torch"],
     "sentence-transformers bfloat16": functools.partial(sentence_transformer, bfloat16=True),
@@ -192,7 +191,7 @@ def prepare(mode: str, settings: Settings) -> tuple[dict[str, Any], Variants]:
                     pathlib.Path(settings["vectors"], f"{name}.npy"),
                     encode(read_texts(settings["texts"])),
                 )
-        except Exception as error:  # any of the libraries', which must not end the others
+        except Exception as error:  # an error of one library must not stop the others
             left_out[name] = f"{type(error).__name__}: {error}"
             continue
         variants[name] = functools.partial(

@@ -1,8 +1,8 @@
-"""A PyTorch peer, run in an environment of its own: see peers.py.
+"""The PyTorch peer program, run in its own environment: see peers.py.
 
     python torch_peer.py MODE
 
-See peer_loop.py for what it reads and answers. Imports nothing of dcse_tf.
+See peer_loop.py for the protocol. Imports nothing from dcse_tf.
 """
 
 import functools
@@ -19,7 +19,7 @@ from peer_loop import Settings, Variants, answer, timed
 
 LEARNING_RATE, CLIP_NORM, TEMPERATURE = 1e-5, 3.0, 0.1
 BATCHES = 4
-SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # of a batch; context turns a side; of a sample
+SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # per batch; context turns per side; per sample
 
 
 def read_sessions(path: str) -> list[list[str]]:
@@ -31,7 +31,7 @@ def read_sessions(path: str) -> list[list[str]]:
 
 
 def freeze(bert: torch.nn.Module) -> None:
-    """The embeddings and the bottom half are not trained; nothing is kept for them then."""
+    """Freezes the embeddings and the lower half of the layers, which then keep no activations."""
     layers = bert.encoder.layer
     for part in (bert.embeddings, *layers[: len(layers) // 2]):
         part.requires_grad_(False)
@@ -50,13 +50,13 @@ def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: to
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the last axis but one of `values`, where the mask is true."""
+    """Mean of `values` over its second-to-last axis, where the mask is true."""
     weights = mask.unsqueeze(-1).to(values.dtype)
     return (values * weights).sum(-2) / weights.sum(-2).clamp(min=1.0)
 
 
 def draw_batch(sessions: list[list[str]], tokenizer: Any, longest: int) -> dict[str, torch.Tensor]:
-    """Samples of DialogueCSE from drawn places.
+    """Makes a batch of DialogueCSE samples from randomly drawn turns.
 
     Returns:
         context_ids `[samples, 2 * TURNS, tokens]`, candidate_ids `[samples, CANDIDATES, tokens]`
@@ -85,7 +85,7 @@ def draw_batch(sessions: list[list[str]], tokenizer: Any, longest: int) -> dict[
 
 
 def contrastive_loss(bert: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Equations 1 to 4, 7 and 8 of DialogueCSE as printed; every use of an utterance is encoded."""
+    """Equations 1 to 4, 7 and 8 of DialogueCSE as printed; encodes every use of an utterance."""
     turns = batch["context_ids"].shape[1]
     token_ids = torch.cat([batch["context_ids"], batch["candidate_ids"]], dim=1)
     mask = token_ids != 0
@@ -109,7 +109,7 @@ def contrastive_loss(bert: torch.nn.Module, batch: dict[str, torch.Tensor]) -> t
 
 
 def plain(settings: Settings) -> tuple[str, Variants]:
-    """Training steps of the paper's procedure. Settings: model, dialogues, longest."""
+    """Measures training steps of the paper's procedure. Settings: model, dialogues, longest."""
     bert = transformers.BertModel.from_pretrained(settings["model"], add_pooling_layer=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
     freeze(bert)
@@ -125,7 +125,7 @@ def plain(settings: Settings) -> tuple[str, Variants]:
 
 
 def select(settings: Settings) -> tuple[str, Variants]:
-    """Training steps of a cross-encoder on a context's true response and another.
+    """Measures training steps of a cross-encoder on pairs with a true and a random response.
 
     Settings: model, dialogues.
     """
@@ -160,11 +160,11 @@ def select(settings: Settings) -> tuple[str, Variants]:
 
 
 def embed(settings: Settings) -> tuple[str, Variants]:
-    """Writes embeddings by a folder, of sentence-transformers and of transformers alone.
+    """Writes embeddings by sentence-transformers and by transformers alone, from a model folder.
 
-    Settings: model, sentences, output (.npz to write: embeddings `[n, dim]`; pooled `[n, dim]`,
-    transformers' token embeddings by their mean, or [CLS] if cls is true), cls, save (folder to
-    save the model in).
+    Settings: model; sentences; output, the .npz to write, with "embeddings" `[n, dim]` of
+    sentence-transformers and "pooled" `[n, dim]`, the mean of transformers' token embeddings, or
+    [CLS] if cls is true; cls; save, the folder to save the model to.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -187,9 +187,9 @@ def embed(settings: Settings) -> tuple[str, Variants]:
 
 
 def rerank(settings: Settings) -> tuple[str, Variants]:
-    """sentence-transformers' CrossEncoder on lists of pairs, whose scores it writes.
+    """Measures sentence-transformers' CrossEncoder on lists of pairs, and writes its scores.
 
-    Settings: model, pairs (a JSON object, name -> pairs), output (.npz to write, name -> scores).
+    Settings: model; pairs, a JSON file of name -> pairs; output, the .npz to write, name -> scores.
     """
     from sentence_transformers import CrossEncoder
 

@@ -1,4 +1,4 @@
-"""Asks TensorFlow Serving over gRPC; needs dcse_tf[serving], or tensorflow-serving-api alone.
+"""A gRPC client for TensorFlow Serving; needs dcse_tf[serving], or only tensorflow-serving-api.
 
     python experiments/serving/client.py embed "Where is my parcel?" "It left today."
     python experiments/serving/client.py match --context "Where is my parcel?" \
@@ -18,7 +18,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 
 def make_request(model: str, signature: str, **inputs: np.ndarray) -> predict_pb2.PredictRequest:
-    """A request to the newest version of a model."""
+    """Makes a request to the newest version of a model."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = signature
@@ -28,20 +28,20 @@ def make_request(model: str, signature: str, **inputs: np.ndarray) -> predict_pb
 
 
 def embed(sentences: list[str], model: str = "dcse") -> predict_pb2.PredictRequest:
-    """Asks for embeddings."""
+    """Makes a request for embeddings."""
     return make_request(model, "serving_default", sentences=np.array(sentences, object))
 
 
 def match(
     context: list[str], candidates: list[str], turns: int = 0, model: str = "dcse"
 ) -> predict_pb2.PredictRequest:
-    """Asks for the similarities of one context's candidates.
+    """Makes a request for the similarities of candidates to one context.
 
     Args:
-        context: its turns; the last `turns` of them are sent.
+        context: the turns of the context; the last `turns` of them are sent.
         candidates: the responses.
-        turns: of every request, where the server batches: shorter contexts are filled up with the
-            empty string, which stands for no turn. 0: as many as there are.
+        turns: number of turns per request. A server that batches needs the same in all requests;
+            shorter contexts are padded with empty strings, which stand for no turn. 0 sends all.
         model: name of the model on the server.
     """
     context = context[-turns:] + [""] * (turns - len(context))
@@ -50,7 +50,7 @@ def match(
 
 
 def ask(address: str, request: predict_pb2.PredictRequest, timeout_s: float = 10.0) -> np.ndarray:
-    """The only output of the signature that is asked."""
+    """Sends a request; returns the signature's only output."""
     with grpc.insecure_channel(address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         (output,) = stub.Predict(request, timeout_s).outputs.values()
@@ -68,7 +68,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     matching = jobs.add_parser("match")
     matching.add_argument("--context", nargs="+", required=True)
     matching.add_argument("--candidates", nargs="+", required=True)
-    matching.add_argument("--turns", type=int, default=0, help="of every request; see match")
+    matching.add_argument("--turns", type=int, default=0, help="turns per request; 0: all")
     return parser.parse_args(arguments)
 
 

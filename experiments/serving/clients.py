@@ -1,12 +1,12 @@
-"""Asks a running `dcse serve` by the clients that people have, and compares what they get.
+"""Queries a running `dcse serve` with common client libraries, and checks their answers.
 
     pip install -e ".[server]" openai cohere langchain-openai llama-index-embeddings-openai-like
     dcse serve --model=run --reranker=reranker --port=8000 &
     python experiments/serving/clients.py --model=run --reranker=reranker --url=http://localhost:8000
 
-Prints what was asked and the first numbers that came back. Embeddings have to equal
-`SentenceEncoder.encode`, the order of documents `Reranker.rank`; the status is 1 if one does not,
-or if a client is not told what to set where it sends token ids.
+Prints the requests and the first numbers of the answers. Embeddings must equal
+`SentenceEncoder.encode`, and the order of documents `Reranker.rank`. The exit status is 1 if one
+does not, or if a client that sends token ids is not told which setting to change.
 """
 
 import argparse
@@ -36,11 +36,11 @@ TOLERANCE = 1e-5
 
 
 class Clients:
-    """Each method asks by one client and returns what it got.
+    """Each method sends requests with one client library and returns the answer.
 
     Args:
-        url: of the server.
-        key: of the server.
+        url: the server's URL.
+        key: the server's API key.
     """
 
     def __init__(self, url: str, key: str):
@@ -53,7 +53,7 @@ class Clients:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key)
 
     def post(self, path: str, **body: object) -> Any:
-        """By plain HTTP."""
+        """Sends plain HTTP."""
         headers = {"Authorization": f"Bearer {self.key}"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -90,7 +90,7 @@ class Clients:
 
 
 def list_embeddings(clients: Clients, dim: int) -> dict[str, Callable[[], Any]]:
-    """What has to give the embeddings of the texts."""
+    """Client -> function that must return the embeddings of the texts."""
 
     def rows(found: dict[str, Any]) -> list[list[float]]:
         return [each["embedding"] for each in found["data"]]
@@ -116,7 +116,7 @@ def list_embeddings(clients: Clients, dim: int) -> dict[str, Callable[[], Any]]:
 
 
 def list_orders(clients: Clients) -> dict[str, Callable[[], list[int]]]:
-    """What has to give the order of the documents."""
+    """Client -> function that must return the order of the documents."""
     given = {"query": QUERY, "documents": DOCUMENTS}
 
     def order(found: dict[str, Any]) -> list[int]:
@@ -130,10 +130,10 @@ def list_orders(clients: Clients) -> dict[str, Callable[[], list[int]]]:
 
 
 def refuse_token_ids(clients: Clients) -> str:
-    """What langchain-openai is told that sends token ids, as it does by default."""
+    """The error message that langchain-openai gets when it sends token ids, its default."""
     try:
         tiktoken.get_encoding("cl100k_base")
-    except OSError:  # as all of requests' are
+    except OSError:  # the base class of all errors of `requests`
         print("  (tiktoken cannot download its table; one of single bytes gives the ids)")
         table = {bytes([value]): value for value in range(256)}
         tiktoken.registry.ENCODINGS["cl100k_base"] = tiktoken.Encoding(
@@ -148,7 +148,7 @@ def refuse_token_ids(clients: Clients) -> str:
 def try_all(
     what: str, asked: Mapping[str, Callable[[], Any]], fits: Callable[[Any], bool]
 ) -> list[str]:
-    """Asks, and prints what came; returns which clients got something else or nothing."""
+    """Calls each client and prints its answer; returns the clients with wrong answers or errors."""
     wrong = []
     for name, ask in asked.items():
         print(f"{what} by {name}")
@@ -157,7 +157,7 @@ def try_all(
             fine = fits(found)
             first = [f"{value:.6f}" for value in found[0][:4]] if np.ndim(found) == 2 else []
             shown = f"{len(found)} x {len(found[0])}: {' '.join(first)} ..." if first else found
-        except Exception as error:  # each client has its own
+        except Exception as error:  # each client has its own errors
             fine, shown = False, f"{type(error).__name__}: {error}"
         print(f"  {shown}\n  {'as expected' if fine else 'NOT as expected'}", flush=True)
         wrong += [] if fine else [name]
@@ -168,7 +168,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--url", default="http://localhost:8000", help="default: %(default)s")
     parser.add_argument("--model", required=True, help="what the server was given")
-    parser.add_argument("--reranker", default="", help="likewise; without it none is asked")
+    parser.add_argument(
+        "--reranker", default="", help="likewise; without it, re-ranking is not tried"
+    )
     args = parser.parse_args()
 
     try:

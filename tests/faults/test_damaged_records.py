@@ -117,5 +117,5 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(corpus, tmp_path):
     folder, shard = corpus
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace(shard.name, f"../data/{shard.name}"))
-    with pytest.raises(InputError, match=r"manifest\.json: .* expected a file of the same folder"):
+    with pytest.raises(InputError, match=r"manifest\.json: .* expected a file in the same folder"):
         read_manifest(folder)
