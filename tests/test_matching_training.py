@@ -141,7 +141,7 @@ def test_a_sentence_transformers_export_says_that_it_has_no_matching(folder, tmp
     target = tmp_path / "export"
     settings = {"run_dir": str(folder), "output_dir": str(target)}
     export(ExportOptions(format="sentence_transformers", **settings))
-    assert "maxsim, turns by mean: not in this format" in (target / "README.md").read_text()
+    assert "maxsim, turns by mean: not part of this format" in (target / "README.md").read_text()
     assert not (target / "matching.json").exists()
 
 

@@ -149,7 +149,7 @@ def test_a_name_that_is_taken_or_stands_for_two_things_is_refused(plugged):
         task: str = redefault(TrainOptions, "task", "clashing")
         margin: str = option("wide", "Another thing.")
 
-    with pytest.raises(ValueError, match="declares option 'margin' otherwise"):
+    with pytest.raises(ValueError, match="declares option 'margin' differently"):
         register_task(dataclasses.replace(SPEC, options=Clashing))
     assert "clashing" not in TASKS
 

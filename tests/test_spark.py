@@ -161,7 +161,7 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
             ({"input": ("unsure",)}, "`columns`=order:at: null in a row of session 's'"),
             ({"columns": ("session_id:id",)}, "unordered; expected .* `columns`=order:COLUMN"),
             ({"columns": ("session_id:id", "order:when")}, "no such column among id, at, role"),
-            ({"input": ("shop.none",)}, "`input`=shop.none: no file, and no table"),
+            ({"input": ("shop.none",)}, "`input`=shop.none: neither a file nor a Spark table"),
         ]:
             with pytest.raises(InputError, match=message):
                 tables.gather(spark, config.replace(**changes), f"{tmp_path}/none")

@@ -282,8 +282,8 @@ def make_batches(
 ) -> list[Tensors]:
     """Makes the batches of one step, one for each replica.
 
-    Negatives are drawn from the global batch before it is divided, so that the loss does not depend
-    on the number of devices. The table of a replica holds only what its own rows need.
+    Negatives are drawn before the batch is divided: the loss does not depend on the number of
+    devices. The table of a replica holds only what its own rows need.
 
     Args:
         turns: the turns of the step, see the module.
@@ -291,32 +291,26 @@ def make_batches(
         seed: int `[2]`; it alone determines the draw of negatives.
         replicas: number of batches of consecutive rows that the step is divided into.
         layout: layout of the tables.
-        distinct: whether the table holds every utterance once. Otherwise every use has its own
-            entry, padded to the longest utterance of the corpus, as in the paper's procedure
-            ("plain").
+        distinct: whether the table holds every utterance once; else ("plain", the paper's
+            procedure) every use has its own entry, padded to the corpus' longest utterance.
         shapes: sizes to pad to; None for no padding.
-        rival_contexts: whether a batch also has the contexts that its negatives respond to. It then
-            has the contexts of the whole step, from all replicas.
+        rival_contexts: whether a batch also has its negatives' contexts: those of all replicas.
 
     Returns:
         For every replica a dict of
             padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
                 the table `[utterances, tokens]`, see `lay_out`.
-            context_index: int32 `[contexts, slots]` into the table; without rival contexts there is
-                one context per row.
+            context_index: int32 `[contexts, slots]` into the table; one per row without rivals.
             turn_mask: bool `[contexts, slots]`, True = real turn.
-            candidate_index: int32 `[rows, 1 + negatives]` into the table; column 0 is the true
-                response.
-            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate. Column 0 is False
-                only in padding rows.
+            candidate_index: int32 `[rows, 1 + negatives]` into the table; column 0 is the response.
+            candidate_mask: bool `[rows, 1 + negatives]`; column 0 is False only in padding rows.
             With rival contexts: candidate_context int32 `[rows, 1 + negatives]`, the context that
                 each candidate responds to.
             With given candidates: given_index int32 into the table, given_mask bool and
                 teacher_scores float32, all `[rows, 1 + given]`.
-            With neighbours: neighbour_index int32 `[texts, 1]` into the table, and the rows of
-                `share_pairs`.
-            With texts to rehearse: rehearsal_index int32 `[texts, 1]` into the table, and the
-                weights of `share_rehearsed`.
+            With neighbours: neighbour_index int32 `[texts, 1]`, and the rows of `share_pairs`.
+            With texts to rehearse: rehearsal_index int32 `[texts, 1]`, and the weights of
+                `share_rehearsed`.
     """
     texts = tf.gather(turns["utterances"], turns["response"])
     candidate_rows, candidate_mask = sample_negatives(turns["session"], texts, negatives, seed)

@@ -5,7 +5,7 @@
 See peer_loop.py for the protocol. Settings of every mode: model (a folder of sentence-transformers'
 form), sentences (the file that is timed), threads; optionally texts (a file to embed) with vectors
 (the folder for each variant's embeddings of it), and folder (where exports are written). A variant
-that cannot be loaded is left out, with the reason. Imports nothing from dcse_tf.
+that cannot be loaded is left out, with the reason. It does not use dcse_tf.
 """
 
 import functools

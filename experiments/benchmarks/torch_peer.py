@@ -2,7 +2,7 @@
 
     python torch_peer.py MODE
 
-See peer_loop.py for the protocol. Imports nothing from dcse_tf.
+See peer_loop.py for the protocol. It does not use dcse_tf.
 """
 
 import functools

@@ -36,4 +36,4 @@ def test_two_processes_one_of_which_is_killed_end_as_one_process_does(data_dir, 
         np.testing.assert_allclose(value, two[name], atol=1e-4, err_msg=name)
     log = (tmp_path / "two/workers/1.log").read_text()
     assert f"step {begun}" in log
-    assert "the first one has written" in log
+    assert "the first one wrote" in log
