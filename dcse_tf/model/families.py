@@ -114,17 +114,18 @@ FAMILIES: dict[str, Family] = {
 def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the content of an encoder's config.json to a BERT's configuration.
 
-    A BERT's own configuration is returned unchanged. Missing or invalid sizes are not checked here,
-    but by the reader of the result.
+    A BERT's own configuration is returned without a number of buckets of distance, and otherwise
+    unchanged. Missing or invalid sizes are not checked here, but by the reader of the result.
     """
     name = config.get("model_type", "bert")
     family = FAMILIES[name]
-    left_out = {*family.keys.values(), *(() if family is _MPNET else [RELATIVE_BUCKETS])}
-    result = {key: value for key, value in config.items() if key not in left_out}
-    if name == "bert":
-        return result
+    result = {key: value for key, value in config.items() if key not in family.keys.values()}
     if family is _MPNET:
         result.setdefault(RELATIVE_BUCKETS, BUCKETS)
+    else:
+        result.pop(RELATIVE_BUCKETS, None)
+    if name == "bert":
+        return result
     result |= {key: config[theirs] for key, theirs in family.keys.items() if theirs in config}
     positions = result.get("max_position_embeddings")
     if type(positions) is int:
