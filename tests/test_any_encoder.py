@@ -9,6 +9,7 @@ import tensorflow as tf
 from conftest import make_dialogues
 from tiny_bert import VOCABULARY
 from tiny_checkpoints import (
+    prepare_for,
     train_byte_pairs,
     train_pieces,
     write_mpnet_vocabulary,
@@ -17,8 +18,6 @@ from tiny_checkpoints import (
 from train_options import make_options
 
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.options import PrepareOptions
-from dcse_tf.data.prepare import prepare
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.exporting.job import export
@@ -60,19 +59,7 @@ def start(request, tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def corpus(start, dialogues_file, tmp_path_factory) -> pathlib.Path:
     """Prepared with a text before every utterance."""
-    folder = tmp_path_factory.mktemp("prepared") / "data"
-    options = PrepareOptions(
-        format="jsonl",
-        input=(str(dialogues_file),),
-        output_dir=str(folder),
-        vocab=str(start),
-        prefix=PREFIX,
-        max_sequence_length=16,
-        dev_fraction=0.2,
-        test_fraction=0.2,
-    )
-    prepare(options, start)
-    return folder
+    return prepare_for(start, dialogues_file, tmp_path_factory.mktemp("prepared"), PREFIX)
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, make_table
-from tiny_checkpoints import MPNET, MPNET_TOKENS, write_mpnet_vocabulary, write_weights
+from tiny_checkpoints import (
+    MPNET,
+    MPNET_TOKENS,
+    prepare_for,
+    write_mpnet_vocabulary,
+    write_weights,
+)
 from train_options import make_options
 
-from dcse_tf.data.options import PrepareOptions
-from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.job import export
@@ -66,18 +70,7 @@ def backbone(start):
 
 @pytest.fixture(scope="module")
 def corpus(start, dialogues_file, tmp_path_factory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("prepared") / "data"
-    options = PrepareOptions(
-        format="jsonl",
-        input=(str(dialogues_file),),
-        output_dir=str(folder),
-        vocab=str(start),
-        max_sequence_length=16,
-        dev_fraction=0.2,
-        test_fraction=0.2,
-    )
-    prepare(options, start)
-    return folder
+    return prepare_for(start, dialogues_file, tmp_path_factory.mktemp("prepared"))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,9 @@ import tokenizers.processors
 import tokenizers.trainers
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import prepare
+
 POSITIONS = 140
 _SHAPE = {
     "vocab_size": VOCABULARY_SIZE,
@@ -160,3 +163,21 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathl
     path.write_bytes(written.getvalue())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
     return path
+
+
+def prepare_for(
+    start: pathlib.Path, dialogues: pathlib.Path, folder: pathlib.Path, prefix: str = ""
+) -> pathlib.Path:
+    """Prepares dialogues for a checkpoint, into `folder / "data"`."""
+    options = PrepareOptions(
+        format="jsonl",
+        input=(str(dialogues),),
+        output_dir=str(folder / "data"),
+        vocab=str(start),
+        prefix=prefix,
+        max_sequence_length=16,
+        dev_fraction=0.2,
+        test_fraction=0.2,
+    )
+    prepare(options, start)
+    return folder / "data"
