@@ -11,12 +11,14 @@ from report import Line, Seeds, compare, correct, get_names, read_results, summa
 from runner import read_record
 from selection_report import Table, read_seeds
 
+from dcse_tf.evaluation.report import read_json
+
 # The conditions that a row must meet: the significance of its gain in MAP, and the most points by
 # which guards and response selection may fall.
 SIGNIFICANCE = 0.05
 GUARD_FALL = 0.3
 RESPONSE_FALL = 1.0
-_WAYS = ("cosine", "matching")
+_WAYS = ("cosine", "matching", "projected")
 _ROUNDING = 1e-9
 
 
@@ -68,8 +70,9 @@ def read_scores(
         measured = Measured("responses", way, title, "r1")
         for row, paths in found.responses.items():
             there = [path for path in paths if path.is_file()]
-            # A fitted baseline has only sentence embeddings, so no matching of tokens.
-            if there and not (way == "matching" and row.fit):
+            # Not every model has a matching of tokens, or projection heads.
+            tasks = {result.task for path in there[:1] for result in read_json(path)[1]}
+            if f"response_{way}" in tasks:
                 scores.setdefault(measured, {})[row] = read_seeds(there, way, "response")
     return scores
 

@@ -247,16 +247,20 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
         job, "ShowChanges", lambda setup: hooks.append(ShowChanges(setup)) or hooks[-1]
     )
     run = tmp_path / "run"
-    run_training(data_dir, run, start)
+    heads = {"task": "dialogue_cse", "negatives": 3, "cosine_weight": 0.5, "projection_dim": 8}
+    run_training(data_dir, run, start, **heads)
     content = json.loads((run / "changes.json").read_text())
     assert content["sentences"] == 40
     assert content["kept"] < 100.0
     assert len(content["moved"]) == changes._MOVED
     assert any(line.startswith("what the training changed:\n") for line in lines)
+    names = ["projected_r1", "projected_mrr", "cosine_r1", "cosine_mrr"]
+    assert [score["name"] for score in content["scores"]] == names
+    assert "R@1 behind the projection heads, %" in (run / "changes.md").read_text()
     assert content["verdict"] in (run / "changes.md").read_text()
     before = (run / "changes.json").stat().st_mtime_ns
 
-    run_training(data_dir, run, start)  # finished: it is there already
+    run_training(data_dir, run, start, **heads)  # finished: it is there already
     assert (len(measured), (run / "changes.json").stat().st_mtime_ns) == (1, before)
     for written in ("", "{"):  # as if it had been killed before, or the disk had been full
         (run / "changes.json").write_text(written)

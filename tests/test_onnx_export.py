@@ -102,7 +102,7 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors, name, ac
 
     rng = np.random.default_rng(0)
     maps = [
-        AffineMap(rng.normal(size=DIM), rng.normal(size=(DIM, 4)), np.zeros(4)),
+        AffineMap(rng.normal(size=DIM), rng.normal(size=(DIM, 4)), np.zeros(4), relu=True),
         AffineMap(*(rng.normal(size=shape).astype(np.float32) for shape in (4, (4, 3), 3))),
     ]
     # Activations of some size: GELU has two forms.
@@ -118,6 +118,7 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors, name, ac
     )
     for step in maps:
         expected = (expected - step.shift) @ step.matrix + step.bias
+        expected = np.maximum(expected, 0.0) if step.relu else expected
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)
 
 

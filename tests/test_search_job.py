@@ -3,11 +3,12 @@
 import hashlib
 import io
 import json
+import shutil
 import sys
 
 import numpy as np
 import pytest
-from tiny_bert import build_backbone, save_checkpoint
+from tiny_bert import DIM, build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
 from dcse_tf.cli.queries import search
@@ -16,6 +17,8 @@ from dcse_tf.errors import InputError, LockedError
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import lock_output
+from dcse_tf.model.head_files import list_head_maps, project, write_heads
+from dcse_tf.model.projection import build_heads
 from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
@@ -61,6 +64,7 @@ def _load_once(loaded, monkeypatch):
         key = (
             config.model,
             config.pooling,
+            config.projection,
             config.max_sequence_length,
             config.compute_dtype,
             config.truncate_dim,
@@ -103,6 +107,27 @@ def test_answers_are_the_texts_of_highest_cosine(config, encoder):
         assert [hit.line for hit in hits] == [LINES.index(hit.text) + 1 for hit in hits]
         assert [hit.count for hit in hits] == [LINES.count(hit.text) for hit in hits]
         assert hits[0].cosine > hits[-1].cosine + 1e-3
+
+
+def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
+    with pytest.raises(InputError, match=r"`find`=responses: .* has no projection heads"):
+        ask(config.replace(find="responses"), QUERIES)
+    shutil.copytree(model, tmp_path / "headed")
+    maps = list_head_maps(build_heads(DIM, 8, 5.0, seed=1))
+    write_heads(tmp_path / "headed", maps)
+    headed = config.replace(model=str(tmp_path / "headed"), find="responses")
+    (hits,) = ask(headed, ["ok [EOT] the cup is blue"])
+    mean = encoder.encode(["ok", "the cup is blue"]).mean(axis=0, keepdims=True)
+    context = scale(project(mean, maps["context"]))
+    cosines = (scale(project(encoder.encode(DISTINCT), maps["response"])) @ context.T)[:, 0]
+    best = np.argsort(-cosines)[:4]
+    assert [hit.text for hit in hits] == [DISTINCT[place] for place in best]
+    np.testing.assert_allclose([hit.cosine for hit in hits], cosines[best], atol=1e-5)
+    # The same index is not one of texts that mean the same.
+    with pytest.raises(InputError, match="was built otherwise"):
+        ask(headed.replace(find="similar"), QUERIES)
+    with pytest.raises(OptionError, match="give `find`=responses, which uses both heads"):
+        config.replace(projection="context")
 
 
 def test_a_text_of_the_corpus_finds_itself_first(config):

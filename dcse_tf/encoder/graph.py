@@ -13,6 +13,7 @@ from dcse_tf.encoder.batching import BATCH_TOKENS, Match
 from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.model.checkpoints import approximates_gelu, read_config
 from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.model.head_files import HeadMaps, read_heads
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.matching_files import PAPER, MatchingForm
 from dcse_tf.model.vocabulary import Vocabulary
@@ -195,6 +196,14 @@ class GraphBackend:
     def match(self) -> Match | None:
         """See `Backend`. None with postprocessing, which was fitted to sentence embeddings."""
         return None if self.graph.postprocessing else self.score
+
+    @functools.cached_property
+    def heads(self) -> HeadMaps:
+        """The projection heads, see `read_heads`; empty with postprocessing, to which they would
+        not apply, and for an encoder that is being trained.
+        """
+        source = self.graph.source
+        return read_heads(source) if source and not self.graph.postprocessing else {}
 
     @functools.cached_property
     def _encode(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:

@@ -1,7 +1,7 @@
 """Loads the backend for a model that a user names; only this module knows all kinds of models."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -30,6 +30,7 @@ from dcse_tf.model.checkpoints import (
     resolve_checkpoint,
 )
 from dcse_tf.model.fused_bert import FusedBert
+from dcse_tf.model.head_files import read_heads
 from dcse_tf.model.matching_files import read_matching
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.model.reranker_files import is_reranker
@@ -139,9 +140,8 @@ def _build_graph(
     if length > positions:
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
 
-    pooling, postprocessing, fingerprint = _read_pooling(
-        folder, options.pooling, config["hidden_size"]
-    )
+    read = _read_projection if options.projection else _read_pooling
+    pooling, postprocessing, fingerprint = read(folder, options, config["hidden_size"])
     vocabulary = read_vocabulary(folder)
     if options.prefix:
         vocabulary = vocabulary.with_prefix(options.prefix)
@@ -157,16 +157,33 @@ def _build_graph(
     )
 
 
+def _read_projection(
+    folder: pathlib.Path, options: EncoderOptions, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """Like `_read_pooling`, with a projection head as the layer."""
+    side = options.projection
+    heads = {} if is_baseline(folder) else read_heads(folder)
+    if not heads:
+        raise InputError(
+            f"`projection`={side}: {folder} has no projection heads; expected the run of a "
+            "training with `projection_dim`"
+        )
+    if options.pooling == "cls":
+        raise InputError(f"`pooling`=cls: the heads of {folder} were trained with `pooling`=mean")
+    return "mean", AffineMaps(heads[side], name=f"{side}_head"), _hash_maps(heads[side])
+
+
 def _read_pooling(
-    folder: pathlib.Path, asked: str, dim: int
+    folder: pathlib.Path, options: EncoderOptions, dim: int
 ) -> tuple[str, keras.layers.Layer | None, str]:
     """The pooling, "mean" or "cls"; the layer applied to pooled embeddings, if any; its hash.
 
     Args:
         folder: the checkpoint.
-        asked: the pooling that the user asks for; empty for the checkpoint's own.
+        options: the pooling that the user asks for; by default the checkpoint's own.
         dim: dimensions of its token embeddings.
     """
+    asked = options.pooling
     if is_baseline(folder):
         baseline = read_baseline(folder)
         assert baseline.pooling
@@ -202,12 +219,17 @@ def _apply_modules(
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
+    return modules.pooling, AffineMaps(modules.maps, name="dense"), _hash_maps(modules.maps)
+
+
+def _hash_maps(maps: Sequence[AffineMap]) -> str:
     arrays = {
-        f"{place}/{name}": value
-        for place, step in enumerate(modules.maps)
-        for name, value in vars(step).items()
+        f"{place}/{name}": getattr(step, name)
+        for place, step in enumerate(maps)
+        for name in ("shift", "matrix", "bias")
     }
-    return modules.pooling, AffineMaps(modules.maps, name="dense"), hash_arrays(arrays, {})
+    rectified = [place for place, step in enumerate(maps) if step.relu]
+    return hash_arrays(arrays, {"relu": rectified} if rectified else {})
 
 
 def truncate(encoder: EncoderGraph, dim: int) -> None:
@@ -235,7 +257,10 @@ def truncate(encoder: EncoderGraph, dim: int) -> None:
 
 def _refuse_settings(options: ModelOptions, reason: str) -> None:
     """Refuses settings that only a checkpoint supports; {} in the reason is what to do instead."""
-    names = ("max_sequence_length", "pooling", "prefix", "compute_dtype", "jit_compile")
+    names = (
+        *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype"),
+        "jit_compile",
+    )
     given = [f"`{name}`" for name in names if options.is_given(name)]
     if given:
         remedy = reason.format(f"leave out {' and '.join(given)}")

@@ -10,11 +10,13 @@ import numpy as np
 
 from dcse_tf.encoder.batching import Backend, Match, embed_texts
 from dcse_tf.encoder.batching import Progress as ProgressFunction
+from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
+from dcse_tf.model.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
 from dcse_tf.stores import fetch
 
@@ -54,6 +56,7 @@ class SentenceEncoder:
         model: str | os.PathLike[str],
         *,
         pooling: str | None = None,
+        projection: str = "",
         prefix: str = "",
         max_sequence_length: int = 0,
         compute_dtype: str = "float32",
@@ -67,6 +70,8 @@ class SentenceEncoder:
             model: a run directory, a checkpoint folder, package:NAME, a hub name, an export
                 (SavedModel, ONNX or static), a fitted baseline, or the URL of one in a store.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
+            projection: "context" or "response", to embed behind a projection head of the run; empty
+                for none.
             prefix: put before every sentence, such as "query: " for E5; empty for the model's own.
             max_sequence_length: longest sentence in tokens, 3 or more; the rest is cut off. 0 for
                 the length that the encoder was trained with, or 128 if that is not recorded.
@@ -84,6 +89,7 @@ class SentenceEncoder:
             ModelOptions(
                 model=os.fspath(model),
                 pooling=pooling or "",
+                projection=projection,
                 prefix=prefix,
                 max_sequence_length=max_sequence_length,
                 compute_dtype=compute_dtype,
@@ -176,6 +182,33 @@ class SentenceEncoder:
         if normalize_embeddings:
             embeddings = normalize(embeddings).astype(np.float32)
         return embeddings
+
+    @property
+    def heads(self) -> HeadMaps:
+        """The projection heads that the encoder was trained with, by side; empty without any."""
+        return self.backend.heads if isinstance(self.backend, GraphBackend) else {}
+
+    def project(self, embeddings: np.ndarray, side: str) -> np.ndarray:
+        """Embeddings behind a projection head; the cosine of the two sides compares them.
+
+            turns = encoder.encode(["hello", "where is my parcel"])
+            context = encoder.project(turns.mean(axis=0, keepdims=True), "context")
+            scores = context @ encoder.project(encoder.encode(responses), "response").T
+
+        Args:
+            embeddings: float `[n, dim]`, from `encode` without normalisation; for a context of
+                several turns the mean of their embeddings.
+            side: "context" or "response".
+
+        Returns:
+            float32 `[n, projection_dim]`, each of length 1.
+
+        Raises:
+            ValueError: the encoder has no projection heads.
+        """
+        if not self.heads:
+            raise ValueError(f"{self.name}: has no projection heads")
+        return normalize(project(embeddings, self.heads[side])).astype(np.float32)
 
     @property
     def match(self) -> Match | None:

@@ -14,6 +14,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval
 from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.evaluation.nearest import find_nearest
 from dcse_tf.evaluation.options import LEAST_SENTENCES, NEIGHBOURS
 from dcse_tf.evaluation.report import align
@@ -22,7 +23,8 @@ _MOVED = 8  # sentences shown
 _QUERIES = 1000  # sentences compared with all others at a time
 _SHOWN, _WRITTEN = 36, 200  # most characters of a sentence, in a terminal and in changes.md
 _CERTAIN = 0.05
-_SCORES = {"cosine_r1": "R@1", "cosine_mrr": "MRR"}
+_SCORES = {"r1": "R@1", "mrr": "MRR"}
+_WAYS = {"cosine": "", PROJECTED: " behind the projection heads"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ScoreChange:
     """A score of response selection, in percent, with its 95% intervals.
 
     Attributes:
-        name: "cosine_r1" or "cosine_mrr".
+        name: such as "cosine_r1" or "projected_mrr".
         before, after: the scores of the two encoders.
         before_interval, after_interval: the interval of each score.
         difference: the paired difference on the same samples.
@@ -162,8 +164,10 @@ def _find_moved(
     )
 
 
-def compare_scores(before: Evaluation, after: Evaluation) -> tuple[ScoreChange, ...]:
-    """Compares two encoders' response selection by cosine on the same samples."""
+def compare_scores(
+    before: Evaluation, after: Evaluation, similarity: str = "cosine"
+) -> tuple[ScoreChange, ...]:
+    """Compares two encoders' response selection by a similarity, on the same samples."""
     return tuple(
         ScoreChange(
             name,
@@ -173,7 +177,7 @@ def compare_scores(before: Evaluation, after: Evaluation) -> tuple[ScoreChange, 
             interval(after.items, name),
             difference(before.items, after.items, name),
         )
-        for name in _SCORES
+        for name in (f"{similarity}_{score}" for score in _SCORES)
     )
 
 
@@ -202,9 +206,10 @@ def list_figures(changes: Changes) -> list[tuple[str, str, str, str]]:
     rows = [("", "before", "after", "change")]
     for score in changes.scores:
         change = score.difference
+        way, name = score.name.split("_")
         rows.append(
             (
-                f"response selection {_SCORES[score.name]}, %",
+                f"response selection {_SCORES[name]}{_WAYS[way]}, %",
                 _with_interval(score.before, score.before_interval),
                 _with_interval(score.after, score.after_interval),
                 f"{change.value:+.1f} ({change.low:+.1f} to {change.high:+.1f}), "

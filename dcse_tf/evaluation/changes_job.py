@@ -15,11 +15,13 @@ from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import changes as figures
 from dcse_tf.evaluation.changes import Changes
-from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.evaluation.options import LEAST_SENTENCES, ChangesOptions
 from dcse_tf.evaluation.response_selection import (
     Sample,
+    cosine_score,
     evaluate_by_cosine,
+    evaluate_response_selection,
     make_samples,
     read_dialogues,
 )
@@ -102,19 +104,28 @@ def draw_sentences(
     return [texts[key] for key in order[:count]]
 
 
-def measure_changes(before: Encode, after: Encode, held_out: HeldOut) -> Changes:
+def measure_changes(before: SentenceEncoder, after: SentenceEncoder, held_out: HeldOut) -> Changes:
     """Computes what changed between two encoders.
+
+    If the second has projection heads, its response selection behind them is compared too, with
+    that of the first behind its own or, without any, by plain cosine.
 
     Raises:
         InputError: there are too few sentences, or an encoder has diverged.
     """
     scores: tuple[figures.ScoreChange, ...] = ()
-    if held_out.samples:
-        scores = figures.compare_scores(
-            *(evaluate_by_cosine(held_out.samples, encode) for encode in (before, after))
+    both, samples = (before, after), held_out.samples
+    if samples and after.heads:
+        first, second = (
+            evaluate_response_selection(samples, cosine_score(each.encode, each.heads), PROJECTED)
+            for each in both
         )
+        scores += figures.compare_scores(first, second, PROJECTED)
+    if samples:
+        first, second = (evaluate_by_cosine(samples, each.encode) for each in both)
+        scores += figures.compare_scores(first, second)
     texts = held_out.sentences
-    return figures.compare_embeddings(texts, before(texts), after(texts), scores)
+    return figures.compare_embeddings(texts, before.encode(texts), after.encode(texts), scores)
 
 
 def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
@@ -177,9 +188,9 @@ def show_changes(options: ChangesOptions) -> Changes:
     for note in notes:
         logging.info("%s", note)
     if not options.output_dir:
-        return measure_changes(before.encode, after.encode, held_out)
+        return measure_changes(before, after, held_out)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
-        found = measure_changes(before.encode, after.encode, held_out)
+        found = measure_changes(before, after, held_out)
         made_from = {
             "settings": options.to_dict(),
             "before": before.fingerprint(),

@@ -22,7 +22,7 @@ from dcse_tf.evaluation.candidate_groups import (
     read_candidate_set,
 )
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import RERANKER
+from dcse_tf.evaluation.names import PROJECTED, RERANKER
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
@@ -226,6 +226,7 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         "retrieval",
         "sts",
         "pooling",
+        "projection",
         "prefix",
         "max_sequence_length",
         "truncate_dim",
@@ -264,7 +265,8 @@ def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScor
     """The similarities by which a model scores responses, by name; scores begin with that name.
 
     "reranker" is a re-ranker's score. For an encoder, "matching" is its own similarity, if it has
-    one, and "cosine" the cosine of a candidate and the mean of the context's embeddings.
+    one, and "cosine" the cosine of a candidate and the mean of the context's embeddings;
+    "projected" is this cosine behind the projection heads, if there are any.
     """
     if isinstance(model, Reranker):
         return {RERANKER: score_dialogues(model.score)}
@@ -278,6 +280,9 @@ def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScor
             model.name,
         )
     ways["cosine"] = score_texts(response_selection.cosine_score(model.encode))
+    if model.heads:
+        projected = response_selection.cosine_score(model.encode, model.heads)
+        ways[PROJECTED] = score_texts(projected)
     return ways
 
 

@@ -5,6 +5,8 @@ During training, the name of a score on dev data has the prefix "dev/", such as 
 
 # The name of a re-ranker's similarity; a re-ranker reads context and response together.
 RERANKER = "reranker"
+# The cosine of a context and a response behind projection heads.
+PROJECTED = "projected"
 RECALLS = (1, 2, 5)
 RETRIEVAL = ("map", "mrr")
 STS = ("spearman",)

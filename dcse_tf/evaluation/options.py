@@ -137,6 +137,12 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             self.refuse(
                 "matching", "has no meaning without `response_selection` or `candidates_file`"
             )
+        if self.projection and (self.response_selection or self.candidates_file):
+            self.refuse(
+                "projection",
+                "embeds behind one head, and response selection needs both; leave it out, and "
+                "responses are also ranked behind the heads",
+            )
         self._check_candidates()
 
     def _check_candidates(self) -> None:

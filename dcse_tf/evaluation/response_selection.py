@@ -14,6 +14,7 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import RECALLS
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
+from dcse_tf.model.head_files import HeadMaps, project
 
 # A function from contexts and candidates to scores, float `[samples, candidates]`, higher is
 # better.
@@ -203,10 +204,15 @@ def _score_sample(scores: np.ndarray, similarity: str) -> dict[str, float]:
     }
 
 
-def cosine_score(encode: Encode) -> Score:
+def cosine_score(encode: Encode, heads: HeadMaps | None = None) -> Score:
     """Scores candidates by their cosine with the mean of the context's embeddings.
 
     This does not use the matching, so it shows what the matching adds.
+
+    Args:
+        encode: embeds texts.
+        heads: projection heads, applied to the mean and to the candidates' embeddings; None for
+            none.
     """
 
     def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
@@ -215,10 +221,13 @@ def cosine_score(encode: Encode) -> Score:
 
     def score_part(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         rows = _embed_groups([*contexts, *candidates], encode)
-        means = _mean_directions(contexts, rows)
-        return np.stack(
-            [normalize(rows(group)) @ mean for group, mean in zip(candidates, means, strict=True)]
-        )
+        means = np.stack([rows(group).mean(axis=0) for group in contexts])
+        responses = [rows(group) for group in candidates]
+        if heads:
+            means = project(means, heads["context"])
+            responses = [project(group, heads["response"]) for group in responses]
+        pairs = zip(responses, normalize(means), strict=True)
+        return np.stack([normalize(group) @ mean for group, mean in pairs])
 
     return score
 

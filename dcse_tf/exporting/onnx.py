@@ -228,6 +228,7 @@ def _apply(graph: Graph, x: str, step: AffineMap) -> str:
     x = graph.add("Sub", x, graph.constant(step.shift.astype(step.matrix.dtype)))
     x = graph.add("MatMul", x, graph.constant(step.matrix))
     x = graph.add("Add", x, graph.constant(step.bias.astype(step.matrix.dtype)))
+    x = graph.add("Relu", x) if step.relu else x
     return graph.add("Cast", x, to=TensorProto.FLOAT)
 
 

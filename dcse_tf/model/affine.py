@@ -1,4 +1,4 @@
-"""Affine maps of sentence embeddings as a Keras layer."""
+"""Affine maps of sentence embeddings as a Keras layer, with a ReLU behind some of them."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from dcse_tf.model.checkpoints import AffineMap
 class AffineMaps(keras.layers.Layer):
     """Applies affine maps to embeddings `[n, dim]`, one after another.
 
-    Used for sentence-transformers' Dense modules and for whitening. Each map is computed in the
-    dtype of its matrix.
+    Used for sentence-transformers' Dense modules, projection heads and whitening. Each map is
+    computed in the dtype of its matrix.
 
     Args:
         maps: the maps in order, at least one.
@@ -26,4 +26,5 @@ class AffineMaps(keras.layers.Layer):
         for step in self.maps:
             embeddings = ops.cast(embeddings, step.matrix.dtype.name)
             embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
+            embeddings = ops.relu(embeddings) if step.relu else embeddings
         return embeddings

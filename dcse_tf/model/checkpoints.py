@@ -64,17 +64,21 @@ class AffineMap:
         shift: float `[dim]`.
         matrix: float `[dim, k]`.
         bias: float `[k]`.
+        relu: whether negative results become 0.
     """
 
     shift: np.ndarray
     matrix: np.ndarray
     bias: np.ndarray
+    relu: bool = False
 
 
 _MODULES_FILE = "modules.json"
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
-_IDENTITY = "torch.nn.modules.linear.Identity"
+# The activations of a Dense module that can be computed here, and whether they are a ReLU.
+_IDENTITY, _RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
+_ACTIVATIONS = {_IDENTITY: False, _RELU: True}
 _POOLINGS = ("mean", "cls")
 _OLD_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 _PROMPTS_FILE = "config_sentence_transformers.json"
@@ -225,17 +229,17 @@ def _read_dense(folder: pathlib.Path) -> AffineMap:
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     places = [config.get(name) for name in ("module_input_name", "module_output_name")]
     elsewhere = any(place not in (None, "sentence_embedding") for place in places)
-    if activation != _IDENTITY or config.get("use_residual") or elsewhere:
+    if activation not in _ACTIVATIONS or config.get("use_residual") or elsewhere:
         raise InputError(
-            f"{path}: activation {activation}; only a Dense of the sentence embedding without "
-            f"activation ({_IDENTITY}) and without residual can be computed here"
+            f"{path}: activation {activation}; only a Dense of the sentence embedding with "
+            f"{' or '.join(_ACTIVATIONS)} and without residual can be computed here"
         )
     tensors = read_tensor_file(weights)
     matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
     bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
     if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
         raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
-    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias)
+    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
@@ -271,7 +275,7 @@ def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
         "in_features": inputs,
         "out_features": outputs,
         "bias": True,
-        "activation_function": _IDENTITY,
+        "activation_function": _RELU if step.relu else _IDENTITY,
     }
     _write_json(folder / _CONFIG_FILE, config)
     matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
@@ -299,6 +303,8 @@ RERANKER_FILE = "reranker.json"
 # An encoder's form of matching, see `dcse_tf.model.matching_files`.
 MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
+# An encoder's projection heads, see `dcse_tf.model.head_files`.
+HEADS_FILE = "heads.safetensors"
 _SETTINGS_FILE = "sentence_bert_config.json"
 _SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 _TOKENIZER_JSON = "tokenizer.json"
@@ -318,6 +324,7 @@ _ALL_FILES = (
     RERANKER_FILE,
     MATCHING_FILE,
     ATTENTION_FILE,
+    HEADS_FILE,
     _SETTINGS_FILE,
     *_WEIGHT_FILES,
     _PROMPTS_FILE,

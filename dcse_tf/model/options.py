@@ -8,6 +8,10 @@ from dcse_tf.options import Options, option
 MATCHINGS = ("paper", "residual", "context", "maxsim")
 
 
+# The sides of a dialogue that training can give a projection head, see `projection_dim`.
+SIDES = ("context", "response")
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions(Options):
     """How sentences become embeddings."""
@@ -18,6 +22,13 @@ class EncoderOptions(Options):
         "Default: the model's own, as a sentence-transformers model or a baseline was made, "
         "or else the mean.",
         choices=("", "mean", "cls"),
+    )
+    projection: str = option(
+        "",
+        "Embed behind a projection head of a training with `projection_dim`: context, for "
+        "utterances to answer, or response, for responses. The cosine of the two says how well a "
+        "response fits. Default: no head.",
+        choices=("", *SIDES),
     )
     prefix: str = option(
         "",

@@ -1,8 +1,9 @@
-"""Projection heads: they move the contrast to a separate space and are discarded after training.
+"""Projection heads: they move the contrast to a separate space.
 
 That a response follows a context does not make the two similar in meaning. With one head for
 contexts and one for responses, the encoder need not embed a question and its answer alike (Chen et
-al. 2020, "SimCLR"; Zhou et al. 2022, "DSE").
+al. 2020, "SimCLR"; Zhou et al. 2022, "DSE"). These works discard the heads after training; here
+they are kept, see `dcse_tf.model.head_files`, because responses are ranked best behind them.
 """
 
 import keras

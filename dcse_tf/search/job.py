@@ -48,6 +48,7 @@ class Searcher:
     Args:
         index: the index.
         encoder: embeds the queries.
+        responses: whether the index is one of responses, to be searched by the projection heads.
         top: number of texts to find for each query.
         reranker: ranks the `rerank_top` nearest texts; None to rank by cosine.
         rerank_top: number of texts to re-rank, at least `top`.
@@ -57,12 +58,14 @@ class Searcher:
         self,
         index: SearchIndex,
         encoder: SentenceEncoder,
+        responses: bool,
         top: int,
         reranker: Reranker | None = None,
         rerank_top: int = 0,
     ):
         self.index = index
         self._encoder = encoder
+        self._responses = responses
         self._top = top
         self._reranker = reranker
         self._rerank_top = rerank_top
@@ -70,13 +73,16 @@ class Searcher:
     def answer(self, queries: list[str]) -> list[list[Hit]]:
         """The nearest texts of each query, best first.
 
-        With a re-ranker a query is a dialogue, see `split_turns`, and its hits are those of the
-        nearest texts that the re-ranker scores highest.
+        If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
+        With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest.
         """
-        if self._reranker is None:
+        if not (self._responses or self._reranker):
             return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
         contexts = [split_turns(query) for query in queries]
-        found = self.index.search(self._embed_contexts(contexts), self._rerank_top)
+        rows = self._embed_contexts(contexts)
+        if self._reranker is None:
+            return self.index.search(rows, self._top)
+        found = self.index.search(rows, self._rerank_top)
         scores = self._reranker.score(
             contexts, [[hit.text for hit in hits] for hits in found], show_progress=len(queries) > 1
         )
@@ -84,13 +90,15 @@ class Searcher:
 
     def _embed_contexts(self, contexts: list[list[str]]) -> np.ndarray:
         """The mean of each context's embeddings, scaled to length 1 before; float32
-        `[contexts, dim]`.
+        `[contexts, dim]`. To search responses, that of the embeddings as they are, behind the head.
         """
         texts = [text for turns in contexts for text in turns]
-        rows = self._encoder.encode(texts, show_progress=False, normalize_embeddings=True)
+        scale = not self._responses
+        rows = self._encoder.encode(texts, show_progress=False, normalize_embeddings=scale)
         starts = np.cumsum([0, *(len(turns) for turns in contexts)])[:-1]
         sums = np.add.reduceat(rows, starts, axis=0)
-        return sums / np.array([[len(turns)] for turns in contexts], np.float32)
+        means = sums / np.array([[len(turns)] for turns in contexts], np.float32)
+        return self._encoder.project(means, "context") if self._responses else means
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
@@ -135,16 +143,24 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             _require_index(folder, buildable=bool(config.corpus))
         exists = folders[0].exists() and not config.overwrite
 
-        encoder = SentenceEncoder.from_options(config)
+        encoder = indexed = SentenceEncoder.from_options(config)
+        responses = config.find == "responses"
+        if responses and not encoder.heads:
+            raise InputError(
+                f"`find`=responses: {config.model} has no projection heads; expected the run of a "
+                "training with `projection_dim`"
+            )
+        if responses:
+            indexed = SentenceEncoder.from_options(ModelOptions(**_settings_of_index(config)))
         reranker = _load_reranker(config)  # before the index is built, which takes long
         if not exists:
-            build_index(config, folders[0], encoder)
+            build_index(config, folders[0], indexed)
         settings = Settings(**{name: getattr(config, name) for name in vars(Settings())})
         index = SearchIndex(folders, settings)
         if exists:
             for each in index.folders:
-                _require_same(config, each, encoder)
-        yield Searcher(index, encoder, config.top, reranker, config.rerank_top)
+                _require_same(config, each, indexed)
+        yield Searcher(index, encoder, responses, config.top, reranker, config.rerank_top)
 
 
 def _list_folders(names: Sequence[str]) -> list[pathlib.Path]:
@@ -174,6 +190,12 @@ def _load_reranker(config: SearchOptions) -> Reranker | None:
     if not config.reranker:
         return None
     return Reranker.load(config.reranker, compute_dtype=config.compute_dtype, option="reranker")
+
+
+def _settings_of_index(config: SearchOptions) -> dict[str, Any]:
+    """The options of the encoder that embeds the corpus."""
+    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelOptions)}
+    return {**shared, "projection": "response" if config.find == "responses" else ""}
 
 
 def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:
@@ -230,7 +252,7 @@ def _hash_corpus(config: SearchOptions) -> dict[str, Any]:
 def _embed_texts(
     config: SearchOptions, texts: pathlib.Path, output: pathlib.Path, encoder: SentenceEncoder
 ) -> None:
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelOptions)}
+    shared = _settings_of_index(config)
     # The texts are distinct, so a cache for repeated ones is useless.
     settings = EmbedOptions(**shared, input=str(texts), output=str(output), cache_size=0)
     embed(settings, encoder, layout.scale_to_unit_length)

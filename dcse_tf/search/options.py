@@ -46,6 +46,13 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         "`index` exists.",
         files=True,
     )
+    find: str = option(
+        "similar",
+        "similar: texts that mean the same as the query. responses: texts that answer it, by the "
+        "projection heads that a training with `projection_dim` kept; a query is then the "
+        "dialogue so far, with turns separated by [EOT].",
+        choices=("similar", "responses"),
+    )
     index: tuple[str, ...] = option(
         (),
         "Folder of the index: built from `corpus` if it does not exist, and reused later. If "
@@ -103,6 +110,8 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("give either `query` or `queries`")
         if self.is_given("rerank_top") and not self.reranker:
             raise OptionError("`rerank_top`: only with `reranker`")
+        if self.projection:
+            raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.reranker and self.rerank_top < self.top:
             raise OptionError(
                 f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, "

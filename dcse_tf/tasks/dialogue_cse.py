@@ -7,6 +7,7 @@ everything that needs it is imported inside the functions.
 import dataclasses
 from typing import TYPE_CHECKING, Self
 
+from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.levers import LeverOptions, read_neighbours
@@ -96,6 +97,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
         if self.aggregation != "mean" and self.matching == "maxsim":
             self.refuse("aggregation", "with `matching`=maxsim each turn counts the same")
 
+    @property
+    def similarities(self) -> tuple[str, ...]:
+        own = super().similarities
+        return (*own, PROJECTED) if self.projection_dim else own
+
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.distillation_weight:
             given = manifest.splits["train"].given
@@ -111,9 +117,13 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
     from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
+    from dcse_tf.model.projection import build_heads
     from dcse_tf.tasks.shared import build_centering
 
     parts = build_centering(options, dim)
+    if width := options.projection_dim:
+        heads = build_heads(dim, width, options.projection_rate, options.seed + 3)
+        parts = dataclasses.replace(parts, heads=heads)
     if options.cosine_weight == 1.0:
         return parts
     attention = None
@@ -127,7 +137,6 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     from dcse_tf.model.context_prediction import ContextPrediction
     from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
     from dcse_tf.model.matching_files import PAPER
-    from dcse_tf.model.projection import build_heads
     from dcse_tf.model.start import StartObjective
     from dcse_tf.tasks.shared import make_layout
 
@@ -149,11 +158,9 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
             share,
             options.rehearsal_weight,
         )
-    heads, dim = [], setup.backbone.hidden_dim
+    dim = setup.backbone.hidden_dim
     if max(options.prefix_dims, default=0) >= dim:
         options.refuse("matryoshka_dims", f"expected fewer than the encoder's {dim} dimensions")
-    if width := options.projection_dim:
-        heads = build_heads(dim, width, options.projection_rate, options.seed + 3)
     objective = Objective(
         options.temperature,
         parts.matching or PAPER,
@@ -162,7 +169,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.teacher_temperature,
         options.both_directions,
         start,
-        heads,
+        parts.heads,
         options.neighbour_weight if options.has_neighbours else 0.0,
         options.prefix_dims,
     )

@@ -88,7 +88,8 @@ class LeverOptions(BatchOptions):
     projection_dim: int = option(
         0,
         "Contrast the plain cosine behind two projection heads of this width, one for "
-        "contexts and one for responses, which are discarded after training. 0: none.",
+        "contexts and one for responses. They are kept beside the encoder, to choose responses. "
+        "0: none.",
         minimum=2,
         or_zero=True,
     )

@@ -270,10 +270,15 @@ class TrainOptions(RunOptions):
         if self.best_metric not in known:
             self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
 
+    @property
+    def similarities(self) -> tuple[str, ...]:
+        """The similarities by which dev responses are ranked, see `TaskSpec`."""
+        return registry.TASKS[self.task].similarities
+
     def dev_scores(self) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
         spec = registry.TASKS[self.task]
-        ranked = [name for kind in spec.similarities for name in rank_scores(kind)]
+        ranked = [name for kind in self.similarities for name in rank_scores(kind)]
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
 
         # Without dev samples, only the files give scores. Without either there are none, and the

@@ -21,6 +21,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints, masked_lm
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
+from dcse_tf.model.head_files import list_head_maps, write_heads
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.matching_files import write_matching
 from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
@@ -207,6 +208,8 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
     bert.save_backbone(folder, setup.backbone, read_base_config(setup), mean)
     if parts.matching:
         write_matching(folder, parts.matching)
+    if parts.heads:
+        write_heads(folder, list_head_maps(parts.heads))
     write_tokenization(setup, folder)
 
 

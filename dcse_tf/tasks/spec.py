@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest, Split
     from dcse_tf.model.bert import TokenCentering
     from dcse_tf.model.matching_files import MatchingForm
+    from dcse_tf.model.projection import ProjectionHead
     from dcse_tf.model.vocabulary import Vocabulary
     from dcse_tf.tasks.options import ContrastOptions
 
@@ -45,10 +46,12 @@ class EncoderParts:
     Attributes:
         centering: the centring of the token embeddings, if any.
         matching: the form of its matching; None if it learns none.
+        heads: the projection heads of contexts and of responses, if any.
     """
 
     centering: "TokenCentering | None" = None
     matching: "MatchingForm | None" = None
+    heads: "Sequence[ProjectionHead]" = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +125,8 @@ class TaskSpec(Generic[O]):
         metrics: names of the sums other than loss, weight and counts.
         samples: the unit of batches and epochs: "sessions" or "utterances".
         similarities: the similarities to evaluate by response selection on dev sessions:
-            "matching", "cosine", both or none; "reranker" with `make_scorer`.
+            "matching", "cosine", both or none; "reranker" with `make_scorer`. An option may add
+            to them, see `TrainOptions.similarities`.
         build_parts: (options, width of the token embeddings) -> the encoder's parts besides its
             BERT; called under the strategy's scope.
         make_evaluation: (setup, model) -> a function that computes the task's own dev scores.

@@ -20,6 +20,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
+from dcse_tf.model.head_files import center_heads, read_heads, write_heads
 from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
 from dcse_tf.model.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
@@ -107,6 +108,8 @@ def merge(options: MergeOptions) -> Merged:
         if options.center and corpus:
             mean = corpus.mean_embedding(_load(trained, tensors))
             tensors = shift_tokens(tensors, trained.config["num_hidden_layers"], mean)
+            if heads := read_heads(folder):
+                write_heads(folder, center_heads(heads, mean))
             record = dataclasses.replace(
                 record, centered_on=corpus.fingerprint, utterances=corpus.utterances
             )

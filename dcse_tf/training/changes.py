@@ -85,7 +85,7 @@ class ShowChanges(Hook):
         )
         assert setup.source
         before, after = map(SentenceEncoder.load, (setup.source, self._run_dir))
-        found = measure_changes(before.encode, after.encode, held_out)
+        found = measure_changes(before, after, held_out)
         notes = (*held_out.notes, *note_lengths(before, after), _CHOSEN_BY)
         write_changes(self._run_dir, found, notes, made_from, "What the training changed")
         logging.info(

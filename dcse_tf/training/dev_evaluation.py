@@ -11,11 +11,13 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.evaluation.names import RERANKER, RETRIEVAL, STS, rank_scores
+from dcse_tf.evaluation.names import PROJECTED, RERANKER, RETRIEVAL, STS, rank_scores
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.model.head_files import list_head_maps
 from dcse_tf.model.matching_files import PAPER
 from dcse_tf.model.pairs import make_rule
+from dcse_tf.model.projection import ProjectionHead
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
 from dcse_tf.reranker.reranker import Reranker
@@ -89,7 +91,8 @@ class DevEvaluation:
         self.retrieval: RetrievalSet | None = None
         self.geometry: Scores = {}
         self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
-        samples = _dev_samples(setup) if task.similarities else []
+        ways = options.similarities
+        samples = _dev_samples(setup) if ways else []
         if task.make_scorer:
             if samples:
                 reranker = _make_reranker(setup, *task.make_scorer(setup, model))
@@ -105,11 +108,13 @@ class DevEvaluation:
         )
         backend = GraphBackend(graph)
         self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)
-        if samples and "matching" in task.similarities:
+        if samples and "matching" in ways:
             self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
-        if samples and "cosine" in task.similarities:
+        if samples and "cosine" in ways:
             self._parts.append(functools.partial(self._compare, samples))
+        if samples and PROJECTED in ways:
+            self._parts.append(functools.partial(self._project, samples, setup.parts.heads))
         if options.dev_retrieval:
             self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
             self._parts.append(functools.partial(self._retrieve, self.retrieval))
@@ -131,6 +136,13 @@ class DevEvaluation:
         found = response_selection.evaluate_by_cosine(samples, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "sessions/")
         return _select(found, rank_scores("cosine"))
+
+    def _project(
+        self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
+    ) -> Scores:
+        score = response_selection.cosine_score(self._encode, list_head_maps(heads))
+        found = response_selection.evaluate_response_selection(samples, score, PROJECTED)
+        return _select(found, rank_scores(PROJECTED))
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
         found = evaluate_retrieval(retrieval, self._encode)
