@@ -1,17 +1,23 @@
 """The share of a merge that is chosen: the rule on curves by hand, and the job on a tiny pair."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from test_merge import make_checkpoint
+from tiny_bert import DIM
 
 from dcse_tf.cli import commands
 from dcse_tf.cli.flags import parse_flags
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.response_selection import Sample
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
+from dcse_tf.model.head_files import list_head_maps, write_heads
+from dcse_tf.model.projection import build_heads
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.tools.merge import merge
 from dcse_tf.tools.merge_options import AUTO, MergeOptions
@@ -146,3 +152,22 @@ def test_too_few_dev_sessions_are_one_error(pair, data_dir, tmp_path):
     options = make_arguments(pair, data_dir, tmp_path / "merged", candidates=500)
     with pytest.raises(InputError, match=r"dev\.jsonl: too few sessions to choose by: expe"):
         merge(options)
+
+
+def test_responses_are_ranked_behind_the_heads_of_the_trained_encoder(pair, data_dir, tmp_path):
+    """Centred or not: what the mean contributes is added to the heads."""
+    trained = tmp_path / "trained"
+    shutil.copytree(pair[1], trained)
+    write_heads(trained, list_head_maps(build_heads(DIM, 8, 5.0, seed=1)))
+    mrr = {}
+    for center in (False, True):
+        arguments = make_arguments((pair[0], trained), data_dir, tmp_path / f"{center}")
+        merged = merge(arguments.replace(center=center))
+        mrr[center] = [row.mrr for row in merged.choice.rows if row.name == "1"]
+    settings = EvaluateOptions(
+        model=str(trained), response_selection=(str(data_dir / "dev.jsonl"),), candidates=4
+    )
+    scores = {name: value for found in evaluate(settings) for name, value in found.scores.items()}
+    assert mrr[False] == pytest.approx([scores["projected_mrr"]])
+    assert mrr[True] == pytest.approx(mrr[False])
+    assert scores["projected_mrr"] != pytest.approx(scores["cosine_mrr"], abs=0.01)

@@ -20,7 +20,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints
-from dcse_tf.model.head_files import center_heads, read_heads, write_heads
+from dcse_tf.model.head_files import HeadMaps, center_heads, read_heads, write_heads
 from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
 from dcse_tf.model.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
@@ -201,13 +201,21 @@ def _choose(
     corpus: _Corpus,
     judge: Judge,
 ) -> Choice:
-    """Measures the start and every share, and chooses one."""
+    """Measures the start and every share, and chooses one.
 
-    def measure(tensors: dict[str, np.ndarray], center: bool, name: str) -> Measured:
+    The start has no projection heads; the shares have those of the trained encoder, if any.
+    """
+    heads = read_heads(trained.folder)
+
+    def measure(
+        tensors: dict[str, np.ndarray], center: bool, name: str, heads: HeadMaps | None = None
+    ) -> Measured:
         backend = _load(trained, tensors)
         encode = SentenceEncoder(backend).encode
-        mean = corpus.mean_embedding(backend) if center else 0.0
-        found = judge.measure(lambda texts: encode(texts) - mean)
+        mean = corpus.mean_embedding(backend) if center else np.zeros(1, np.float32)
+        if heads and center:
+            heads = center_heads(heads, mean)
+        found = judge.measure(lambda texts: encode(texts) - mean, heads)
         logging.info("%s: %s", name, describe_measured(found))
         return found
 
@@ -216,5 +224,5 @@ def _choose(
     shares = {}
     for share in options.list_shares():
         tensors = average_tensors(start.tensors, trained.tensors, share)
-        shares[share] = measure(tensors, options.center, f"share {share:g}")
+        shares[share] = measure(tensors, options.center, f"share {share:g}", heads)
     return compare_shares(judge, as_it_is, base, shares, options.keep, options.guard_tolerance)

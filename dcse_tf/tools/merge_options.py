@@ -26,8 +26,8 @@ class MergeOptions(SelectionOptions):
     )
     output_dir: str = option(
         "",
-        "Folder to write the encoder to, for `model` and `encoder`; pooling, length and "
-        "matching are those of the trained one.",
+        "Folder to write the encoder to, for `model` and `encoder`; pooling, length, matching "
+        "and projection heads are those of the trained one.",
         required=True,
         writes=True,
     )
@@ -52,7 +52,8 @@ class MergeOptions(SelectionOptions):
     keep: float = option(
         0.8,
         "auto: choose the smallest share whose gain over the start in response selection (MRR "
-        "by cosine) is at least this fraction of the largest gain.",
+        "by cosine, behind the projection heads if it has any) is at least this fraction of the "
+        "largest gain.",
         minimum=0.0,
         maximum=1.0,
     )

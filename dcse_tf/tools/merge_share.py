@@ -16,12 +16,14 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.response_selection import (
     Sample,
-    evaluate_by_cosine,
+    cosine_score,
+    evaluate_response_selection,
     make_samples,
     read_dialogues,
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.input_files import resolve_inputs
+from dcse_tf.model.head_files import HeadMaps
 from dcse_tf.tools.merge_options import MergeOptions
 
 _R1, _MRR = "cosine_r1", "cosine_mrr"
@@ -33,7 +35,7 @@ class Measured:
     """Measurements of the start or of a share.
 
     Attributes:
-        selection: scores of response selection by cosine.
+        selection: scores of response selection by cosine, behind the projection heads if any.
         maps: MAP on each guard, in percent.
         embeddings: float `[sentences, dim]`, of the sentences whose neighbours are compared.
     """
@@ -50,7 +52,7 @@ class Row:
 
     Attributes:
         name: "start" or the share.
-        r1, mrr: R@1 and MRR of response selection by cosine, in percent.
+        r1, mrr: R@1 and MRR of response selection, in percent.
         gain: the gain in MRR over share 0; None for share 0 itself.
         kept: percentage of the nearest neighbours that are also those of the original start.
         cosine: mean raw cosine between a sentence's embedding and that of the original start.
@@ -129,15 +131,20 @@ class Judge:
         self._samples = samples
         self._sets = list(guards.values())
 
-    def measure(self, encode: Encode) -> Measured:
-        """Measures an encoder; calls `encode` once, with `texts`."""
+    def measure(self, encode: Encode, heads: HeadMaps | None = None) -> Measured:
+        """Measures an encoder; calls `encode` once, with `texts`.
+
+        Args:
+            encode: embeds texts.
+            heads: projection heads, behind which responses are ranked; None for none.
+        """
         rows = dict(zip(self.texts, np.asarray(encode(self.texts), np.float64), strict=True))
 
         def look_up(texts: list[str]) -> np.ndarray:
             return np.stack([rows[text] for text in texts])
 
         return Measured(
-            evaluate_by_cosine(self._samples, look_up),
+            evaluate_response_selection(self._samples, cosine_score(look_up, heads), "cosine"),
             tuple(evaluate_retrieval(guard, look_up).scores["map"] for guard in self._sets),
             look_up(self.sentences),
         )
