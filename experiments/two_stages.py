@@ -6,10 +6,11 @@
         --encoder=embeddings --reranker=reranker --output=two_stages.json
 
 For every context, the first 10 and all of its candidates are ranked (the true one is the first in
-the file): by the cosine with the mean embedding of its turns, by the re-ranker, and in two stages,
-where the re-ranker orders the --top candidates by cosine and the others follow. The candidates are
-embedded beforehand, as in an index, so the time of a query covers only its context and what is
-computed with it. Queries are timed one at a time, as for a user who waits for the answer.
+the file): by the cosine with the mean embedding of its turns, behind the encoder's projection heads
+if it has any; by the re-ranker; and in two stages, where the re-ranker orders the --top candidates
+by cosine and the others follow. The candidates are embedded beforehand, as in an index, so the time
+of a query covers only its context and what is computed with it. Queries are timed one at a time, as
+for a user who waits for the answer.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import dcse_tf
 from dcse_tf.data.candidates import read_groups
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
@@ -34,7 +36,7 @@ from dcse_tf.evaluation.response_selection import Sample
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
 
-Encode = Callable[[list[str]], np.ndarray]
+Embed = Callable[[list[str]], np.ndarray]
 
 _FEW = 10
 
@@ -50,6 +52,35 @@ class Rerank(Protocol):
         responders: Sequence[str] | None = None,
         show_progress: bool = True,
     ) -> list[np.ndarray]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Embeddings:
+    """How an encoder embeds both sides of a dialogue, for their cosine.
+
+    Attributes:
+        context: maps the turns of a context to a vector of length 1, float `[dim]`.
+        responses: maps n texts to vectors of length 1, float `[n, dim]`.
+    """
+
+    context: Embed
+    responses: Embed
+
+
+def make_embeddings(encoder: dcse_tf.SentenceEncoder) -> Embeddings:
+    """The mean of a context's embeddings, and those of responses; behind the heads if there are."""
+
+    def finish(rows: np.ndarray, side: str) -> np.ndarray:
+        return encoder.project(rows, side) if encoder.heads else normalize(rows)
+
+    def context(turns: list[str]) -> np.ndarray:
+        mean = encoder.encode(turns, show_progress=False).mean(axis=0, keepdims=True)
+        return finish(mean, "context")[0]
+
+    def responses(texts: list[str]) -> np.ndarray:
+        return finish(encoder.encode(texts, show_progress=False), "response")
+
+    return Embeddings(context, responses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,16 +111,15 @@ def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
     return samples
 
 
-def embed_candidates(samples: Sequence[Sample], encode: Encode) -> dict[str, np.ndarray]:
+def embed_candidates(samples: Sequence[Sample], embed: Embed) -> dict[str, np.ndarray]:
     """Text -> its embedding of unit length, for each distinct candidate."""
     texts = sorted({text for sample in samples for text in sample.candidates})
-    return dict(zip(texts, normalize(encode(texts)), strict=True))
+    return dict(zip(texts, embed(texts), strict=True))
 
 
-def find_by_cosine(sample: Sample, candidates: np.ndarray, encode: Encode) -> np.ndarray:
-    """The cosines of candidates, unit vectors `[n, dim]`, with the context's mean embedding."""
-    mean = np.asarray(encode(sample.context)).mean(axis=0)
-    return candidates @ normalize(mean[np.newaxis])[0]
+def find_by_cosine(sample: Sample, candidates: np.ndarray, embed: Embed) -> np.ndarray:
+    """The cosines of candidates, unit vectors `[n, dim]`, with the context's."""
+    return candidates @ embed(sample.context)
 
 
 def order_by_reranker(sample: Sample, texts: Sequence[str], reranker: Rerank) -> np.ndarray:
@@ -146,7 +176,7 @@ def list_calls(
     sample: Sample,
     count: int,
     vectors: dict[str, np.ndarray],
-    encode: Encode,
+    embed: Embed,
     reranker: Rerank,
     tops: Sequence[int],
 ) -> dict[str, Callable[[], Any]]:
@@ -155,11 +185,11 @@ def list_calls(
     rows = np.stack([vectors[text] for text in texts])
 
     def both(top: int) -> np.ndarray:
-        nearest = np.argsort(-find_by_cosine(sample, rows, encode), kind="stable")[:top]
+        nearest = np.argsort(-find_by_cosine(sample, rows, embed), kind="stable")[:top]
         return order_by_reranker(sample, [texts[place] for place in nearest], reranker)
 
     return {
-        "embeddings": lambda: find_by_cosine(sample, rows, encode),
+        "embeddings": lambda: find_by_cosine(sample, rows, embed),
         "re-ranker": lambda: order_by_reranker(sample, texts, reranker),
         **{_name(top): functools.partial(both, top) for top in tops},
     }
@@ -168,7 +198,7 @@ def list_calls(
 def time_ways(
     samples: Sequence[Sample],
     vectors: dict[str, np.ndarray],
-    encode: Encode,
+    embed: Embed,
     reranker: Rerank,
     tops: Sequence[int],
 ) -> dict[tuple[str, int], float]:
@@ -176,7 +206,7 @@ def time_ways(
     times: dict[tuple[str, int], list[float]] = {}
     for sample in samples:
         for count in sorted({_FEW, len(sample.candidates)}):
-            calls = list_calls(sample, count, vectors, encode, reranker, tops)
+            calls = list_calls(sample, count, vectors, embed, reranker, tops)
             for name, call in calls.items():
                 started = time.perf_counter()
                 call()
@@ -188,7 +218,7 @@ def time_ways(
 def score_all(
     samples: Sequence[Sample],
     vectors: dict[str, np.ndarray],
-    encode: Encode,
+    embed: Embed,
     reranker: Rerank,
 ) -> list[Scored]:
     """Scores every candidate of every context with both models."""
@@ -196,7 +226,7 @@ def score_all(
     for number, sample in enumerate(samples, start=1):
         rows = np.stack([vectors[text] for text in sample.candidates])
         logits = order_by_reranker(sample, sample.candidates, reranker)
-        scored.append(Scored(find_by_cosine(sample, rows, encode), logits))
+        scored.append(Scored(find_by_cosine(sample, rows, embed), logits))
         print(f"\r{number} of {len(samples)} contexts", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return scored
@@ -234,8 +264,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments(sys.argv[1:])
-    import dcse_tf
-
     try:
         samples = read_samples(options.candidates_file, options.contexts)
         encoder = dcse_tf.SentenceEncoder.load(options.encoder)
@@ -243,12 +271,11 @@ def main() -> None:
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
 
-    def encode(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, show_progress=False)
-
-    vectors = embed_candidates(samples, encode)
-    rows = summarise(score_all(samples, vectors, encode, reranker), options.top)
-    times = time_ways(samples[: options.timed], vectors, encode, reranker, options.top)
+    embed = make_embeddings(encoder)
+    vectors = embed_candidates(samples, embed.responses)
+    scored = score_all(samples, vectors, embed.context, reranker)
+    rows = summarise(scored, options.top)
+    times = time_ways(samples[: options.timed], vectors, embed.context, reranker, options.top)
     for row in rows:
         row["ms"] = times[row["way"], row["candidates"]]
     content = {"contexts": len(samples), "timed": min(options.timed, len(samples)), "rows": rows}

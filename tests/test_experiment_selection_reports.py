@@ -12,6 +12,7 @@ import pytest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.report import Result, write_json
+from dcse_tf.evaluation.response_selection import Sample
 
 FOLDER = pathlib.Path(__file__).parent.parent / "experiments"
 # R@1 of four contexts, which have 1, 1, 3 and 5 turns.
@@ -240,8 +241,19 @@ class Words:
         ]
 
 
-def encode(texts):
-    return np.array([[text.count("a"), text.count("b") + 0.5] for text in texts], float)
+class Letters:
+    """An encoder by two letters of a text; its heads, if any, turn contexts by a right angle."""
+
+    def __init__(self, turned=False):
+        self.heads = {"context": (), "response": ()} if turned else {}
+
+    def encode(self, texts, show_progress=True):
+        return np.array([[text.count("a"), text.count("b") + 0.5] for text in texts], float)
+
+    def project(self, embeddings, side):
+        x, y = embeddings.T
+        rows = np.stack([-y, x] if side == "context" else [x, y], axis=1)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def test_two_stages_are_the_rerankers_order_of_what_the_cosine_finds(tmp_path):
@@ -270,8 +282,9 @@ def test_two_stages_score_and_time_every_way(tmp_path):
     lines = [json.dumps({**group, "id": name}) for name in "12"]
     (tmp_path / "groups.jsonl").write_text("\n".join(lines) + "\n")
     samples = stages.read_samples(tmp_path / "groups.jsonl", 5)
-    vectors = stages.embed_candidates(samples, encode)
-    scored = stages.score_all(samples, vectors, encode, Words())
+    embed = stages.make_embeddings(Letters())
+    vectors = stages.embed_candidates(samples, embed.responses)
+    scored = stages.score_all(samples, vectors, embed.context, Words())
     rows = stages.summarise(scored, [3])
     # (1, 1.5) is nearest to itself; of the others each has one letter in common with the context.
     assert [(row["way"], row["candidates"], row["r1"]) for row in rows] == [
@@ -279,7 +292,7 @@ def test_two_stages_score_and_time_every_way(tmp_path):
         for way in ("embeddings", "re-ranker", "embeddings, then the re-ranker on 3")
         for count in (10, 12)
     ]
-    times = stages.time_ways(samples, vectors, encode, Words(), [3])
+    times = stages.time_ways(samples, vectors, embed.context, Words(), [3])
     assert set(times) == {(row["way"], row["candidates"]) for row in rows}
     for row in rows:
         row["ms"] = times[row["way"], row["candidates"]]
@@ -288,6 +301,16 @@ def test_two_stages_score_and_time_every_way(tmp_path):
     (tmp_path / "few.jsonl").write_text(json.dumps(few))
     with pytest.raises(InputError, match="groups of one size"):
         stages.read_samples(tmp_path / "few.jsonl", 5)
+
+
+def test_the_first_stage_is_behind_the_heads_of_an_encoder_that_has_them():
+    stages = load("two_stages")
+    turns, texts = ["a", "ab"], ["abc", "bb", ""]
+    # Their mean is (1, 1), the responses (1, 1.5), (0, 2.5) and (0, 0.5).
+    for turned, cosines in ((False, [2.5 / 3.25**0.5, 1, 1]), (True, [0.5 / 3.25**0.5, 1, 1])):
+        embed = stages.make_embeddings(Letters(turned))
+        found = stages.find_by_cosine(Sample(turns, texts), embed.responses(texts), embed.context)
+        np.testing.assert_allclose(found, np.array(cosines) / 2**0.5)
 
 
 def test_after_the_minutes_no_run_is_begun(tmp_path):
