@@ -43,6 +43,7 @@ _CENTRED = ("--kind=centering",)
 START = DomainRow("start", "start")
 START_CENTRED = DomainRow("start_centred", "start, centred", fit=_CENTRED)
 RECOMMENDED = DomainRow("recommended", "recommended", ("--preset=recommended",))
+TASK_ORIENTED, _SHARE = ("--preset=task_oriented",), ("--share=0.7",)
 # The rows that others are compared with; they need no training.
 BASES = (START, START_CENTRED)
 
@@ -82,6 +83,9 @@ ROWS = (
     *BASES,
     RECOMMENDED,
     DomainRow("recommended_centred", "recommended, centred", RECOMMENDED.train, fit=_CENTRED),
+    DomainRow("in_domain", "in_domain", ("--preset=in_domain",)),
+    DomainRow("task_oriented", "task_oriented", TASK_ORIENTED),
+    DomainRow("task_oriented_merged", "task_oriented, merged", TASK_ORIENTED, merge=_SHARE),
     *LEVERS,
     DomainRow("cosine", "plain cosine", ("--preset=cosine",)),
     DomainRow("dse", "DSE", ("--preset=dse",)),

@@ -28,6 +28,7 @@ FLAG_FILES = {
     "mlm": "train",
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
     "in_domain": "train",
+    "task_oriented": "train",
     **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained", "labelled"), "train"),
     "debug": "any",
     "evaluate": "evaluate",
