@@ -240,7 +240,7 @@ def test_the_commands_of_the_rows_are_read_by_their_jobs(files, no_tensorflow):
         if name.startswith(("rows/", "sets/", "data/", "retrieval/report/shop/start"))
         or name in ("fitted/shop/start_centred", "responses/report/shop/cosine-seed0")
     ]
-    assert len(lines) == 11
+    assert len(lines) == 13
     for line in lines:
         done = subprocess.run(
             [sys.executable, *line], cwd=ROOT, env=no_tensorflow, capture_output=True, text=True
