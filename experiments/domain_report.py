@@ -1,7 +1,8 @@
 """Tables of a domain experiment: scores on each set, an overview, and which rows pass."""
 
 import dataclasses
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from domain_plan import DomainPlan
@@ -11,6 +12,7 @@ from report import Line, Seeds, compare, correct, get_names, read_results, summa
 from runner import read_record
 from selection_report import Table, read_seeds
 
+from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.evaluation.report import read_json
 
 # The conditions that a row must meet: the significance of its gain in MAP, and the most points by
@@ -18,7 +20,7 @@ from dcse_tf.evaluation.report import read_json
 SIGNIFICANCE = 0.05
 GUARD_FALL = 0.3
 RESPONSE_FALL = 1.0
-_WAYS = ("cosine", "matching", "projected")
+_WAYS = ("cosine", "matching", PROJECTED)
 _ROUNDING = 1e-9
 
 
@@ -70,11 +72,17 @@ def read_scores(
         measured = Measured("responses", way, title, "r1")
         for row, paths in found.responses.items():
             there = [path for path in paths if path.is_file()]
-            # Not every model has a matching of tokens, or projection heads.
-            tasks = {result.task for path in there[:1] for result in read_json(path)[1]}
-            if f"response_{way}" in tasks:
+            # A fitted baseline has only sentence embeddings, so no matching of tokens.
+            lacks = row.fit if way == "matching" else way == PROJECTED and not _has_heads(there)
+            if there and not lacks:
                 scores.setdefault(measured, {})[row] = read_seeds(there, way, "response")
     return scores
+
+
+def _has_heads(results: Sequence[pathlib.Path]) -> bool:
+    """Whether responses were ranked behind projection heads too, which few models have."""
+    tasks = {result.task for path in results[:1] for result in read_json(path)[1]}
+    return f"response_{PROJECTED}" in tasks
 
 
 def make_lines(scores: Mapping[Measured, Mapping[DomainRow, Seeds]]) -> Lines:

@@ -95,6 +95,11 @@ def test_responses_are_ranked_by_the_cosine_behind_the_heads(encoder, expected):
         np.testing.assert_allclose(found, responses @ context / norms, atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [{"truncate_dim": 8}, {"pooling": "cls"}])
+def test_other_embeddings_than_the_heads_were_trained_on_have_none(model, settings):
+    assert "projected" not in list_similarities(SentenceEncoder.load(model, **settings))
+
+
 def test_heads_of_centred_embeddings_give_what_they_gave(heads):
     rows = np.random.default_rng(0).normal(size=(5, DIM)).astype(np.float32)
     maps = list_head_maps(heads)

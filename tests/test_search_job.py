@@ -128,6 +128,8 @@ def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
         ask(headed.replace(find="similar"), QUERIES)
     with pytest.raises(OptionError, match="give `find`=responses, which uses both heads"):
         config.replace(projection="context")
+    with pytest.raises(OptionError, match="`truncate_dim`=8: the heads of `find`=responses"):
+        headed.replace(truncate_dim=8)
 
 
 def test_a_text_of_the_corpus_finds_itself_first(config):

@@ -199,11 +199,12 @@ class GraphBackend:
 
     @functools.cached_property
     def heads(self) -> HeadMaps:
-        """The projection heads, see `read_heads`; empty with postprocessing, to which they would
-        not apply, and for an encoder that is being trained.
+        """The projection heads, see `read_heads`; empty for an encoder that is being trained, and
+        with postprocessing or [CLS] pooling, whose embeddings they were not trained on.
         """
-        source = self.graph.source
-        return read_heads(source) if source and not self.graph.postprocessing else {}
+        graph = self.graph
+        plain = graph.pooling == "mean" and not graph.postprocessing
+        return read_heads(graph.source) if graph.source and plain else {}
 
     @functools.cached_property
     def _encode(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:

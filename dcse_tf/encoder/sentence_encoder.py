@@ -185,8 +185,13 @@ class SentenceEncoder:
 
     @property
     def heads(self) -> HeadMaps:
-        """The projection heads that the encoder was trained with, by side; empty without any."""
-        return self.backend.heads if isinstance(self.backend, GraphBackend) else {}
+        """The projection heads that the encoder was trained with, by side; empty without any.
+
+        They take whole embeddings, so there are none with `truncate_dim` either.
+        """
+        if self._kept or not isinstance(self.backend, GraphBackend):
+            return {}
+        return self.backend.heads
 
     def project(self, embeddings: np.ndarray, side: str) -> np.ndarray:
         """Embeddings behind a projection head; the cosine of the two sides compares them.
