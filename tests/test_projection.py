@@ -22,22 +22,28 @@ def project(head, vector):
     return np.maximum(vector @ hidden + bias, 0.0) @ output
 
 
-def test_the_loss_is_that_of_the_cosines_behind_the_heads():
+@pytest.mark.parametrize("behind", [1.0, 0.3])
+def test_the_loss_is_that_of_the_cosines_behind_the_heads_and_its_rest_that_of_the_cosines(behind):
     backbone, heads = build_backbone(), build_heads(DIM, 8, 5.0, seed=1)
     for head in heads:
         head.hidden_bias.assign(np.linspace(-0.1, 0.1, DIM))
-    objective = Objective(TEMPERATURE, cosine_weight=0.6, heads=heads)
+    objective = Objective(TEMPERATURE, cosine_weight=0.6, heads=heads, projection_share=behind)
     losses = build_dialogue_cse(backbone, PADDED, objective)(make_batch())["loss"].numpy()
 
     encoder = build_bert_encoder(backbone)
     tokens = [encode_alone(encoder, ids).astype(float) for ids in draw_utterances(8)]
     means = [rows.mean(axis=0) for rows in tokens]
     for row, loss in enumerate(losses):
-        context = project(heads[0], np.mean([means[i] for i in CONTEXTS[row]], axis=0))
-        cosines = [reference.cosine(context, project(heads[1], means[j])) for j in CANDIDATES[row]]
+        mean = np.mean([means[i] for i in CONTEXTS[row]], axis=0)
+        projected = project(heads[0], mean)
+        behind_heads = [
+            reference.cosine(projected, project(heads[1], means[j])) for j in CANDIDATES[row]
+        ]
+        cosines = [reference.cosine(mean, means[j]) for j in CANDIDATES[row]]
         turns = [tokens[i] for i in CONTEXTS[row]]
         matching = [reference.similarity(turns, tokens[j]) for j in CANDIDATES[row]]
-        expected = 0.6 * reference.nt_xent(cosines, TEMPERATURE)
+        expected = 0.6 * behind * reference.nt_xent(behind_heads, TEMPERATURE)
+        expected += 0.6 * (1.0 - behind) * reference.nt_xent(cosines, TEMPERATURE)
         expected += 0.4 * reference.nt_xent(matching, TEMPERATURE)
         assert loss == pytest.approx(expected, rel=1e-4)
 
@@ -73,6 +79,7 @@ def test_the_heads_differ_and_are_saved_with_the_layer():
     [
         ({"projection_dim": 8}, "needs `cosine_weight`"),
         ({"projection_rate": 2.0}, "has no meaning without `projection_dim`"),
+        ({"projection_share": 0.5}, "has no meaning without `projection_dim`"),
     ],
 )
 def test_heads_are_for_the_plain_cosine(values, message):

@@ -133,6 +133,7 @@ FIXED = {
     "rehearsal_texts": 16,
     "projection_dim": 8,
     "projection_rate": 2.0,
+    "projection_share": 0.5,
     "matryoshka_dims": ("8",),
     "seed": 1,
     "deterministic": True,
@@ -166,6 +167,7 @@ BESIDE = {
     "projection_dim": {"cosine_weight": 0.5},
     "matryoshka_dims": {"cosine_weight": 0.5},
     "projection_rate": {"cosine_weight": 0.5, "projection_dim": 8},
+    "projection_share": {"cosine_weight": 0.5, "projection_dim": 8},
     **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
     **{name: {"task": "response_selection"} for name in _OF_SELECTION},
 }

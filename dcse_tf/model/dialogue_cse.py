@@ -66,6 +66,8 @@ class Objective:
         start: the objectives that use the initial encoder; None for none.
         heads: projection heads of contexts and of responses, applied before the plain cosine;
             empty for none.
+        projection_share: share, from 0 to 1, of the plain cosine's contrast that is behind the
+            heads; the rest contrasts the embeddings themselves.
         neighbour_weight: share of the loss, from 0 to 1, of the contrast of neighbours.
         matryoshka_dims: the plain cosine of the first so many dimensions is contrasted too, for
             each of these numbers; these losses and that of all dimensions have equal weight.
@@ -79,6 +81,7 @@ class Objective:
     both_directions: bool = False
     start: StartObjective | None = None
     heads: Sequence[ProjectionHead] = ()
+    projection_share: float = 1.0
     neighbour_weight: float = 0.0
     matryoshka_dims: Sequence[int] = ()
 
@@ -329,15 +332,14 @@ def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]
     if share < 1.0:
         matching = build_pair_similarity(objective.matching, dtype="float32", name="similarity")
         layers.append((1.0 - share, matching))
+    if share > 0.0 and objective.heads:
+        projected = ProjectedCosineSimilarity(*objective.heads, dtype="float32", name="projected")
+        layers.append((share * objective.projection_share, projected))
+        share *= 1.0 - objective.projection_share
     if share > 0.0:
-        cosine = (
-            ProjectedCosineSimilarity(*objective.heads, dtype="float32", name="cosine")
-            if objective.heads
-            else MeanCosineSimilarity(dtype="float32", name="cosine")
-        )
         dims = objective.matryoshka_dims
         share /= 1 + len(dims)
-        layers.append((share, cosine))
+        layers.append((share, MeanCosineSimilarity(dtype="float32", name="cosine")))
         layers += [
             (share, MeanCosineSimilarity(dim, dtype="float32", name=f"cosine_{dim}"))
             for dim in dims

@@ -170,6 +170,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.both_directions,
         start,
         parts.heads,
+        options.projection_share,
         options.neighbour_weight if options.has_neighbours else 0.0,
         options.prefix_dims,
     )

@@ -98,7 +98,13 @@ class LeverOptions(BatchOptions):
         "Learning rate of the projection heads, as a multiple of `learning_rate`.",
         minimum=1e-3,
     )
-
+    projection_share: float = option(
+        1.0,
+        "With `projection_dim`: share of the plain cosine's contrast that lies behind the heads; "
+        "the rest contrasts the embeddings themselves.",
+        minimum=0.01,
+        maximum=1.0,
+    )
     matryoshka_dims: tuple[str, ...] = option(
         (),
         "Also contrast the plain cosine of the first dimensions, for each of these numbers "
@@ -128,8 +134,9 @@ class LeverOptions(BatchOptions):
 
     def check(self) -> None:
         super().check()
-        if self.is_given("projection_rate") and not self.projection_dim:
-            self.refuse("projection_rate", "has no meaning without `projection_dim`")
+        for name in ("projection_rate", "projection_share"):
+            if self.is_given(name) and not self.projection_dim:
+                self.refuse(name, "has no meaning without `projection_dim`")
         self._check_matryoshka()
         for name in ("prediction_turns", "prediction_rate"):
             if self.is_given(name) and not self.prediction_weight:
