@@ -20,6 +20,7 @@ from dcse_tf.evaluation.options import LEAST_SENTENCES, ChangesOptions
 from dcse_tf.evaluation.response_selection import (
     Sample,
     cosine_score,
+    embed_samples,
     evaluate_by_cosine,
     evaluate_response_selection,
     make_samples,
@@ -114,15 +115,15 @@ def measure_changes(before: SentenceEncoder, after: SentenceEncoder, held_out: H
         InputError: there are too few sentences, or an encoder has diverged.
     """
     scores: tuple[figures.ScoreChange, ...] = ()
-    both, samples = (before, after), held_out.samples
-    if samples and after.heads:
-        first, second = (
-            evaluate_response_selection(samples, cosine_score(each.encode, each.heads), PROJECTED)
-            for each in both
-        )
-        scores += figures.compare_scores(first, second, PROJECTED)
-    if samples:
-        first, second = (evaluate_by_cosine(samples, each.encode) for each in both)
+    if samples := held_out.samples:
+        both = [(embed_samples(samples, each.encode), each.heads) for each in (before, after)]
+        if after.heads:
+            first, second = (
+                evaluate_response_selection(samples, cosine_score(rows, heads), PROJECTED)
+                for rows, heads in both
+            )
+            scores += figures.compare_scores(first, second, PROJECTED)
+        first, second = (evaluate_by_cosine(samples, rows) for rows, _ in both)
         scores += figures.compare_scores(first, second)
     texts = held_out.sentences
     return figures.compare_embeddings(texts, before.encode(texts), after.encode(texts), scores)

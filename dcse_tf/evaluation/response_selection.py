@@ -239,15 +239,22 @@ def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
         The evaluation, with the figures of `geometry.describe` over all context turns and
         candidates. The mean of a context and its true response are a positive pair.
     """
-    contexts = [sample.context for sample in samples]
-    groups = [*contexts, *(sample.candidates for sample in samples)]
-    rows = _embed_groups(groups, encode)
+    rows, contexts = embed_samples(samples, encode), [sample.context for sample in samples]
     found = evaluate_response_selection(samples, cosine_score(rows), "cosine")
-    texts = sorted({text for group in groups for text in group})
+    texts = sorted({text for sample in samples for text in (*sample.context, *sample.candidates)})
     responses = normalize(rows([sample.candidates[0] for sample in samples]))
     distances = geometry.squared_distances(_mean_directions(contexts, rows), responses)
     shape = geometry.describe(texts, normalize(rows(texts)), distances)
     return dataclasses.replace(found, scores={**found.scores, **shape})
+
+
+def embed_samples(samples: list[Sample], encode: Encode) -> Encode:
+    """Encodes the samples' texts, to score them in several ways.
+
+    Returns:
+        A function from these texts to their embeddings.
+    """
+    return _embed_groups([x for each in samples for x in (each.context, each.candidates)], encode)
 
 
 def _embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:

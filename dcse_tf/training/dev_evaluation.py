@@ -112,9 +112,8 @@ class DevEvaluation:
             self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
         if samples and "cosine" in ways:
-            self._parts.append(functools.partial(self._compare, samples))
-        if samples and PROJECTED in ways:
-            self._parts.append(functools.partial(self._project, samples, setup.parts.heads))
+            heads = setup.parts.heads if PROJECTED in ways else ()
+            self._parts.append(functools.partial(self._compare, samples, heads))
         if options.dev_retrieval:
             self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
             self._parts.append(functools.partial(self._retrieve, self.retrieval))
@@ -132,17 +131,19 @@ class DevEvaluation:
         found = response_selection.evaluate_response_selection(samples, self.scorer.score)
         return _select(found, rank_scores("matching"))
 
-    def _compare(self, samples: list[response_selection.Sample]) -> Scores:
-        found = response_selection.evaluate_by_cosine(samples, self._encode)
-        self.geometry |= _select(found, geometry.NAMES, "sessions/")
-        return _select(found, rank_scores("cosine"))
-
-    def _project(
+    def _compare(
         self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
     ) -> Scores:
-        score = response_selection.cosine_score(self._encode, list_head_maps(heads))
-        found = response_selection.evaluate_response_selection(samples, score, PROJECTED)
-        return _select(found, rank_scores(PROJECTED))
+        """The cosine of the embeddings and, with heads, also behind these."""
+        rows = response_selection.embed_samples(samples, self._encode)
+        found = response_selection.evaluate_by_cosine(samples, rows)
+        self.geometry |= _select(found, geometry.NAMES, "sessions/")
+        scores = _select(found, rank_scores("cosine"))
+        if heads:
+            score = response_selection.cosine_score(rows, list_head_maps(heads))
+            found = response_selection.evaluate_response_selection(samples, score, PROJECTED)
+            scores |= _select(found, rank_scores(PROJECTED))
+        return scores
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
         found = evaluate_retrieval(retrieval, self._encode)
