@@ -43,7 +43,8 @@ _CENTRED = ("--kind=centering",)
 START = DomainRow("start", "start")
 START_CENTRED = DomainRow("start_centred", "start, centred", fit=_CENTRED)
 RECOMMENDED = DomainRow("recommended", "recommended", ("--preset=recommended",))
-TASK_ORIENTED, _SHARE = ("--preset=task_oriented",), ("--share=0.7",)
+IN_DOMAIN, TASK_ORIENTED = ("--preset=in_domain",), ("--preset=task_oriented",)
+_SHARE = ("--share=0.7",)
 # The rows that others are compared with; they need no training.
 BASES = (START, START_CENTRED)
 
@@ -72,7 +73,7 @@ LEVERS = (
     _pull("prediction", *_PREDICTION),
     _pull("prediction_merged", *_PREDICTION, merge=_MERGE),
     _pull("prediction_rehearsed", *_REHEARSED),
-    _pull("prediction_rehearsed_merged", *_REHEARSED, merge=("--share=0.7",)),
+    _pull("prediction_rehearsed_merged", *_REHEARSED, merge=_SHARE),
     _pull("residual_matching", "--matching=residual"),
     _pull("context_matching", "--matching=context"),
     _pull("levers_together", *_LEVERS, mine=_MINE),
@@ -83,7 +84,8 @@ ROWS = (
     *BASES,
     RECOMMENDED,
     DomainRow("recommended_centred", "recommended, centred", RECOMMENDED.train, fit=_CENTRED),
-    DomainRow("in_domain", "in_domain", ("--preset=in_domain",)),
+    DomainRow("in_domain", "in_domain", IN_DOMAIN),
+    DomainRow("in_domain_merged", "in_domain, merged", IN_DOMAIN, merge=_SHARE),
     DomainRow("task_oriented", "task_oriented", TASK_ORIENTED),
     DomainRow("task_oriented_merged", "task_oriented, merged", TASK_ORIENTED, merge=_SHARE),
     *LEVERS,
