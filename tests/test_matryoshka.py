@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_over_all_dimensions_and_the_first_of_each_number()
     ("values", "message"),
     [
         ({}, "so it needs `cosine_weight`"),
-        ({"cosine_weight": 1.0, "projection_dim": 8}, "`projection_dim` contrasts other"),
+        ({"cosine_weight": 1.0, "projection_dim": 8}, "the embeddings are not contrasted"),
         ({"cosine_weight": 1.0, "matryoshka_dims": ("8", "8")}, "=8,8: expected different whole"),
         ({"cosine_weight": 1.0, "matryoshka_dims": ("0",)}, "=0: expected different whole"),
     ],
@@ -45,3 +45,8 @@ def test_what_cannot_be_is_refused(values, message):
     beside = {"matryoshka_dims": ("8", "16"), **values}
     with pytest.raises(OptionError, match=f"`matryoshka_dims`.*{message}"):
         make_options(data_dir="d", run_dir="r", encoder_size="tiny", **beside)
+
+
+def test_beside_heads_the_embeddings_must_be_contrasted_too():
+    heads = {"projection_dim": 8, "projection_share": 0.9, "matryoshka_dims": ("8",)}
+    make_options(data_dir="d", run_dir="r", encoder_size="tiny", cosine_weight=1.0, **heads)

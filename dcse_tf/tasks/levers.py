@@ -161,8 +161,11 @@ class LeverOptions(BatchOptions):
         given = self.matryoshka_dims
         if not all(text.isdecimal() and int(text) for text in given) or len({*given}) < len(given):
             self.refuse("matryoshka_dims", "expected different whole numbers of at least 1")
-        if given and self.projection_dim:
-            self.refuse("matryoshka_dims", "`projection_dim` contrasts other dimensions than these")
+        if given and self.projection_dim and self.projection_share == 1.0:
+            self.refuse(
+                "matryoshka_dims",
+                "with `projection_dim` and `projection_share`=1 the embeddings are not contrasted",
+            )
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.neighbours_dir:
