@@ -257,6 +257,7 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     names = ["projected_r1", "projected_mrr", "cosine_r1", "cosine_mrr"]
     assert [score["name"] for score in content["scores"]] == names
     assert "R@1 behind the projection heads, %" in (run / "changes.md").read_text()
+    assert "(R@1) behind the projection heads" in content["verdict"]
     assert content["verdict"] in (run / "changes.md").read_text()
     before = (run / "changes.json").stat().st_mtime_ns
 

@@ -196,9 +196,10 @@ def describe(changes: Changes) -> str:
 def _describe_score(score: ScoreChange) -> str:
     change = score.difference
     figures = f"{score.before:.1f} -> {score.after:.1f} (p {change.p_value:.2g})"
+    what = f"response selection (R@1){_WAYS[score.name.split('_')[0]]}"
     if change.p_value >= _CERTAIN:
-        return f"no significant change in response selection (R@1), {figures}"
-    return f"response selection (R@1) {'rose' if change.value > 0 else 'fell'} {figures}"
+        return f"no significant change in {what}, {figures}"
+    return f"{what} {'rose' if change.value > 0 else 'fell'} {figures}"
 
 
 def list_figures(changes: Changes) -> list[tuple[str, str, str, str]]:
