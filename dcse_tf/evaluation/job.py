@@ -171,8 +171,7 @@ def _score_responses(
     for source, samples in dialogues.items():
         logging.info("response selection on %s", source)
         drawn = hash_bytes(repr(samples).encode())
-        for way, score in ways.items():
-            found = _select_responses(samples, way, score, model)
+        for way, found in _select_responses(samples, ways, model).items():
             results.append(make_result(f"response_{way}", source, drawn, found))
     for source, groups in candidates.items():
         logging.info("grouped candidates of %s", source)
@@ -288,13 +287,19 @@ def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScor
 
 def _select_responses(
     samples: list[response_selection.Sample],
-    way: str,
-    score: SampleScore,
+    ways: dict[str, SampleScore],
     model: SentenceEncoder | Reranker,
-) -> Evaluation:
-    if way == "cosine" and isinstance(model, SentenceEncoder):  # with the geometry of embeddings
-        return response_selection.evaluate_by_cosine(samples, model.encode)
-    return response_selection.evaluate_samples(samples, score, way)
+) -> dict[str, Evaluation]:
+    """The evaluation by each similarity; those of embeddings come with their geometry."""
+    compared = {"cosine", PROJECTED} if isinstance(model, SentenceEncoder) else set[str]()
+    found = {
+        way: response_selection.evaluate_samples(samples, score, way)
+        for way, score in ways.items()
+        if way not in compared
+    }
+    if isinstance(model, SentenceEncoder):
+        found |= response_selection.evaluate_by_embeddings(samples, model.encode, model.heads)
+    return found
 
 
 def _fingerprint(source: str, half: str) -> str:

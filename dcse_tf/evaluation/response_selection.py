@@ -11,7 +11,7 @@ from dcse_tf.data.formats import jsonl
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import RECALLS
+from dcse_tf.evaluation.names import PROJECTED, RECALLS
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 from dcse_tf.model.head_files import HeadMaps, project
@@ -220,7 +220,7 @@ def cosine_score(encode: Encode, heads: HeadMaps | None = None) -> Score:
         return np.concatenate([score_part(contexts[part], candidates[part]) for part in parts])
 
     def score_part(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        rows = _embed_groups([*contexts, *candidates], encode)
+        rows = embed_groups([*contexts, *candidates], encode)
         means = np.stack([rows(group).mean(axis=0) for group in contexts])
         responses = [rows(group) for group in candidates]
         if heads:
@@ -254,10 +254,32 @@ def embed_samples(samples: list[Sample], encode: Encode) -> Encode:
     Returns:
         A function from these texts to their embeddings.
     """
-    return _embed_groups([x for each in samples for x in (each.context, each.candidates)], encode)
+    return embed_groups([x for each in samples for x in (each.context, each.candidates)], encode)
 
 
-def _embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
+def evaluate_by_embeddings(
+    samples: list[Sample], encode: Encode, heads: HeadMaps
+) -> dict[str, Evaluation]:
+    """The evaluation by each comparison of sentence embeddings, which are computed once.
+
+    Args:
+        samples: the samples.
+        encode: embeds texts.
+        heads: projection heads; empty for none.
+
+    Returns:
+        "cosine": that of `evaluate_by_cosine`; with heads, also "projected": the cosine behind
+        them.
+    """
+    rows = embed_samples(samples, encode)
+    found = {"cosine": evaluate_by_cosine(samples, rows)}
+    if heads:
+        score = cosine_score(rows, heads)
+        found[PROJECTED] = evaluate_response_selection(samples, score, PROJECTED)
+    return found
+
+
+def embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
     """Encodes each distinct text once; returns a function from these texts to embeddings."""
     texts = sorted({text for group in groups for text in group})
     index = {text: place for place, text in enumerate(texts)}

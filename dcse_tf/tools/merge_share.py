@@ -17,6 +17,7 @@ from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.response_selection import (
     Sample,
     cosine_score,
+    embed_groups,
     evaluate_response_selection,
     make_samples,
     read_dialogues,
@@ -138,11 +139,7 @@ class Judge:
             encode: embeds texts.
             heads: projection heads, behind which responses are ranked; None for none.
         """
-        rows = dict(zip(self.texts, np.asarray(encode(self.texts), np.float64), strict=True))
-
-        def look_up(texts: list[str]) -> np.ndarray:
-            return np.stack([rows[text] for text in texts])
-
+        look_up = embed_groups([self.texts], encode)
         return Measured(
             evaluate_response_selection(self._samples, cosine_score(look_up, heads), "cosine"),
             tuple(evaluate_retrieval(guard, look_up).scores["map"] for guard in self._sets),

@@ -135,14 +135,12 @@ class DevEvaluation:
         self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
     ) -> Scores:
         """The cosine of the embeddings and, with heads, also behind these."""
-        rows = response_selection.embed_samples(samples, self._encode)
-        found = response_selection.evaluate_by_cosine(samples, rows)
-        self.geometry |= _select(found, geometry.NAMES, "sessions/")
-        scores = _select(found, rank_scores("cosine"))
-        if heads:
-            score = response_selection.cosine_score(rows, list_head_maps(heads))
-            found = response_selection.evaluate_response_selection(samples, score, PROJECTED)
-            scores |= _select(found, rank_scores(PROJECTED))
+        maps = list_head_maps(heads)
+        found = response_selection.evaluate_by_embeddings(samples, self._encode, maps)
+        self.geometry |= _select(found["cosine"], geometry.NAMES, "sessions/")
+        scores: Scores = {}
+        for way, each in found.items():
+            scores |= _select(each, rank_scores(way))
         return scores
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
