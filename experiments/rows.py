@@ -90,6 +90,7 @@ ROWS = [
         "--cosine_weight=1",
         recipe=True,
     ),
+    _trained("in_domain", "in_domain", "in_domain", recipe=True),
     *map(_by_the_recipe, (SIAMESE_MULTI, DIALOGUE_CSE, DSE)),
 ]
 

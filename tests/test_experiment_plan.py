@@ -65,7 +65,7 @@ def commands(plan):
 @pytest.mark.parametrize(
     ("place", "size"),
     [
-        *((place, "small") for place in range(18)),
+        *((place, "small") for place in range(19)),
         *((place, "paper") for place in (3, 9, 12)),
         (12, "demo"),
         (12, "encoder"),
@@ -73,7 +73,7 @@ def commands(plan):
 )
 def test_the_commands_of_a_row_are_read_by_their_jobs(place, size, files, no_tensorflow):
     rows = load("rows").ROWS
-    assert len(rows) == 21
+    assert len(rows) == 22
     variant = load("rows").Variant(rows[place])
     sets = [f"--demo_retrieval={files[1].partition('=')[2]}"] if size == "demo" else []
     corpora = sets or ["--corpora", "ecd"]
@@ -106,7 +106,7 @@ def test_every_trained_row_starts_from_one_adapted_encoder(files):
     trained = [c for c in commands(plan) if c[1].endswith("cli.train") and "--task=mlm" not in c]
     starts = {flag for line in trained for flag in line if flag.startswith("--encoder=")}
     assert starts == {"--encoder={work}/encoders/adapted/model"}
-    assert len(trained) == 12 * 2
+    assert len(trained) == 13 * 2
     assert sum("--task=mlm" in line for line in commands(plan)) == 2  # the adaptation, the start
 
 
@@ -190,7 +190,7 @@ def test_settings_are_compared_on_one_half_and_models_on_the_other(files):
     assert halves == dict.fromkeys(NAMES, "choose") | {"table2": "report"}
     picked = [row.name for row in load("rows").ROWS if row.recipe]
     by_the_recipe = ["siamese_multi_recipe", "dialogue_cse_i2_recipe", "dse_recipe"]
-    assert picked == ["recommended", "recommended_cosine", *by_the_recipe]
+    assert picked == ["recommended", "recommended_cosine", "in_domain", *by_the_recipe]
     for half in ("choose", "report"):
         lines = commands(plan_of(experiment_of("levers").variants, *files, half=half))
         evaluated = [line for line in lines if "cli.evaluate" in line[1]]
