@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from conftest import make_dialogues
 from tiny_bert import VOCABULARY
@@ -24,8 +25,10 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.tools.explain import explain
 from dcse_tf.tools.merge import merge
 from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.tools.options import ExplainOptions
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -122,6 +125,48 @@ def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, t
 def test_masked_language_modelling_goes_on_from_it(start, corpus, expected, tmp_path):
     run(start, corpus, tmp_path, task="mlm")
     np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
+
+
+def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_path):
+    moving = {
+        "batch_form": "dense",
+        "negatives": 3,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "decay": "constant",
+        "dropout": 0.1,
+        "freeze_layers": 0,
+        "freeze_embeddings": False,
+        "deterministic": True,
+    }
+    for name, stops in {"straight": [4], "resumed": [2, 4]}.items():
+        for steps in stops:
+            run(start, corpus, tmp_path / name, **{**moving, "steps": steps})
+    straight, resumed = (
+        safetensors.numpy.load_file(tmp_path / name / "run/encoder/model.safetensors")
+        for name in ("straight", "resumed")
+    )
+    assert straight.keys() == resumed.keys()
+    for name, tensor in straight.items():
+        np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
+    assert np.abs(embed(tmp_path / "resumed/run") - embed(start, prefix=PREFIX)).max() > 1e-3
+
+
+def test_a_similarity_is_explained_piece_by_piece(trained, tmp_path):
+    turns = [{"role": "xy"[place % 2], "text": text} for place, text in enumerate(TEXTS) if text]
+    sessions = tmp_path / "sessions.jsonl"
+    sessions.write_text(json.dumps({"session_id": "1", "turns": turns}) + "\n")
+    options = ExplainOptions(
+        model=str(trained), input=str(sessions), output_dir=str(tmp_path / "out"), response=2
+    )
+    explain(options)
+    found = json.loads((tmp_path / "out/explanation.json").read_text())
+    parts = [np.array(turn["contributions"]) for turn in found["context"]]
+    assert abs(sum(part.sum() for part in parts) - found["scored"]) < 1e-6
+    response = found["response"]["tokens"]
+    assert [part.shape for part in parts] == [
+        (len(turn["tokens"]), len(response)) for turn in found["context"]
+    ]
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)

@@ -175,23 +175,6 @@ def test_training_changes_all_that_an_mpnet_has(start, corpus, tmp_path):
     assert [path for path in same if "key/bias" not in path] == ["segment_embedding/embeddings"]
 
 
-@pytest.mark.slow
-def test_a_resumed_run_leaves_the_mpnet_of_a_straight_one(start, corpus, tmp_path):
-    train(make_run(start, corpus, tmp_path / "straight", steps=4, deterministic=True))
-    for steps in (2, 4):
-        train(make_run(start, corpus, tmp_path / "resumed", steps=steps, deterministic=True))
-    straight, resumed = (
-        safetensors.numpy.load_file(tmp_path / name / "encoder/model.safetensors")
-        for name in ("straight", "resumed")
-    )
-    before = safetensors.numpy.load_file(start / "model.safetensors")
-    assert before.keys() == straight.keys() == resumed.keys()
-    for name, tensor in straight.items():
-        np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
-    bias = "encoder.relative_attention_bias.weight"
-    assert not np.array_equal(straight[bias], before[bias])
-
-
 def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
     from transformers import AutoConfig, AutoTokenizer
 
