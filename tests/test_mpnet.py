@@ -144,29 +144,24 @@ def test_every_layout_counts_distances_within_an_utterance(encoders, name, lengt
     np.testing.assert_allclose(found[real], expected[real], atol=5e-5)
 
 
-def make_run(start, corpus, run_dir, **changes):
-    """A run whose steps do not depend on how many there are."""
-    values = {
-        "encoder": str(start),
-        "data_dir": str(corpus),
-        "run_dir": str(run_dir),
-        "batch_form": "dense",
-        "negatives": 3,
-        "global_batch_size": 4,
-        "learning_rate": 1e-3,
-        "warmup_steps": 1,
-        "decay": "constant",
-        "freeze_layers": 0,
-        "freeze_embeddings": False,
-        "dev_samples": 0,
-        "changes_samples": 0,
-    }
-    return make_options(**{**values, **changes})
-
-
 @pytest.mark.slow
 def test_training_changes_all_that_an_mpnet_has(start, corpus, tmp_path):
-    training = build_training(make_run(start, corpus, tmp_path / "run", steps=2))
+    options = make_options(
+        encoder=str(start),
+        data_dir=str(corpus),
+        run_dir=str(tmp_path / "run"),
+        batch_form="dense",
+        negatives=3,
+        global_batch_size=4,
+        learning_rate=1e-3,
+        warmup_steps=1,
+        freeze_layers=0,
+        freeze_embeddings=False,
+        steps=2,
+        dev_samples=0,
+        changes_samples=0,
+    )
+    training = build_training(options)
     before = {v.path: v.numpy() for v in training.model.variables}
     training.trainer.train(training.batches(), 2)
     same = [v.path for v in training.model.variables if np.array_equal(v, before[v.path])]
