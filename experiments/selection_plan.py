@@ -215,6 +215,7 @@ class _Planner(CorpusPlanner):
             *([f"--steps={figures.post_steps}"] if figures.post_steps else []),
             *([f"--learning_rate={figures.learning_rate:g}"] if figures.post_steps else []),
             *LAST,
+            *self._settings.post_flags,
             f"--encoder={encoder}",
             f"--data_dir={WORK}/{data}/data",
             f"--run_dir={WORK}/{name}/model",
