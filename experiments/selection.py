@@ -225,7 +225,7 @@ def describe_settings(settings: SelectionSettings) -> dict[str, Any]:
         "seeds": settings.seeds,
         "mlm_steps": settings.mlm_steps,
         "train_flags": settings.train_flags,
-        "post_flags": settings.post_flags,
+        "compute_dtype": settings.compute_dtype,
         "corpora": {
             corpus.kind.title: {
                 "train": [short_path(source) for source in corpus.train],

@@ -150,7 +150,7 @@ class _Planner(CorpusPlanner):
         flags, needs = [*self._row_flags(corpus, row)], [data]
         if row.architecture in ("bert", "embedding"):
             encoder, made = self._add_start(corpus, row)
-            flags.append(f"--encoder={encoder}")
+            flags += [f"--encoder={encoder}", *self._dtype_flags()]
             needs += made
         flags += [
             *self._settings.train_flags,
@@ -194,6 +194,11 @@ class _Planner(CorpusPlanner):
             flags.append(f"--consistency_margin={figures.consistency_margin:g}")
         return flags
 
+    def _dtype_flags(self) -> list[str]:
+        """The flags of a training of a BERT; DualLSTM and ESIM are always of float32."""
+        dtype = self._settings.compute_dtype
+        return [f"--compute_dtype={dtype}"] if dtype else []
+
     def _add_start(self, corpus: SelectionCorpus, row: SelectionRow) -> tuple[str, list[str]]:
         """The encoder that a row starts from, and the runs that make it."""
         encoder, needs = self.add_original(corpus.encoder)
@@ -215,7 +220,7 @@ class _Planner(CorpusPlanner):
             *([f"--steps={figures.post_steps}"] if figures.post_steps else []),
             *([f"--learning_rate={figures.learning_rate:g}"] if figures.post_steps else []),
             *LAST,
-            *self._settings.post_flags,
+            *self._dtype_flags(),
             f"--encoder={encoder}",
             f"--data_dir={WORK}/{data}/data",
             f"--run_dir={WORK}/{name}/model",

@@ -129,7 +129,7 @@ class SelectionSettings:
             Chinese models start from if there is no checkpoint.
         mlm_steps: training steps of that encoder.
         train_flags: further flags for every model's own training.
-        post_flags: further flags for every post-training.
+        compute_dtype: of every training of a BERT, its post-training too; "" for the default.
     """
 
     size: str
@@ -140,7 +140,7 @@ class SelectionSettings:
     chinese_text: tuple[str, ...]
     mlm_steps: int
     train_flags: tuple[str, ...]
-    post_flags: tuple[str, ...]
+    compute_dtype: str
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -189,7 +189,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--chinese_encoder", default="", help="paper: default bert-base-chinese")
     add("--english_encoder", default="", help=f"small: {_MINILM}; paper: bert-base-uncased")
     add("--train_flags", default="", help="further flags of train for all models, in quotes")
-    add("--post_flags", default="", help="further flags of train for all post-trainings")
+    add(
+        "--compute_dtype",
+        default="",
+        choices=("float32", "bfloat16"),
+        help="of every training of a BERT, its post-training too",
+    )
 
 
 def read_settings(options: argparse.Namespace) -> SelectionSettings:
@@ -226,7 +231,7 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
         chinese_text,
         options.mlm_steps,
         tuple(options.train_flags.split()),
-        tuple(options.post_flags.split()),
+        options.compute_dtype,
     )
 
 

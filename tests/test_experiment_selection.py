@@ -231,3 +231,16 @@ def test_the_commands_of_a_row_are_read_by_their_jobs(row, files, no_tensorflow)
         )
         understood = r"TensorFlow was started|error: --\w+=\{work\}\S*: no such file"
         assert re.search(understood, done.stderr), f"{' '.join(line)}\n{done.stderr}"
+
+
+def test_the_compute_dtype_is_of_every_training_of_a_bert(files):
+    flags = (*files, "--corpora", "ecd", "--seeds", "0", "--compute_dtype=bfloat16")
+    runs = runs_of("table1", *flags)
+    trainings = {
+        name: given(run.command)
+        for name, run in runs.items()
+        if name.startswith(("rows/", "post_trained/"))
+    }
+    typed = {name for name, flags in trainings.items() if flags.get("compute_dtype") == "bfloat16"}
+    assert trainings.keys() - typed == {"rows/ecd/dual_lstm-seed0", "rows/ecd/esim-seed0"}
+    assert any(name.startswith("post_trained/") for name in typed)
