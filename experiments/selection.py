@@ -6,7 +6,7 @@
 
 table1: the models compared with BERT-VFT. ablation: BERT-SL without each of its auxiliary tasks.
 table2: DualLSTM and ESIM, with and without the tasks. figure3: R@1 by the length of the context.
-choose: learning rate, weight of the auxiliary tasks and consistency margin, compared on groups
+choose: learning rates, weight of the auxiliary tasks and consistency margin, compared on groups
 drawn from the dev split of the first corpus. It writes the best values to a file of flags,
 reports/chosen-SIZE.flags, which the other tables take as @FILE.
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from publish import describe_origin, write
 from report import Line, Report, correct, describe_size, make_closing_notes
-from rows import Variant, vary
+from rows import Variant
 from runner import Runner, read_commit, tell_errors
 from selection_plan import SelectionPlan, make_plan
 from selection_report import (
@@ -42,9 +42,10 @@ from settings import SettingsError, add_run_flags
 
 from dcse_tf.evaluation.report import short_path
 
-# What `choose` tries: setting -> the row it is tried on, and values. The learning rate is tried on
-# BERT-VFT, which the others are compared with, so that it is not tuned to BERT-SL alone.
+# What `choose` tries: setting -> the row it is tried on, and values. The learning rates are tried
+# on BERT-VFT, which the others are compared with, so that they are not tuned to BERT-SL alone.
 CHOICES: dict[str, tuple[SelectionRow, tuple[float, ...]]] = {
+    "post_learning_rate": (BERT_VFT, (1e-5, 3e-5, 1e-4)),
     "learning_rate": (BERT_VFT, (3e-5, 1e-4, 3e-4)),
     "auxiliary_weight": (BERT_SL, (0.1, 0.3, 1.0)),
     "consistency_margin": (BERT_SL, (0.2, 0.4, 0.6, 0.8)),
@@ -67,19 +68,28 @@ _KEPT = (
 def list_variants(name: str, settings: SelectionSettings, rows: list[str]) -> list[Variant]:
     """The variants that are the lines of a table."""
     if name == "choose":
-        return list(dict.fromkeys(v for each in list_choices(settings).values() for v in each))
+        choices = list_choices(settings).values()
+        return list(dict.fromkeys(v for tried in choices for v in tried.values()))
     return [Variant(row) for row in TABLES[name][2] if row.name in rows]
 
 
-def list_choices(settings: SelectionSettings) -> dict[str, list[Variant]]:
-    """Setting -> the variants to compare, including the current value."""
+def list_choices(settings: SelectionSettings) -> dict[str, dict[float, Variant]]:
+    """Setting -> value -> the variant to compare, including the current value."""
     found = {}
     for flag, (row, values) in CHOICES.items():
         now = getattr(settings.figures, flag)
-        tried = sorted({*values, now})
-        # Without x, so that the current values are one model, whichever setting is compared.
-        found[flag] = [dataclasses.replace(vary(row, flag, v, now), x=None) for v in tried]
+        found[flag] = {value: _try(row, flag, value, now) for value in sorted({*values, now})}
     return found
+
+
+def _try(row: SelectionRow, flag: str, value: float, now: float) -> Variant:
+    """A row with a value of a setting; with the current one the row itself, for every setting."""
+    if value == now:
+        return Variant(row)
+    if flag == "post_learning_rate":
+        post = (*(row.post or ()), f"--learning_rate={value:g}")
+        return Variant(dataclasses.replace(row, name=f"{row.name}-{flag}={value:g}", post=post))
+    return Variant(row, flags=(f"--{flag}={value:g}",))
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -185,12 +195,12 @@ def choose(
     """
     (key,) = found.sets
     scores, sets, best = read_scores(found, key), {}, {}
-    for flag, variants in list_choices(settings).items():
-        there = {variant: scores[variant] for variant in variants if variant in scores}
+    for flag, tried in list_choices(settings).items():
+        values = [value for value, variant in tried.items() if variant in scores]
+        there = {tried[value]: scores[tried[value]] for value in values}
         lines = make_lines(there, {}, "")
         if not lines:
             continue
-        values = [read_value(variant, flag, settings) for variant in there]
         sets[flag] = [
             dataclasses.replace(line, label=f"{line.series}, {value:g}")
             for line, value in zip(lines, values, strict=True)
@@ -203,12 +213,6 @@ def choose(
     notes = [f"Highest MRR on dev: {picked or 'nothing yet'}.", *notes]
     title = f"Settings, on {found.sets[key].title}"
     return Report(f"choose-{settings.size}", title, "", "", notes, sets, origin), best
-
-
-def read_value(variant: Variant, flag: str, settings: SelectionSettings) -> float:
-    """The value that a setting has in a variant."""
-    given = dict(word.removeprefix("--").split("=") for word in variant.flags)
-    return float(given.get(flag, getattr(settings.figures, flag)))
 
 
 def write_choice(path: pathlib.Path, best: Mapping[str, float]) -> None:

@@ -213,12 +213,12 @@ class _Planner(CorpusPlanner):
         short = "--pairs=relevance" in row.post
         flags = [
             "--task=post_training",
+            f"--learning_rate={figures.post_learning_rate:g}",
             *row.post,
             *([] if short else [f"--context_turns={figures.context_turns}"]),
             f"--max_context_tokens={figures.context_tokens}",
             f"--max_response_tokens={figures.response_tokens}",
             *([f"--steps={figures.post_steps}"] if figures.post_steps else []),
-            *([f"--learning_rate={figures.learning_rate:g}"] if figures.post_steps else []),
             *LAST,
             *self._dtype_flags(),
             f"--encoder={encoder}",

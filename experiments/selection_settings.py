@@ -28,6 +28,7 @@ class Size:
         evaluations: number of evaluations on dev data within the steps.
         dev_samples: sessions per evaluation on dev data.
         learning_rate: learning rate of models that start from a BERT.
+        post_learning_rate: learning rate of the post-trainings.
         lstm_rate: learning rate of DualLSTM and ESIM.
         auxiliary_weight, consistency_margin: of the paper's equations 10 and 9; its text lacks
             their values.
@@ -42,6 +43,7 @@ class Size:
     evaluations: int
     dev_samples: int
     learning_rate: float
+    post_learning_rate: float
     lstm_rate: float
     auxiliary_weight: float = 1.0
     consistency_margin: float = 0.6
@@ -53,9 +55,9 @@ SIZES = {
     # evaluations ranks 600 responses, of 60 sessions. For a few hundred steps, a BERT uses 1e-4, as
     # in the experiments on embeddings; models from random weights use 1e-3, the order of Lowe et
     # al.
-    "small": Size(6, 64, 24, 8, 200, 200, 2, 60, 1e-4, 1e-3),
+    "small": Size(6, 64, 24, 8, 200, 200, 2, 60, 1e-4, 1e-5, 1e-3),
     # Section 3.3; the learning rate is the task's default.
-    "paper": Size(20, 448, 64, 16, None, None, 40, 2000, 3e-5, 1e-3),
+    "paper": Size(20, 448, 64, 16, None, None, 40, 2000, 3e-5, 3e-5, 1e-3),
 }
 
 
@@ -175,6 +177,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, help="steps of every model's own training")
     add("--post_steps", type=int, help="steps of each post-training")
     add("--learning_rate", type=float, help="for the models that start from a BERT")
+    add("--post_learning_rate", type=float, help="for the post-trainings")
     add("--auxiliary_weight", type=float, help="weight of each auxiliary task's loss")
     add("--consistency_margin", type=float, help="margin of the consistency discrimination loss")
     add(
@@ -217,7 +220,8 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
     )
     if not chinese_text and any(not known[name].encoder for name in asked):
         raise SettingsError("a Chinese corpus: give --chinese_encoder or --chinese_text")
-    changed = ("steps", "post_steps", "learning_rate", "auxiliary_weight", "consistency_margin")
+    rates = ("learning_rate", "post_learning_rate")
+    changed = ("steps", "post_steps", *rates, "auxiliary_weight", "consistency_margin")
     values = {name: getattr(options, name) for name in changed}
     figures = dataclasses.replace(
         SIZES[options.size], **{n: value for n, value in values.items() if value is not None}

@@ -160,8 +160,10 @@ def test_settings_are_chosen_on_dev_groups(files):
     assert scored == [
         f"scores/ecd/dev/{name}-seed0"
         for name in (
-            "bert_vft-learning_rate=3e-05",
             "bert_vft",
+            "bert_vft-post_learning_rate=3e-05",
+            "bert_vft-post_learning_rate=0.0001",
+            "bert_vft-learning_rate=3e-05",
             "bert_vft-learning_rate=0.0003",
             "bert_sl-auxiliary_weight=0.1",
             "bert_sl-auxiliary_weight=0.3",
@@ -174,6 +176,15 @@ def test_settings_are_chosen_on_dev_groups(files):
     assert given(runs["sets/ecd/dev"].command)["input"].endswith("dev.jsonl")
     flags = given(runs["rows/ecd/bert_sl-auxiliary_weight=0.3-seed0"].command)
     assert flags["auxiliary_weight"] == "0.3"
+    rates = {
+        name.partition("utterance")[2]: given(run.command)["learning_rate"]
+        for name, run in runs.items()
+        if name.startswith("post_trained/")
+    }
+    assert rates == {"": "1e-05", "-3e-05": "3e-05", "-0.0001": "0.0001"}
+    row = given(runs["rows/ecd/bert_vft-post_learning_rate=3e-05-seed0"].command)
+    assert row["encoder"].endswith("/utterance-3e-05/model")
+    assert row["learning_rate"] == "0.0001"
 
 
 def test_what_was_chosen_is_a_file_of_flags(files, tmp_path):
