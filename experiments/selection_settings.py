@@ -55,7 +55,7 @@ SIZES = {
     # evaluations ranks 600 responses, of 60 sessions. For a few hundred steps, a BERT uses 1e-4, as
     # in the experiments on embeddings; models from random weights use 1e-3, the order of Lowe et
     # al.
-    "small": Size(6, 64, 24, 8, 200, 200, 2, 60, 1e-4, 1e-5, 1e-3),
+    "small": Size(6, 64, 24, 8, 200, 200, 2, 60, 1e-4, 1e-4, 1e-3),
     # Section 3.3; the learning rate is the task's default.
     "paper": Size(20, 448, 64, 16, None, None, 40, 2000, 3e-5, 3e-5, 1e-3),
 }

