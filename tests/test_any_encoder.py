@@ -21,6 +21,7 @@ from train_options import make_options
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.tokenizer import read_vocabulary
@@ -174,14 +175,53 @@ def test_a_similarity_is_explained_piece_by_piece(trained, tmp_path):
     ]
 
 
+RERANKER = {
+    "task": "response_selection",
+    "context_turns": 2,
+    "max_context_tokens": 60,
+    "max_response_tokens": 40,
+}
+
+
+@pytest.mark.parametrize("start", ["distilbert", "xlm-roberta"], indirect=True)
+def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, tmp_path):
+    moving = {**RERANKER, "steps": 2, "learning_rate": 1e-3, "deterministic": True}
+    rankings = []
+    for name, prefix in {"with": PREFIX, "without": ""}.items():
+        folder = tmp_path / name
+        data = prepare_for(start, dialogues_file, folder, prefix, longest=64)
+        ranked = Reranker.load(run(start, data, folder, **moving)).rank(["Where is it"], TEXTS)
+        rankings.append([(found.text, found.score) for found in ranked])
+    assert rankings[0] == rankings[1]
+    assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
+    assert len({score for _, score in rankings[0]}) > 1
+
+
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
-def test_a_re_ranker_begins_with_it(start, corpus, tmp_path):
-    sizes = {"context_turns": 2, "max_context_tokens": 60, "max_response_tokens": 40}
-    run(start, corpus, tmp_path, task="response_selection", **sizes)
-    reranker = Reranker.load(tmp_path / "run")
-    ranked = reranker.rank(["Where is my parcel"], TEXTS)
-    assert sorted(found.text for found in ranked) == sorted(TEXTS)
-    assert len({found.score for found in ranked}) > 1
+def test_post_training_reads_no_prefix(start, dialogues_file, tmp_path):
+    moving = {**RERANKER, "task": "post_training", "pairs": "relevance", "learning_rate": 1e-3}
+    found = []
+    for name, prefix in {"with": PREFIX, "without": ""}.items():
+        folder = tmp_path / name
+        data = prepare_for(start, dialogues_file, folder, prefix, longest=64)
+        done = run(start, data, folder, **moving, deterministic=True)
+        found.append(safetensors.numpy.load_file(done / "encoder/model.safetensors"))
+    for name, tensor in found[0].items():
+        np.testing.assert_array_equal(found[1][name], tensor, err_msg=name)
+
+
+@pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)
+def test_what_follows_a_prefix_is_the_whole_text(start):
+    vocabulary = read_vocabulary(start).with_prefix(PREFIX)
+    ids = vocabulary.make_tokenizer().tokenize(tf.constant(["it left our store"]), 99).to_list()[0]
+    own = [vocabulary.tokens[i] for i in ids[1 + vocabulary.count_prefix() : -1]]
+    assert vocabulary.spell(own).strip() == "it left our store"
+
+
+@pytest.mark.parametrize("start", ["roberta"], indirect=True)
+def test_a_prefix_that_changes_the_tokens_after_it_is_refused(start, corpus, tmp_path):
+    with pytest.raises(InputError, match=r"data: was prepared with the prefix 'query: ', after"):
+        run(start, corpus, tmp_path, **RERANKER)
 
 
 def test_utterances_of_a_corpus_are_spelt_without_the_prefix(corpus):

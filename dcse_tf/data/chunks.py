@@ -74,7 +74,7 @@ class ChunkSerializer:
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
         # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
-        self._empty = tokenizer.count_prefix() + 2
+        self._empty = int(tokenizer.tokenize(tf.constant([""]), longest).row_lengths()[0])
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()

@@ -25,6 +25,7 @@ def draw_dialogue(
     context_turns: int,
     given: dict | None = None,
     negatives: int = 0,
+    prefix_tokens: int = 0,
 ) -> dict:
     """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue.
 
@@ -37,10 +38,11 @@ def draw_dialogue(
         context_turns: maximum number of turns before the response.
         given: the record's candidates, see `parse_given`; None to ignore them.
         negatives: number of given negatives to draw, or all if there are fewer; 0 for all.
+        prefix_tokens: see `PairRule`.
 
     Returns:
         session: int64 scalar, fingerprint.
-        token_ids: int32 `[turns, (tokens)]` without [CLS] and [SEP], the response last.
+        token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
         utterances: int64 `[turns]`, fingerprints.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
         split: int32, number of turns of the left piece, 1 to turns - 1.
@@ -61,9 +63,10 @@ def draw_dialogue(
     turns = response + 1 - start
     own = tf.cast(speakers[start : response + 1] != speakers[response], tf.int32)
     utterances = session["utterances"][start : response + 1]
+    turn_ids = tf.gather(session["token_ids"], tf.range(start, response + 1))
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(tf.gather(session["token_ids"], tf.range(start, response + 1))),
+        "token_ids": strip_ends(turn_ids, prefix_tokens),
         "utterances": utterances,
         "speakers": own,
         "split": _draw_below(turns - 1, seeds[1]) + 1,
@@ -76,7 +79,7 @@ def draw_dialogue(
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
         drawn = order[:negatives] if negatives else order
-        sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn))
+        sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn), prefix_tokens)
     return sample
 
 

@@ -62,7 +62,8 @@ def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict
             whose text differs from the response's, if there is one;
         other_utterance: int64 `[0 or 1]`, its fingerprint.
     """
-    drawn = draw_dialogue(session, seed, form.context_turns)
+    skipped = form.rule.prefix_tokens
+    drawn = draw_dialogue(session, seed, form.context_turns, prefix_tokens=skipped)
     drawn["replaced"] = tf.where(drawn["replaced"] > 0, 2, 0)
     if form.pairs != "relevance":
         return drawn
@@ -75,7 +76,7 @@ def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict
     return {
         **drawn,
         "relevance": tf.random.stateless_uniform([], seeds[1], 0, form.classes, tf.int32),
-        "other_tokens": strip_ends(tf.gather(session["token_ids"], chosen)),
+        "other_tokens": strip_ends(tf.gather(session["token_ids"], chosen), skipped),
         "other_utterance": tf.gather(session["utterances"], chosen),
     }
 

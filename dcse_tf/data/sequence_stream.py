@@ -38,7 +38,9 @@ def make_selection_dataset(
 
     def draw(session: dict, seed: tf.Tensor) -> dict:
         given = session.get("given")
-        return draw_dialogue(session, seed, form.context_turns, given, form.negatives)
+        return draw_dialogue(
+            session, seed, form.context_turns, given, form.negatives, form.rule.prefix_tokens
+        )
 
     def assemble(samples: dict, seed: tf.Tensor) -> list[dict]:
         return make_selection_batches(samples, form, seed, stream.replicas, stream.layout)

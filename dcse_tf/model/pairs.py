@@ -24,6 +24,8 @@ class PairRule:
             It is truncated at its start, since the tokens next to the second segment matter most.
         second_tokens: the largest number of tokens in the second segment, including [SEP]. It is
             truncated at its end.
+        prefix_tokens: how many tokens of a prefix stand before each text of a corpus. They are left
+            out: "query: " before every turn would only shorten the dialogue.
     """
 
     cls_id: int
@@ -31,6 +33,7 @@ class PairRule:
     end_of_turn_id: int
     first_tokens: int
     second_tokens: int
+    prefix_tokens: int = 0
 
     @property
     def marks(self) -> "Marks":
@@ -46,13 +49,14 @@ class PairRule:
 
 def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> PairRule:
     """The rule for a vocabulary that has [EOT], see `Vocabulary.with_end_of_turn`."""
-    end_id = vocabulary.index(END_OF_TURN)
-    return PairRule(vocabulary.cls_id, vocabulary.sep_id, end_id, first_tokens, second_tokens)
+    ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.index(END_OF_TURN)
+    return PairRule(*ids, first_tokens, second_tokens, vocabulary.count_prefix())
 
 
-def strip_ends(token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Removes the [CLS] and [SEP] of texts: int32 `[texts, (tokens)]` to the same."""
-    places = tf.ragged.range(token_ids.row_starts() + 1, token_ids.row_limits() - 1)
+def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedTensor:
+    """Removes the [CLS] of texts, a prefix and the [SEP]: int32 `[texts, (tokens)]` to the same."""
+    starts = token_ids.row_starts() + 1 + prefix_tokens
+    places = tf.ragged.range(starts, token_ids.row_limits() - 1)
     return places.with_values(tf.gather(token_ids.values, places.values))
 
 

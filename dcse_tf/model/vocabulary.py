@@ -183,7 +183,8 @@ class Tokenizer(tf.Module, abc.ABC):
         """The number of the prefix's tokens, between [CLS] and a text's own."""
         if not self._prefix:
             return 0
-        return int(self.split(tf.constant([self._prefix])).row_lengths()[0])
+        # In a byte-level vocabulary, the space at its end belongs to the first token of the text.
+        return int(self.split(tf.constant([self._prefix.rstrip()])).row_lengths()[0])
 
     def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
         """Token ids of texts with prefix, [CLS] and [SEP], truncated to a length.

@@ -92,7 +92,7 @@ class RerankerGraph(tf.Module):
     Args:
         model: scores pairs.
         settings: the re-ranker's settings.
-        vocabulary: the vocabulary, which contains [EOT].
+        vocabulary: the vocabulary, which contains [EOT]. Its prefix is left out, see `PairRule`.
         source: the folder of the checkpoint or export.
         export: the model file, if this is an ONNX export.
     """
@@ -108,10 +108,10 @@ class RerankerGraph(tf.Module):
         super().__init__()
         self.model = model
         self.settings = settings
-        self.vocabulary = vocabulary
+        self.vocabulary = vocabulary.with_prefix("")
         self.source = source
         self.export = export
-        self.tokenizer = vocabulary.make_tokenizer()
+        self.tokenizer = self.vocabulary.make_tokenizer()
         self._end = vocabulary.index(END_OF_TURN)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -104,6 +104,7 @@ def read_inputs(options: TrainOptions) -> Inputs:
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     if TASKS[options.task].end_of_turn:
+        _refuse_joined_prefix(vocabulary, data_dir)
         vocabulary = vocabulary.with_end_of_turn()
     config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
     if is_relative(config) and TASKS[options.task].end_of_turn:
@@ -112,6 +113,18 @@ def read_inputs(options: TrainOptions) -> Inputs:
             f"segments; `task`={options.task} expects another encoder, such as a BERT"
         )
     return Inputs(folder, vocabulary, config["max_position_embeddings"], manifest)
+
+
+def _refuse_joined_prefix(vocabulary: Vocabulary, data_dir: pathlib.Path) -> None:
+    """A re-ranker reads turns without their prefix, which must not change their tokens."""
+    tokenizer = vocabulary.make_tokenizer()
+    with_prefix, without = tokenizer.split(tf.constant([vocabulary.prefix + "a", "a"])).to_list()
+    if with_prefix[tokenizer.count_prefix() :] != without:
+        raise InputError(
+            f"{data_dir}: was prepared with the prefix {vocabulary.prefix!r}, after which this "
+            "vocabulary tokenises a text as it does within a sentence; for a re-ranker, expected "
+            "a corpus prepared without a prefix"
+        )
 
 
 def build_training(

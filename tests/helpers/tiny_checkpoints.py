@@ -166,7 +166,7 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathl
 
 
 def prepare_for(
-    start: pathlib.Path, dialogues: pathlib.Path, folder: pathlib.Path, prefix: str = ""
+    start: pathlib.Path, dialogues: pathlib.Path, folder: pathlib.Path, prefix: str = "", longest=16
 ) -> pathlib.Path:
     """Prepares dialogues for a checkpoint, into `folder / "data"`."""
     options = PrepareOptions(
@@ -175,7 +175,7 @@ def prepare_for(
         output_dir=str(folder / "data"),
         vocab=str(start),
         prefix=prefix,
-        max_sequence_length=16,
+        max_sequence_length=longest,
         dev_fraction=0.2,
         test_fraction=0.2,
     )
