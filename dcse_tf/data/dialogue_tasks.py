@@ -51,8 +51,7 @@ def draw_dialogue(
         hidden: int32, the turn to restore.
         odd: int32, the turn to replace.
         pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
-        negatives: only with given candidates, int32 `[negatives, (tokens)]`, the negatives that
-            were drawn, without [CLS] and [SEP].
+        negatives: only with given candidates, the drawn ones, int32 `[negatives, (tokens)]`.
     """
     seeds = tf.unstack(tf.random.split(seed, 7))
     last = tf.shape(session["utterances"])[0] - 1
@@ -63,10 +62,9 @@ def draw_dialogue(
     turns = response + 1 - start
     own = tf.cast(speakers[start : response + 1] != speakers[response], tf.int32)
     utterances = session["utterances"][start : response + 1]
-    turn_ids = tf.gather(session["token_ids"], tf.range(start, response + 1))
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(turn_ids, prefix_tokens),
+        "token_ids": strip_ends(session["token_ids"][start : response + 1], prefix_tokens),
         "utterances": utterances,
         "speakers": own,
         "split": _draw_below(turns - 1, seeds[1]) + 1,
