@@ -163,14 +163,14 @@ def test_settings_are_chosen_on_dev_groups(files):
     assert scored == [
         f"scores/ecd/dev/{name}-seed0"
         for name in (
-            "bert_vft-post_learning_rate=1e-05",
-            "bert_vft-post_learning_rate=3e-05",
             "bert_vft",
+            "bert_vft-post_learning_rate=3e-05",
+            "bert_vft-post_learning_rate=0.0001",
             "bert_vft-learning_rate=3e-05",
             "bert_vft-learning_rate=0.0003",
-            "bert_sl-auxiliary_weight=0.1",
-            "bert_sl-auxiliary_weight=0.3",
             "bert_sl",
+            "bert_sl-auxiliary_weight=0.3",
+            "bert_sl-auxiliary_weight=1",
             "bert_sl-consistency_margin=0.2",
             "bert_sl-consistency_margin=0.4",
             "bert_sl-consistency_margin=0.8",
@@ -184,7 +184,7 @@ def test_settings_are_chosen_on_dev_groups(files):
         for name, run in runs.items()
         if name.startswith("post_trained/")
     }
-    assert rates == {"": "0.0001", "-1e-05": "1e-05", "-3e-05": "3e-05"}
+    assert rates == {"": "1e-05", "-3e-05": "3e-05", "-0.0001": "0.0001"}
     row = given(runs["rows/ecd/bert_vft-post_learning_rate=3e-05-seed0"].command)
     assert row["encoder"].endswith("/utterance-3e-05/model")
     assert row["learning_rate"] == "0.0001"
@@ -195,7 +195,7 @@ def test_what_was_chosen_is_a_file_of_flags(files, tmp_path):
     load("selection").write_choice(path, {"learning_rate": 3e-5, "consistency_margin": 0.2})
     figures = read(*files, f"@{path}").figures
     assert (figures.learning_rate, figures.consistency_margin) == (3e-5, 0.2)
-    assert figures.auxiliary_weight == 1.0
+    assert figures.auxiliary_weight == 0.1
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,9 @@ def test_the_value_with_the_highest_mrr_on_dev_is_chosen(made):
     selection = load("selection")
     report, best = selection.choose(*made("choose"), "c1")
     # The first of equals; a weight of 0.3 finds every response.
-    rates = {"post_learning_rate": 1e-5, "learning_rate": 3e-5}
+    rates = {"post_learning_rate": 3e-5, "learning_rate": 3e-5}
     assert best == {**rates, "auxiliary_weight": 0.3, "consistency_margin": 0.2}
-    assert report.notes[0].startswith("Highest MRR on dev: post_learning_rate 1e-05, learning_rate")
+    assert report.notes[0].startswith("Highest MRR on dev: post_learning_rate 3e-05, learning_rate")
     labels = [line.label for line in report.sets["post_learning_rate"]]
     assert labels == ["BERT-VFT, 1e-05", "BERT-VFT, 3e-05", "BERT-VFT, 0.0001"]
     labels = [line.label for line in report.sets["auxiliary_weight"]]
