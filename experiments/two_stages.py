@@ -3,14 +3,17 @@
     dcse build_candidates --format=jsonl --input=data/test.jsonl --nojoin_consecutive \\
         --responses=all --max_sessions=60 --candidates=1000 --output=thousand.jsonl
     python experiments/two_stages.py --candidates_file=thousand.jsonl \\
-        --encoder=embeddings --reranker=reranker --output=two_stages.json
+        --dev_candidates_file=dev_groups.jsonl --encoder=embeddings --reranker=reranker \\
+        --output=two_stages.json
 
 For every context, the first 10 and all of its candidates are ranked (the true one is the first in
-the file): by the cosine with the mean embedding of its turns, behind the encoder's projection heads
-if it has any; by the re-ranker; and in two stages, where the re-ranker orders the --top candidates
-by cosine and the others follow. The candidates are embedded beforehand, as in an index, so the time
-of a query covers only its context and what is computed with it. Queries are timed one at a time, as
-for a user who waits for the answer.
+the file): by the cosine with the mean embedding of its turns (with --find=responses behind the
+encoder's projection heads, as in search); by the re-ranker; and in two stages, where the re-ranker
+orders the --top candidates by cosine and the others follow. With --dev_candidates_file also by the
+re-ranker's score plus the cosine, with the weight that gives the highest MRR on those groups. The
+candidates are embedded beforehand, as in an index, so the time of a query covers only its context
+and what is computed with it. Queries are timed one at a time, as for a user who waits for the
+answer.
 """
 
 import argparse
@@ -39,6 +42,9 @@ from dcse_tf.input_files import BadLines
 Embed = Callable[[list[str]], np.ndarray]
 
 _FEW = 10
+_DEV_CONTEXTS = 500
+# Weights of the cosine beside the re-ranker's logit that are tried on dev groups.
+_WEIGHTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Rerank(Protocol):
@@ -67,11 +73,13 @@ class Embeddings:
     responses: Embed
 
 
-def make_embeddings(encoder: dcse_tf.SentenceEncoder) -> Embeddings:
-    """The mean of a context's embeddings, and those of responses; behind the heads if there are."""
+def make_embeddings(encoder: dcse_tf.SentenceEncoder, find: str) -> Embeddings:
+    """The mean of a context's embeddings, and those of responses; behind the heads if `find` is
+    "responses".
+    """
 
     def finish(rows: np.ndarray, side: str) -> np.ndarray:
-        return encoder.project(rows, side) if encoder.heads else normalize(rows)
+        return encoder.project(rows, side) if find == "responses" else normalize(rows)
 
     def context(turns: list[str]) -> np.ndarray:
         mean = encoder.encode(turns, show_progress=False).mean(axis=0, keepdims=True)
@@ -94,6 +102,10 @@ class Scored:
 
     cosines: np.ndarray
     logits: np.ndarray
+
+    def add(self, weight: float) -> "Scored":
+        """With the weighted cosines added to the re-ranker's logits."""
+        return Scored(self.cosines, self.logits + weight * self.cosines)
 
 
 def read_samples(path: pathlib.Path, count: int) -> list[Sample]:
@@ -146,23 +158,48 @@ def _name(top: int) -> str:
     return f"embeddings, then the re-ranker on {top}"
 
 
-def list_ways(tops: Sequence[int]) -> dict[str, Callable[[Scored, int], np.ndarray]]:
+def choose_weight(scored: Sequence[Scored]) -> float:
+    """The weight of the cosine with the highest MRR on dev groups; of equal ones the smallest."""
+
+    def rank(each: Scored, weight: float) -> float:
+        scores = each.add(weight).logits
+        return metrics.reciprocal_rank(scores, np.arange(len(scores)) == 0)
+
+    means = [np.mean([rank(each, weight) for each in scored]) for weight in _WEIGHTS]
+    return _WEIGHTS[int(np.argmax(means))]
+
+
+def list_ways(
+    tops: Sequence[int], weight: float = 0.0
+) -> dict[str, Callable[[Scored, int], np.ndarray]]:
     """Name -> function of (scored, count) that gives the scores of the first `count` candidates."""
 
-    def by_both(top: int) -> Callable[[Scored, int], np.ndarray]:
-        return lambda scored, count: join_stages(scored, count, top)
+    def by_both(top: int, weight: float = 0.0) -> Callable[[Scored, int], np.ndarray]:
+        return lambda scored, count: join_stages(scored.add(weight), count, top)
 
-    return {
+    ways: dict[str, Callable[[Scored, int], np.ndarray]] = {
         "embeddings": lambda scored, count: scored.cosines[:count],
         "re-ranker": lambda scored, count: scored.logits[:count],
         **{_name(top): by_both(top) for top in tops},
     }
+    if weight:
+        plus = _plus(weight)
+        ways["re-ranker" + plus] = lambda scored, count: scored.add(weight).logits[:count]
+        ways |= {_name(top) + plus: by_both(top, weight) for top in tops}
+    return ways
 
 
-def summarise(scored: Sequence[Scored], tops: Sequence[int]) -> list[dict[str, Any]]:
+def _plus(weight: float) -> str:
+    """The end of a way's name if the cosine is added; the sum takes no time of its own."""
+    return f", plus {weight:g} x cosine"
+
+
+def summarise(
+    scored: Sequence[Scored], tops: Sequence[int], weight: float = 0.0
+) -> list[dict[str, Any]]:
     """R@1 in percent with its 95% interval, for every way, on 10 and on all candidates."""
     rows = []
-    for name, way in list_ways(tops).items():
+    for name, way in list_ways(tops, weight).items():
         for count in sorted({_FEW, len(scored[0].cosines)}):
             hits = np.array([metrics.recall_at(1, way(each, count)) for each in scored])
             limits = bootstrap.interval({"r1": 100.0 * hits}, "r1")
@@ -247,7 +284,19 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--candidates_file", type=pathlib.Path, required=True, help="written by build_candidates")
+    add(
+        "--dev_candidates_file",
+        type=pathlib.Path,
+        help="groups of other dialogues, by which the weight of the cosine beside the re-ranker's "
+        "score is chosen",
+    )
     add("--encoder", required=True, help="the sentence encoder, as evaluate takes it")
+    add(
+        "--find",
+        choices=("texts", "responses"),
+        default="texts",
+        help="as in search: whether the first stage is behind the encoder's projection heads",
+    )
     add("--reranker", required=True, help="a run directory or checkpoint folder")
     add(
         "--top",
@@ -266,19 +315,33 @@ def main() -> None:
     options = parse_arguments(sys.argv[1:])
     try:
         samples = read_samples(options.candidates_file, options.contexts)
+        dev = options.dev_candidates_file
+        dev_samples = read_samples(dev, _DEV_CONTEXTS) if dev else []
         encoder = dcse_tf.SentenceEncoder.load(options.encoder)
         reranker = dcse_tf.Reranker.load(options.reranker)
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
+    if options.find == "responses" and not encoder.heads:
+        sys.exit(f"error: --find=responses: {options.encoder} has no projection heads")
 
-    embed = make_embeddings(encoder)
+    embed = make_embeddings(encoder, options.find)
+    weight = 0.0
+    if dev_samples:
+        vectors = embed_candidates(dev_samples, embed.responses)
+        weight = choose_weight(score_all(dev_samples, vectors, embed.context, reranker))
+        print(f"weight of the cosine with the highest MRR on {len(dev_samples)} groups: {weight:g}")
     vectors = embed_candidates(samples, embed.responses)
     scored = score_all(samples, vectors, embed.context, reranker)
-    rows = summarise(scored, options.top)
+    rows = summarise(scored, options.top, weight)
     times = time_ways(samples[: options.timed], vectors, embed.context, reranker, options.top)
     for row in rows:
-        row["ms"] = times[row["way"], row["candidates"]]
-    content = {"contexts": len(samples), "timed": min(options.timed, len(samples)), "rows": rows}
+        row["ms"] = times[row["way"].removesuffix(_plus(weight)), row["candidates"]]
+    content = {
+        "contexts": len(samples),
+        "timed": min(options.timed, len(samples)),
+        "cosine_weight": weight,
+        "rows": rows,
+    }
     with atomic_file(options.output) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(format_markdown(rows))

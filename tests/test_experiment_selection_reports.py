@@ -267,9 +267,22 @@ def test_two_stages_are_the_rerankers_order_of_what_the_cosine_finds(tmp_path):
     assert stages.join_stages(scored, 4, 3).tolist() == [3.0, 1.0, 2.0, 0.0]
     assert stages.join_stages(scored, 4, 2).tolist() == [0.0, 1.0, 2.0, 0.0]
     assert stages.join_stages(scored, 3, 9).tolist() == [3.0, 1.0, 2.0]
+    # With twice the cosine, 4, 2.8 and 3.6.
+    both = stages.list_ways([3], 2.0)["embeddings, then the re-ranker on 3, plus 2 x cosine"]
+    np.testing.assert_allclose(both(scored, 4), [4.0, 2.8, 3.6, 1.8])
     # Of equal cosines the true response is found last.
     even = stages.Scored(np.array([0.5, 0.5]), logits[:2])
     assert stages.join_stages(even, 2, 1).tolist() == [0.0, 1.0]
+
+
+def test_the_weight_of_the_cosine_is_the_first_with_the_highest_mrr():
+    stages = load("two_stages")
+    # The logits are wrong by 1 or 3, and the cosines right by 0.5: above 2 and above 6.
+    one, three = (stages.Scored(np.array([0.5, 0.0]), np.array([0.0, x])) for x in (1.0, 3.0))
+    assert stages.choose_weight([one]) == 4
+    assert stages.choose_weight([one, three]) == 8
+    wrong = stages.Scored(np.array([0.0, 0.5]), np.array([1.0, 0.0]))
+    assert stages.choose_weight([wrong]) == 0
 
 
 def test_two_stages_score_and_time_every_way(tmp_path):
@@ -285,7 +298,7 @@ def test_two_stages_score_and_time_every_way(tmp_path):
     lines = [json.dumps({**group, "id": name}) for name in "12"]
     (tmp_path / "groups.jsonl").write_text("\n".join(lines) + "\n")
     samples = stages.read_samples(tmp_path / "groups.jsonl", 5)
-    embed = stages.make_embeddings(Letters())
+    embed = stages.make_embeddings(Letters(), "texts")
     vectors = stages.embed_candidates(samples, embed.responses)
     scored = stages.score_all(samples, vectors, embed.context, Words())
     rows = stages.summarise(scored, [3])
@@ -311,7 +324,7 @@ def test_the_first_stage_is_behind_the_heads_of_an_encoder_that_has_them():
     turns, texts = ["a", "ab"], ["abc", "bb", ""]
     # Their mean is (1, 1), the responses (1, 1.5), (0, 2.5) and (0, 0.5).
     for turned, cosines in ((False, [2.5 / 3.25**0.5, 1, 1]), (True, [0.5 / 3.25**0.5, 1, 1])):
-        embed = stages.make_embeddings(Letters(turned))
+        embed = stages.make_embeddings(Letters(turned), "responses" if turned else "texts")
         found = stages.find_by_cosine(Sample(turns, texts), embed.responses(texts), embed.context)
         np.testing.assert_allclose(found, np.array(cosines) / 2**0.5)
 

@@ -415,6 +415,7 @@ def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, t
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
         ({"corpus": "c", "rerank_top": 9}, "`rerank_top`: only with `reranker`"),
+        ({"corpus": "c", "cosine_weight": 9.0}, "`cosine_weight`: only with `reranker`"),
         ({"corpus": "c", "reranker": "r", "rerank_top": 3}, "expected `top`=5 at least"),
     ],
     ids=str,
@@ -500,6 +501,22 @@ def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranke
     np.testing.assert_allclose([h.score for h in hits], [scores[t] for t in expected], atol=1e-5)
     by_text = dict(zip(DISTINCT, cosines))
     np.testing.assert_allclose([h.cosine for h in hits], [by_text[t] for t in expected], atol=1e-5)
+
+
+def test_the_cosine_can_weigh_beside_the_rerankers_score(config, reranker):
+    config = config.replace(reranker=str(reranker), rerank_top=5, top=5)
+    (hits,) = ask(config, [DIALOGUE])
+
+    def order(weight):
+        return [hit.text for hit in sorted(hits, key=lambda x: -(x.score + weight * x.cosine))]
+
+    orders = {weight: order(weight) for weight in np.geomspace(1e-3, 1e3, 60).tolist()}
+    between = [w for w, found in orders.items() if found not in (order(0.0), order(1e6))]
+    assert between
+    for weight in (0.0, between[0], 1e6):
+        (found,) = ask(config.replace(cosine_weight=weight), [DIALOGUE])
+        assert [hit.text for hit in found] == order(weight)
+        assert {hit.text: hit.score for hit in found} == {hit.text: hit.score for hit in hits}
 
 
 def test_several_dialogues_at_once_have_the_answers_of_each(config, reranker):

@@ -52,6 +52,7 @@ class Searcher:
         top: number of texts to find for each query.
         reranker: ranks the `rerank_top` nearest texts; None to rank by cosine.
         rerank_top: number of texts to re-rank, at least `top`.
+        cosine_weight: how much the cosine adds to a re-ranker's score in the order of texts.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Searcher:
         top: int,
         reranker: Reranker | None = None,
         rerank_top: int = 0,
+        cosine_weight: float = 0.0,
     ):
         self.index = index
         self._encoder = encoder
@@ -69,12 +71,14 @@ class Searcher:
         self._top = top
         self._reranker = reranker
         self._rerank_top = rerank_top
+        self._cosine_weight = cosine_weight
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
         """The nearest texts of each query, best first.
 
         If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
-        With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest.
+        With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest,
+        or whose scores plus weighted cosines are highest.
         """
         if not (self._responses or self._reranker):
             return self.index.search(self._encoder.encode(queries, show_progress=False), self._top)
@@ -86,7 +90,10 @@ class Searcher:
         scores = self._reranker.score(
             contexts, [[hit.text for hit in hits] for hits in found], show_progress=len(queries) > 1
         )
-        return [_order(*each)[: self._top] for each in zip(found, scores, strict=True)]
+        return [
+            _order(*each, self._cosine_weight)[: self._top]
+            for each in zip(found, scores, strict=True)
+        ]
 
     def _embed_contexts(self, contexts: list[list[str]]) -> np.ndarray:
         """The mean of each context's embeddings, scaled to length 1 before; float32
@@ -113,9 +120,10 @@ def split_turns(query: str) -> list[str]:
     return [turn for turn in turns if turn] or [query]
 
 
-def _order(hits: list[Hit], scores: np.ndarray) -> list[Hit]:
-    """Hits by descending score; of equal scores, the nearer text first."""
-    order = np.argsort(-scores, kind="stable").tolist()
+def _order(hits: list[Hit], scores: np.ndarray, cosine_weight: float) -> list[Hit]:
+    """Hits by descending score plus weighted cosine; of equal ones, the nearer text first."""
+    sums = scores + cosine_weight * np.array([hit.cosine for hit in hits])
+    order = np.argsort(-sums, kind="stable").tolist()
     return [
         dataclasses.replace(hits[place], rank=rank, score=float(scores[place]))
         for rank, place in enumerate(order, start=1)
@@ -160,7 +168,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if exists:
             for each in index.folders:
                 _require_same(config, each, indexed)
-        yield Searcher(index, encoder, responses, config.top, reranker, config.rerank_top)
+        second = (reranker, config.rerank_top, config.cosine_weight)
+        yield Searcher(index, encoder, responses, config.top, *second)
 
 
 def _list_folders(names: Sequence[str]) -> list[pathlib.Path]:

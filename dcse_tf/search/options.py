@@ -82,6 +82,12 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     rerank_top: int = option(
         100, "With `reranker`: texts to find by embeddings and then re-order.", minimum=1
     )
+    cosine_weight: float = option(
+        0.0,
+        "With `reranker`: texts are ordered by its score plus this times their cosine. A re-ranker "
+        "that has seen few dialogues needs the cosine's help: 8 to 32.",
+        minimum=0.0,
+    )
     output: str = option(
         "",
         "File for the answers, one JSON object a line for each query; - for standard output. "
@@ -108,8 +114,9 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("`embeddings`: only with `corpus`, whose lines they are of")
         if self.query and self.queries:
             raise OptionError("give either `query` or `queries`")
-        if self.is_given("rerank_top") and not self.reranker:
-            raise OptionError("`rerank_top`: only with `reranker`")
+        for name in ("rerank_top", "cosine_weight"):
+            if self.is_given(name) and not self.reranker:
+                raise OptionError(f"`{name}`: only with `reranker`")
         if self.projection:
             raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.find == "responses" and self.truncate_dim:
