@@ -85,7 +85,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     cosine_weight: float = option(
         0.0,
         "With `reranker`: texts are ordered by its score plus this times their cosine. A re-ranker "
-        "that has seen few dialogues needs the cosine's help: 8 to 32.",
+        "that has seen few dialogues needs the cosine's help: 4 to 32.",
         minimum=0.0,
     )
     output: str = option(

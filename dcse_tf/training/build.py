@@ -104,7 +104,8 @@ def read_inputs(options: TrainOptions) -> Inputs:
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     if TASKS[options.task].end_of_turn:
-        _refuse_joined_prefix(vocabulary, data_dir)
+        if prefix:
+            _refuse_joined_prefix(vocabulary, data_dir)
         vocabulary = vocabulary.with_end_of_turn()
     config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
     if is_relative(config) and TASKS[options.task].end_of_turn:
