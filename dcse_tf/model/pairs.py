@@ -47,10 +47,12 @@ class PairRule:
         return dataclasses.replace(self, first_tokens=rest, second_tokens=half)
 
 
-def make_rule(vocabulary: Vocabulary, first_tokens: int, second_tokens: int) -> PairRule:
+def make_rule(
+    vocabulary: Vocabulary, first_tokens: int, second_tokens: int, prefix_tokens: int = 0
+) -> PairRule:
     """The rule for a vocabulary that has [EOT], see `Vocabulary.with_end_of_turn`."""
     ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.index(END_OF_TURN)
-    return PairRule(*ids, first_tokens, second_tokens, vocabulary.count_prefix())
+    return PairRule(*ids, first_tokens, second_tokens, prefix_tokens)
 
 
 def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedTensor:

@@ -92,7 +92,7 @@ def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
         options.pairs,
         options.context_turns,
         options.speaker_embeddings,
-        make_rule(setup.vocabulary, *options.segment_tokens),
+        make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
         make_masking_rule(setup),
     )
 

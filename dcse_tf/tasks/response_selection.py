@@ -162,7 +162,7 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         options.negatives,
         options.tasks,
         options.speaker_embeddings,
-        make_rule(setup.vocabulary, *options.segment_tokens),
+        make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
         setup.vocabulary.mask_id,
         options.negatives_from == "given",
     )
