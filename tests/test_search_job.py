@@ -489,8 +489,8 @@ def reranker(tmp_path_factory):
 def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranker):
     """The four nearest by the mean of the turns, and of these the three of highest score."""
     turns = ["hello", "where is my blue parcel"]
-    units = scale(encoder.encode(turns))
-    cosines = scale(encoder.encode(DISTINCT)) @ scale(units.mean(0, keepdims=True))[0]
+    mean = encoder.encode(turns).mean(axis=0, keepdims=True)
+    cosines = scale(encoder.encode(DISTINCT)) @ scale(mean)[0]
     nearest = [DISTINCT[row] for row in np.argsort(-cosines)[:4]]
     scores = dict(zip(nearest, Reranker.load(reranker).score([turns], [nearest])[0].tolist()))
     expected = sorted(nearest, key=lambda text: -scores[text])[:3]

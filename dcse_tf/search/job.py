@@ -96,12 +96,11 @@ class Searcher:
         ]
 
     def _embed_contexts(self, contexts: list[list[str]]) -> np.ndarray:
-        """The mean of each context's embeddings, scaled to length 1 before; float32
-        `[contexts, dim]`. To search responses, that of the embeddings as they are, behind the head.
+        """The mean of each context's embeddings, to search responses behind the context's head;
+        float32 `[contexts, dim]`.
         """
         texts = [text for turns in contexts for text in turns]
-        scale = not self._responses
-        rows = self._encoder.encode(texts, show_progress=False, normalize_embeddings=scale)
+        rows = self._encoder.encode(texts, show_progress=False)
         starts = np.cumsum([0, *(len(turns) for turns in contexts)])[:-1]
         sums = np.add.reduceat(rows, starts, axis=0)
         means = sums / np.array([[len(turns)] for turns in contexts], np.float32)
