@@ -92,7 +92,7 @@ def test_every_row_is_trained_as_its_name_says(files):
     assert rows["esim_sl"]["architecture"] == "esim"
     assert "consistency_margin" not in rows["bert_sl_without_consistency"]
     assert rows["bert_sl"]["consistency_margin"] == "0.6"
-    assert {flags["steps"] for flags in rows.values()} == {"200"}
+    assert {flags["steps"] for flags in rows.values()} == {"600"}
     posts = {n: given(r.command) for n, r in runs.items() if n.startswith("post_trained/")}
     assert {flags["pairs"] for flags in posts.values()} == {"utterance", "pieces", "relevance"}
     assert {flags["steps"] for flags in posts.values()} == {"200"}
