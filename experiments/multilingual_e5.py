@@ -27,12 +27,8 @@ from sentencepiece import sentencepiece_model_pb2 as protobuf
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import find_package
-from dcse_tf.model.checkpoints import (
-    SentenceModules,
-    write_max_sequence_length,
-    write_modules,
-    write_prefix,
-)
+from dcse_tf.model.checkpoints import write_max_sequence_length
+from dcse_tf.model.sentence_modules import SentenceModules, write_modules, write_prefix
 
 _FILE, _MAGIC = "e5-small-q4.bin", b"E5S1"
 _BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", 16)])

@@ -15,8 +15,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.bert import build_bert_encoder
-from dcse_tf.model.checkpoints import SentenceModules, write_modules
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.model.sentence_modules import SentenceModules, write_modules
 from dcse_tf.spark.embed import Embedded
 from dcse_tf.tools.fit_baseline import fit_baseline
 

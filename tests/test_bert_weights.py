@@ -14,8 +14,8 @@ from dcse_tf.baselines.files import write_baseline
 from dcse_tf.baselines.registry import Fitted
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
-from dcse_tf.model.checkpoints import AffineMap, SentenceModules, write_modules
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, write_modules
 from dcse_tf.model.tokenizer import read_vocabulary
 
 CONFIG = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)

@@ -16,9 +16,8 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
-from dcse_tf.model import bert, checkpoints
+from dcse_tf.model import bert, checkpoints, sentence_modules
 from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.checkpoints import SentenceModules
 from dcse_tf.model.matching_files import (
     MatchingForm,
     build_turn_attention,
@@ -26,6 +25,7 @@ from dcse_tf.model.matching_files import (
     write_matching,
 )
 from dcse_tf.model.merging import average_tensors, read_merge_record
+from dcse_tf.model.sentence_modules import SentenceModules
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tools.merge import merge
@@ -118,9 +118,9 @@ def test_pooling_and_turn_attention_are_those_of_the_trained_one(pair, tmp_path,
     shutil.copytree(pair[1], trained)
     attention = build_turn_attention("additive_attention", DIM, 5)
     write_matching(trained, MatchingForm(attention=attention))
-    checkpoints.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
+    sentence_modules.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
     merged = run(trained=str(trained), share=0.5)
-    assert checkpoints.read_modules(merged.folder) == SentenceModules("cls", unit_norm=True)
+    assert sentence_modules.read_modules(merged.folder) == SentenceModules("cls", unit_norm=True)
     assert SentenceEncoder.load(merged.folder).settings["pooling"] == "cls"
     found = read_matching(merged.folder).attention
     for one, other in zip(found.variables, attention.variables, strict=True):
@@ -194,7 +194,7 @@ def mean_embedding(folder, data_dir, count=0):
 def test_centring_leaves_a_mean_sentence_embedding_of_zero(pair, run, data_dir, tmp_path, pooling):
     trained = tmp_path / "pooled"
     shutil.copytree(pair[1], trained)
-    checkpoints.write_modules(trained, SentenceModules(pooling), DIM)
+    sentence_modules.write_modules(trained, SentenceModules(pooling), DIM)
     merged = run(trained=str(trained), share=0.5, center=True, data_dir=str(data_dir))
     assert np.abs(mean_embedding(merged.folder, data_dir)).max() < 1e-5
     assert np.abs(mean_embedding(trained, data_dir)).max() > 0.01

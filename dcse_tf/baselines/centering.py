@@ -34,7 +34,7 @@ def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:
 
 def _make_layer(fitted: Fitted, dim: int):
     from dcse_tf.model.affine import AffineMaps
-    from dcse_tf.model.checkpoints import AffineMap
+    from dcse_tf.model.sentence_modules import AffineMap
 
     mean = fitted.tensors["mean"]
     if mean.shape != (dim,):

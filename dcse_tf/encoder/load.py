@@ -21,19 +21,13 @@ from dcse_tf.encoder.static import is_static, load_static
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.bert import build_bert_encoder, load_backbone
-from dcse_tf.model.checkpoints import (
-    AffineMap,
-    SentenceModules,
-    read_config,
-    read_max_sequence_length,
-    read_modules,
-    resolve_checkpoint,
-)
+from dcse_tf.model.checkpoints import read_config, read_max_sequence_length, resolve_checkpoint
 from dcse_tf.model.fused_bert import FusedBert
 from dcse_tf.model.head_files import read_heads
 from dcse_tf.model.matching_files import read_matching
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.model.reranker_files import is_reranker
+from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, read_modules
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 

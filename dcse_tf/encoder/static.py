@@ -13,7 +13,7 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.checkpoints import read_tensor_file
+from dcse_tf.model.tensor_files import read_tensor_file
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"

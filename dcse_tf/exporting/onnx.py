@@ -25,10 +25,10 @@ from dcse_tf.encoder.saved_model import SETTINGS_FILE, export_fingerprint
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file
-from dcse_tf.model import checkpoints
-from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model import checkpoints, sentence_modules
 from dcse_tf.model.families import RELATIVE_BIAS
 from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
+from dcse_tf.model.sentence_modules import AffineMap
 from dcse_tf.model.weights import read_bert_tensors
 
 # Opset 20 is the first with a Gelu operation, and IR version 9 the first that supports it.
@@ -333,7 +333,7 @@ def write_onnx(
     )
     encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
-    checkpoints.write_prefix(folder, encoder.vocabulary.prefix)
+    sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
     fingerprint = export_fingerprint(encoder.fingerprint(), unit_norm)

@@ -11,13 +11,13 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.model import checkpoints
 from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.checkpoints import (
+from dcse_tf.model.reranker_files import POOLER
+from dcse_tf.model.sentence_modules import (
     AffineMap,
     SentenceModules,
     describe_prefix,
     write_modules,
 )
-from dcse_tf.model.reranker_files import POOLER
 from dcse_tf.model.tokenizer import number_as_written
 from dcse_tf.model.weights import read_bert_tensors, write_bert
 

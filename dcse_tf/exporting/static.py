@@ -24,7 +24,7 @@ from dcse_tf.encoder.static import MODEL_TYPE, TABLE, WEIGHTS_FILE
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.options import ExportOptions
-from dcse_tf.model.checkpoints import write_tensor_file
+from dcse_tf.model.tensor_files import write_tensor_file
 from dcse_tf.progress import Progress
 
 _BATCH_TOKENS = 2048

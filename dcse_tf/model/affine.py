@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from dcse_tf.model.checkpoints import AffineMap
+from dcse_tf.model.sentence_modules import AffineMap
 
 
 class AffineMaps(keras.layers.Layer):

@@ -18,11 +18,11 @@ from keras import ops
 
 from dcse_tf.model import weights
 from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.checkpoints import read_tensor_file, write_tensor_file
 from dcse_tf.model.layout import Layout, run_layers, share_segment, table_inputs
 from dcse_tf.model.losses import JointLoss
 from dcse_tf.model.matchers import ESIM, DualLSTM
 from dcse_tf.model.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
+from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 
 if TYPE_CHECKING:
     import keras_hub

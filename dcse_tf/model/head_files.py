@@ -12,9 +12,11 @@ import numpy as np
 
 from dcse_tf.errors import InputError
 from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.checkpoints import HEADS_FILE, AffineMap, read_tensor_file, write_tensor_file
+from dcse_tf.model.checkpoints import HEADS_FILE
 from dcse_tf.model.options import SIDES
 from dcse_tf.model.projection import ProjectionHead
+from dcse_tf.model.sentence_modules import AffineMap
+from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 
 # The maps of each side, in order.
 HeadMaps = Mapping[str, tuple[AffineMap, ...]]

@@ -14,10 +14,11 @@ import safetensors
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.bert import initialize_weights
-from dcse_tf.model.checkpoints import ATTENTION_FILE, MATCHING_FILE, write_tensor_file
+from dcse_tf.model.checkpoints import ATTENTION_FILE, MATCHING_FILE
 from dcse_tf.model.matching import TurnAttention
 from dcse_tf.model.matching_forms import ResidualWeight
 from dcse_tf.model.options import MATCHINGS
+from dcse_tf.model.tensor_files import write_tensor_file
 
 
 @dataclasses.dataclass(frozen=True)

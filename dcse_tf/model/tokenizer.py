@@ -7,8 +7,9 @@ from typing import Any
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.byte_pair import parse_byte_pairs, read_byte_pairs
-from dcse_tf.model.checkpoints import find_padding, is_mpnet, read_prefix
+from dcse_tf.model.checkpoints import find_padding, is_mpnet
 from dcse_tf.model.families import is_relative
+from dcse_tf.model.sentence_modules import read_prefix
 from dcse_tf.model.sentencepiece import parse_unigram, read_sentencepiece
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import MPNetPieces, parse_wordpiece, read_wordpiece

@@ -11,7 +11,7 @@ import tokenizers
 import tokenizers.processors
 
 from dcse_tf.files import hash_bytes
-from dcse_tf.model.checkpoints import write_prefix
+from dcse_tf.model.sentence_modules import write_prefix
 
 # Follows every turn when a dialogue is one sequence. No text is tokenised to it.
 END_OF_TURN = "[EOT]"

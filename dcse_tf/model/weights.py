@@ -17,7 +17,7 @@ import numpy as np
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import plain_name, read_json_object
-from dcse_tf.model.checkpoints import find_padding, read_tensor_file, write_tensor_file
+from dcse_tf.model.checkpoints import find_padding
 from dcse_tf.model.families import (
     RELATIVE_BIAS,
     RELATIVE_BUCKETS,
@@ -26,6 +26,7 @@ from dcse_tf.model.families import (
     make_mpnet_config,
     make_mpnet_tensors,
 )
+from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.model.vectors import WordVectors
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import PIECE

@@ -22,7 +22,7 @@ from dcse_tf.encoder.load import load_checkpoint
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.model import checkpoints
+from dcse_tf.model import checkpoints, sentence_modules
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.progress import Progress
 
@@ -96,7 +96,7 @@ class _Sample:
         options = self._fitted_to(FittedToEmbeddings)
         source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(source, "encoder")
-        checkpoints.refuse_maps(source, "encoder")
+        sentence_modules.refuse_maps(source, "encoder")
         return load_checkpoint(
             source,
             ModelOptions(

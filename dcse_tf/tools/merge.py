@@ -19,7 +19,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.model import checkpoints
+from dcse_tf.model import checkpoints, sentence_modules
 from dcse_tf.model.head_files import HeadMaps, center_heads, read_heads, write_heads
 from dcse_tf.model.merging import MergeRecord, Origin, average_tensors, require_alike
 from dcse_tf.model.tokenizer import number_as_written, read_vocabulary
@@ -65,8 +65,8 @@ class _Checkpoint:
     tensors: dict[str, np.ndarray]
 
     @property
-    def modules(self) -> checkpoints.SentenceModules | None:
-        return checkpoints.read_modules(self.folder)
+    def modules(self) -> sentence_modules.SentenceModules | None:
+        return sentence_modules.read_modules(self.folder)
 
     @property
     def pooling(self) -> str:
@@ -92,7 +92,7 @@ def merge(options: MergeOptions) -> Merged:
     trained = _read(options.trained, "trained") if options.trained else start
     _require_pair(start, trained)
     if options.data_dir:  # the corpus' prefix becomes the encoder's
-        prefix = checkpoints.read_prefix(pathlib.Path(options.data_dir) / VOCABULARY_FOLDER)
+        prefix = sentence_modules.read_prefix(pathlib.Path(options.data_dir) / VOCABULARY_FOLDER)
         trained = dataclasses.replace(trained, vocabulary=trained.vocabulary.with_prefix(prefix))
     corpus = _Corpus(options, trained) if options.needs_data else None
     judge = read_judge(options) if options.is_auto else None
@@ -125,7 +125,7 @@ def _read(name: str, option: str) -> _Checkpoint:
     folder = checkpoints.resolve_checkpoint(name, option)
     refuse_baseline(folder, option)
     refuse_reranker(folder, name, option)
-    checkpoints.refuse_maps(folder, option)
+    sentence_modules.refuse_maps(folder, option)
     config = checkpoints.read_config(folder)
     return _Checkpoint(
         name, folder, read_vocabulary(folder), config, read_bert_tensors(folder, config)
@@ -155,7 +155,7 @@ def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
     length = checkpoints.read_max_sequence_length(trained.folder)
     checkpoints.write_max_sequence_length(folder, length)
     if trained.modules:
-        checkpoints.write_modules(folder, trained.modules, trained.config["hidden_size"])
+        sentence_modules.write_modules(folder, trained.modules, trained.config["hidden_size"])
 
 
 def _load(trained: _Checkpoint, tensors: dict[str, np.ndarray]) -> GraphBackend:

@@ -13,7 +13,7 @@ from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.errors import InputError
-from dcse_tf.model import bert, checkpoints
+from dcse_tf.model import bert, checkpoints, sentence_modules
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.families import is_relative
 from dcse_tf.model.tokenizer import read_vocabulary
@@ -97,10 +97,10 @@ def read_inputs(options: TrainOptions) -> Inputs:
     if options.encoder:
         folder = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(folder, "encoder")
-        checkpoints.refuse_maps(folder, "encoder")
+        sentence_modules.refuse_maps(folder, "encoder")
     data_dir = pathlib.Path(options.data_dir)
     # The encoder must always see the prefix that the corpus was prepared with.
-    prefix = checkpoints.read_prefix(data_dir / VOCABULARY_FOLDER)
+    prefix = sentence_modules.read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     if TASKS[options.task].end_of_turn:

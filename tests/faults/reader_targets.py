@@ -27,8 +27,7 @@ from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
-from dcse_tf.model import checkpoints, vectors, weights
-from dcse_tf.model import checkpoints as sentence_modules
+from dcse_tf.model import checkpoints, sentence_modules, vectors, weights
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.wordpiece import SPECIAL_TOKENS
 from dcse_tf.search.index import CorpusTexts
