@@ -179,7 +179,18 @@ def test_the_embedding_s_first_weights_have_one_scale():
     table = build_matcher("dual_lstm", 2000, 1, hidden_dim=4).token_embedding.embeddings.numpy()
     assert table.shape == (2000, 300)
     # A truncated normal's standard deviation is 0.88 times its parameter.
-    np.testing.assert_allclose(table.std(), 0.088, rtol=0.01)
+    np.testing.assert_allclose(table.std(), 0.88, rtol=0.01)
+
+
+def test_esim_s_first_attention_finds_a_word_of_the_other_segment():
+    """Where it is the same everywhere, nothing is learnt for hundreds of steps."""
+    matcher = build_matcher("esim", 5000, seed=1)
+    token_ids = np.random.default_rng(0).integers(1, 5000, size=(1, 60))
+    token_ids[0, 45] = token_ids[0, 10]
+    lengths = tf.constant([[40, 20]])
+    tokens = matcher.context_lstm(matcher.token_embedding(token_ids), lengths)[0]
+    attention = tf.nn.softmax(tf.matmul(tokens[10:11], tokens[40:], transpose_b=True))[0]
+    assert attention[5] > 0.5
 
 
 def make_model(matcher):

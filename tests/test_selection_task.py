@@ -96,6 +96,16 @@ def test_so_does_a_run_without_bert(data_dir, tmp_path, architecture):
     assert evaluate_kept(data_dir, tmp_path) == pytest.approx(kept.score)
 
 
+@pytest.mark.parametrize("architecture", ["bert", "dual_lstm", "esim"])
+def test_restoration_starts_near_the_loss_of_guessing(data_dir, tmp_path, architecture):
+    sizes = {} if architecture == "bert" else {"encoder_size": ""}
+    options = make_config(data_dir, tmp_path, architecture=architecture, **sizes)
+    training = build_training(options)
+    sums = compute_selection_loss(training.model, next(iter(training.dataset(0))), False)
+    loss = float(sums["restoration_loss"] / sums["weight"])
+    assert loss == pytest.approx(np.log(len(training.setup.vocabulary.tokens)), rel=0.25)
+
+
 @pytest.mark.parametrize("packaged", [False, True])
 def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path, monkeypatch, packaged):
     folder = save_reranker(tmp_path / "own_reranker")

@@ -60,6 +60,13 @@ def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
     return [variable for variable in head.trainable_variables if variable is not tied]
 
 
+def shrink_logits(head: keras_hub.layers.MaskedLMHead, factor: float) -> None:
+    """Multiplies the scale of the head's layer norm, and so its logits except for their bias."""
+    for variable in own_variables(head):
+        if variable.name == "gamma":
+            variable.assign(variable * factor)
+
+
 def load_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:
     """Loads a checkpoint's prediction head, if it has one, and returns whether it does.
 

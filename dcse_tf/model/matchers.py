@@ -63,9 +63,10 @@ class PairMatcher(Protocol):
         """
 
 
-# Larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors up
-# before the first LSTM.
-_EMBEDDING_STDDEV = 0.1
+# Far larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors
+# up. With 0.1, ESIM's first attention is the same everywhere, and it learns nothing for hundreds of
+# steps.
+_EMBEDDING_STDDEV = 1.0
 
 
 class _LSTMMatcher(keras.layers.Layer):

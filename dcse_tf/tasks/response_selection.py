@@ -207,13 +207,18 @@ def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
 def _build_restoration(
     setup: Setup[ResponseSelectionOptions], reading: "Reading"
 ) -> "keras_hub.layers.MaskedLMHead":
-    """BERT's prediction head, initialised from the checkpoint if it has one."""
+    """BERT's prediction head, initialised from the checkpoint if it has one.
+
+    Token embeddings that are not a BERT's are larger, so the head on them starts smaller.
+    """
     from dcse_tf.model import masked_lm
     from dcse_tf.tasks.shared import start_masked_lm_head
 
     head = masked_lm.build_head(reading.token_embedding, setup.backbone)
     head.build((None, None, reading.dim))
     start_masked_lm_head(setup, head)
+    if not setup.backbone:
+        masked_lm.shrink_logits(head, reading.dim**-0.5)
     return head
 
 
