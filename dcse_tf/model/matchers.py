@@ -17,7 +17,7 @@ from keras import ops
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model import weights as tensor_files
+from dcse_tf.model import weights
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.segments import (
     SegmentBiLSTM,
@@ -410,7 +410,7 @@ def write_matcher(
         raise ValueError(f"{sorted(taken)}: these settings are the model's own")
     content = json.dumps({**own, **(settings or {})}, indent=2, sort_keys=True)
     (folder / _SETTINGS_FILE).write_text(content + "\n", encoding="utf-8")
-    tensor_files.write_tensors(folder, tensor_files.to_tensors(_pair_weights(matcher)))
+    weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
 
 
 def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
@@ -446,12 +446,12 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
         matcher = build_matcher(**{name: content[name] for name in names}, seed=0)
     except InputError as error:
         raise InputError(f"{folder / _SETTINGS_FILE}: {error}") from error
-    tensor_files.assign(_pair_weights(matcher), tensor_files.read_tensors(folder), str(folder))
+    weights.assign(_pair_weights(matcher), weights.read_tensors(folder), str(folder))
     return matcher
 
 
-def _pair_weights(matcher: _LSTMMatcher) -> list[tensor_files.WeightPair]:
+def _pair_weights(matcher: _LSTMMatcher) -> list[weights.WeightPair]:
     return [
-        tensor_files.WeightPair(variable, name, "table", 1)
+        weights.WeightPair(variable, name, "table", 1)
         for name, variable in matcher.name_weights().items()
     ]
