@@ -12,6 +12,7 @@ import pytest
 from rank_bm25 import BM25Okapi
 
 from dcse_tf.data.candidates import read_groups
+from dcse_tf.data.corpus import assign_split
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -266,6 +267,26 @@ def test_an_encoder_finds_the_nearest(tmp_path, monkeypatch):
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert loaded == ["run"]
     assert read == groups_of(make_sessions(), ranker=by_letters, skip_top=1, turns=10)
+
+
+def test_rivals_come_from_the_split_of_their_response(tmp_path):
+    sessions = make_sessions(120)
+    shares = {"dev_fraction": 0.3, "test_fraction": 0.2, "seed": 3}
+    built = build_candidates(options(tmp_path, sessions, rivals="bm25", candidates=5, **shares))
+    groups = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
+    assert built.groups == len(groups) == 120
+    split_of = {s.session_id: assign_split(s.session_id, 3, 0.3, 0.2) for s in sessions}
+    said = collections.defaultdict(set)
+    for session in sessions:
+        said[split_of[session.session_id]] |= {turn.text.casefold() for turn in session.turns}
+    for group in groups:
+        rivals = {text.casefold() for text in group.candidates[1:]}
+        assert rivals <= said[split_of[group.dialogue]]
+    # As if each split were built alone.
+    for split in ("train", "dev", "test"):
+        own = [session for session in sessions if split_of[session.session_id] == split]
+        expected = groups_of(own, ranker=by_words, seed=3, turns=10)
+        assert [group for group in groups if split_of[group.dialogue] == split] == expected
 
 
 def test_what_cannot_be_built_is_refused_and_leaves_nothing(tmp_path):

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
-from dcse_tf.data.corpus import read_raw_sessions, read_sessions, split_into_chunks
+from dcse_tf.data.corpus import (
+    assign_split,
+    read_raw_sessions,
+    read_sessions,
+    split_into_chunks,
+)
 from dcse_tf.data.manifest import SPLITS, Manifest, Split, write_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.processes import map_in_order
-from dcse_tf.data.records import SplitWriter, assign_split
+from dcse_tf.data.records import SplitWriter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
@@ -80,8 +85,9 @@ class _TrainTexts:
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
+        shares = (self.config.dev_fraction, self.config.test_fraction)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
-            if assign_split(session.dialogue, self.config) == "train":
+            if assign_split(session.dialogue, self.config.seed, *shares) == "train":
                 yield from (turn.text for turn in session.turns)
 
 

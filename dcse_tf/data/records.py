@@ -23,9 +23,7 @@ from dcse_tf.data.manifest import (
     Split,
     write_blocks,
 )
-from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.files import hash_number
 
 _SESSION_ID = "session_id"
 _FEATURES = {
@@ -350,16 +348,6 @@ class SplitWriter:
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
     """The paths of a split's shards, in order."""
     return [str(folder / shard.name) for shard in split.shards]
-
-
-def assign_split(dialogue: str, config: PrepareOptions) -> str:
-    """Assigns a dialogue to a split, by its id and the seed alone, not by other dialogues."""
-    position = hash_number(f"{config.seed}:{dialogue}") / 2**64
-    if position < config.dev_fraction:
-        return "dev"
-    if position < config.dev_fraction + config.test_fraction:
-        return "test"
-    return "train"
 
 
 def check_records(folder: pathlib.Path, manifest: Manifest) -> None:

@@ -7,16 +7,18 @@ answer the context as well as the true response does, so some of them can be ski
 
 import collections
 import dataclasses
+import itertools
 import json
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from dcse_tf.data.candidates import CandidateGroup, group_to_dict
-from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.corpus import assign_split, read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.words import make_splitter
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
@@ -246,7 +248,7 @@ class Rivals:
         true = response.session.turns[response.turn]
         rivals = [self.pool.texts[place] for place in (*places, *drawn)]
         labels = (1, *[0] * self.count)
-        dialogue = response.session.session_id
+        dialogue = response.session.dialogue
         group = CandidateGroup(name, context, (true.text, *rivals), labels, true.role, dialogue)
         return group, len(drawn)
 
@@ -263,7 +265,7 @@ class Built:
     Attributes:
         sessions: sessions used.
         groups: groups written.
-        pool: different responses that rivals were chosen from.
+        pool: different responses that rivals were chosen from, over all splits.
         drawn: rivals that were drawn at random.
         left_out: reason -> how many were left out.
     """
@@ -295,9 +297,15 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
             f"({len(read)} sessions read)"
         )
 
-    pool = Pool(responses)
-    rivals = Rivals(
-        pool, config.candidates - 1, config.seed, _make_ranker(config, pool), config.skip_top
+    make_ranker = _ranker_maker(config)
+    divided = []
+    for own in _divide(responses, config):
+        pool = Pool(own)
+        ranker = make_ranker(pool)
+        rivals = Rivals(pool, config.candidates - 1, config.seed, ranker, config.skip_top)
+        divided.append((own, rivals))
+    groups = itertools.chain.from_iterable(
+        rivals.choose(own, config.context_turns) for own, rivals in divided
     )
     drawn = 0
     with (
@@ -305,9 +313,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
         partial.open("w", encoding="utf-8") as file,
         Progress("groups", len(responses)) as progress,
     ):
-        for number, (group, at_random) in enumerate(
-            rivals.choose(responses, config.context_turns), start=1
-        ):
+        for number, (group, at_random) in enumerate(groups, start=1):
             file.write(json.dumps(group_to_dict(group), ensure_ascii=False) + "\n")
             drawn += at_random
             progress.update(number)
@@ -319,15 +325,28 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
         "sessions_without_response": len(sessions) - used,
         **left_out,
     }
-    return Built(used, len(responses), len(pool.texts), drawn, counts)
+    pooled = sum(len(rivals.pool.texts) for _, rivals in divided)
+    return Built(used, len(responses), pooled, drawn, counts)
 
 
-def _make_ranker(config: BuildCandidatesOptions, pool: Pool) -> Ranker | None:
+def _divide(
+    responses: Sequence[Response], config: BuildCandidatesOptions
+) -> Iterator[list[Response]]:
+    """Yields the responses of each split that has any."""
+    splits: dict[str, list[Response]] = {name: [] for name in SPLITS}
+    shares = (config.dev_fraction, config.test_fraction)
+    for response in responses:
+        splits[assign_split(response.session.dialogue, config.seed, *shares)].append(response)
+    return filter(None, splits.values())
+
+
+def _ranker_maker(config: BuildCandidatesOptions) -> Callable[[Pool], Ranker | None]:
+    """A function that makes the ranker of a pool, with an encoder that is loaded once."""
     if config.rivals == "bm25":
-        return Bm25Ranker(pool.texts, config.words)
+        return lambda pool: Bm25Ranker(pool.texts, config.words)
     if config.rivals == "random":
-        return None
+        return lambda pool: None
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder  # starts TensorFlow
 
     encoder = SentenceEncoder.load(config.model)
-    return CosineRanker(pool.texts, encoder.encode)
+    return lambda pool: CosineRanker(pool.texts, encoder.encode)

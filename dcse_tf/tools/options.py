@@ -177,11 +177,26 @@ class BuildCandidatesOptions(CorpusOptions):
         "characters, or auto (jieba for texts with Chinese characters, words for others).",
         choices=WORD_KINDS,
     )
-    seed: int = option(0, "Seed for drawing responses and rivals.", minimum=0)
+    dev_fraction: float = option(
+        0.0,
+        "Share of the sessions that prepare_data, with the same `seed`, puts into the dev split. "
+        "Rivals come from the split of their response, so that no held-out response is a "
+        "negative in training. Leave it at 0 if the groups are not divided afterwards.",
+        minimum=0.0,
+        maximum=0.5,
+    )
+    test_fraction: float = option(
+        0.0, "Share of the sessions of the test split, likewise.", minimum=0.0, maximum=0.5
+    )
+    seed: int = option(
+        0, "Seed for drawing responses and rivals, and of the division into splits.", minimum=0
+    )
     overwrite: bool = option(False, "Replace the output if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dev_fraction + self.test_fraction >= 1.0:
+            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
         if (self.rivals == "model") != bool(self.model):
             raise OptionError("`model` goes with `rivals`=model, and only with it")
         if self.rivals == "random" and self.skip_top:
