@@ -12,7 +12,6 @@ import pytest
 from rank_bm25 import BM25Okapi
 
 from dcse_tf.data.candidates import read_groups
-from dcse_tf.data.corpus import assign_split
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -272,10 +271,11 @@ def test_an_encoder_finds_the_nearest(tmp_path, monkeypatch):
 def test_rivals_come_from_the_split_of_their_response(tmp_path):
     sessions = make_sessions(120)
     shares = {"dev_fraction": 0.3, "test_fraction": 0.2, "seed": 3}
-    built = build_candidates(options(tmp_path, sessions, rivals="bm25", candidates=5, **shares))
+    config = options(tmp_path, sessions, rivals="bm25", candidates=5, **shares)
+    built = build_candidates(config)
     groups = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert built.groups == len(groups) == 120
-    split_of = {s.session_id: assign_split(s.session_id, 3, 0.3, 0.2) for s in sessions}
+    split_of = {s.session_id: config.split_of(s.session_id) for s in sessions}
     said = collections.defaultdict(set)
     for session in sessions:
         said[split_of[session.session_id]] |= {turn.text.casefold() for turn in session.turns}
@@ -294,6 +294,8 @@ def test_what_cannot_be_built_is_refused_and_leaves_nothing(tmp_path):
         build_candidates(options(tmp_path, make_sessions(41), roles=("c",)))
     with pytest.raises(InputError, match="too few for `candidates`=90"):
         build_candidates(options(tmp_path, make_sessions(), candidates=90))
+    with pytest.raises(InputError, match="of other sessions of the dev split, too few"):
+        build_candidates(options(tmp_path, make_sessions(), candidates=15, dev_fraction=0.2))
     silent = [Session("s", (Utterance("a", "?"), Utterance("b", "!")))]
     with pytest.raises(InputError, match="no response has a word"):
         build_candidates(options(tmp_path, silent, rivals="bm25"))

@@ -198,6 +198,11 @@ def test_a_broken_file_is_named(tmp_path, content):
             {"rivals": "model", "model": "run", "words": "jieba"},
             "`words`=jieba: has no meaning with `rivals`=model",
         ),
+        (
+            BuildCandidatesOptions,
+            {"dev_fraction": 0.5, "test_fraction": 0.5},
+            "`test_fraction`=0.5: with `dev_fraction` it leaves nothing to train on",
+        ),
         (ExportOptions, {"format": "keras"}, "`format`=keras: expected one of 'saved_model'"),
         (BuildRetrievalOptions, {"input": ()}, "`input` is required"),
         (BuildRetrievalOptions, {"output": ""}, "`output` is required: The select.txt to write"),

@@ -9,10 +9,9 @@ from dialogue_files import DIALOGUES, FORMATS, json_lines, read_ids, read_tokens
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 from worker_functions import Killed
 
-from dcse_tf.data.corpus import assign_split
 from dcse_tf.data.formats import jsonl
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.options import PrepareOptions, SplitOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.processes import map_in_order
 from dcse_tf.errors import InputError
@@ -82,7 +81,8 @@ def test_the_split_of_a_session_depends_on_its_id_and_the_seed_alone(tmp_path):
 
 
 def test_shares_of_the_splits_are_held():
-    splits = [assign_split(str(number), 0, 0.3, 0.2) for number in range(4000)]
+    config = SplitOptions(input=("some.tsv",), dev_fraction=0.3, test_fraction=0.2)
+    splits = [config.split_of(str(number)) for number in range(4000)]
     # Three standard deviations: 3 x sqrt(0.25 / 4000) = 0.024.
     for name, share in (("train", 0.5), ("dev", 0.3), ("test", 0.2)):
         assert abs(splits.count(name) / 4000 - share) < 0.024

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.corpus import Chunk, assign_split, join_session
+from dcse_tf.data.corpus import Chunk, join_session
 from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.options import PrepareOptions
@@ -107,7 +107,7 @@ class ChunkSerializer:
                 dropped["short_sessions"] += 1
                 continue
             content.append(_describe(kept))
-            splits[self._assign(kept.dialogue)].add(
+            splits[self._config.split_of(kept.dialogue)].add(
                 kept,
                 tokens.ids[places[start] : places[end]],
                 kept_lengths,
@@ -115,10 +115,6 @@ class ChunkSerializer:
                 given,
             )
         return ChunkRecords(splits, b"".join(content), dropped)
-
-    def _assign(self, dialogue: str) -> str:
-        config = self._config
-        return assign_split(dialogue, config.seed, config.dev_fraction, config.test_fraction)
 
     def _cut(self, ids: tf.RaggedTensor) -> _Tokens:
         """Truncates the token ids of texts, `[texts, (tokens)]`, to the maximum length."""

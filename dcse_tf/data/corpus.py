@@ -16,7 +16,6 @@ from dcse_tf.data.dialogue import (
 )
 from dcse_tf.data.formats import FORMATS, RawSession, Reader, parquet
 from dcse_tf.data.options import CorpusOptions
-from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
 
@@ -56,16 +55,6 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
         yield session
         progress.update(number)
     progress.close()
-
-
-def assign_split(dialogue: str, seed: int, dev_fraction: float, test_fraction: float) -> str:
-    """Assigns a dialogue to a split, by its id and the seed alone, not by other dialogues."""
-    position = hash_number(f"{seed}:{dialogue}") / 2**64
-    if position < dev_fraction:
-        return "dev"
-    if position < dev_fraction + test_fraction:
-        return "test"
-    return "train"
 
 
 # A session as readers yield it, but a turn may be a plain tuple.

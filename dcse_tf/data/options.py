@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dcse_tf.data.formats import FORMATS, parquet
+from dcse_tf.files import hash_number
 from dcse_tf.options import OptionError, Options, option
 
 # The names that `columns` accepts, by format.
@@ -69,6 +70,31 @@ class CorpusOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
+class SplitOptions(CorpusOptions):
+    """Which dialogues to read, and how they are divided into train, dev and test."""
+
+    dev_fraction: float = option(
+        0.05, "Share of the sessions that go to the dev split.", minimum=0.0, maximum=0.5
+    )
+    test_fraction: float = option(
+        0.05, "Share of the sessions that go to the test split.", minimum=0.0, maximum=0.5
+    )
+    seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dev_fraction + self.test_fraction >= 1.0:
+            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
+
+    def split_of(self, dialogue: str) -> str:
+        """The split of a dialogue. It depends on the id and the seed, not on other dialogues."""
+        position = hash_number(f"{self.seed}:{dialogue}") / 2**64
+        if position < self.dev_fraction:
+            return "dev"
+        return "test" if position < self.dev_fraction + self.test_fraction else "train"
+
+
+@dataclasses.dataclass(frozen=True)
 class _Table:
     """The format that only `prepare_data` on a cluster can read."""
 
@@ -83,7 +109,7 @@ _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
 @dataclasses.dataclass(frozen=True)
-class PrepareOptions(CorpusOptions):
+class PrepareOptions(SplitOptions):
     """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
     format: str = option(
@@ -124,16 +150,9 @@ class PrepareOptions(CorpusOptions):
         "end. The paper: 100 for JDDC, 50 for MDC and ECD.",
         minimum=3,
     )
-    dev_fraction: float = option(
-        0.05, "Share of the sessions that go to the dev split.", minimum=0.0, maximum=0.5
-    )
-    test_fraction: float = option(
-        0.05, "Share of the sessions that go to the test split.", minimum=0.0, maximum=0.5
-    )
     shards: int = option(
         8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
     )
-    seed: int = option(0, "Seed of the split into train, dev and test.", minimum=0)
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     workers: int = option(
         0,
@@ -164,8 +183,6 @@ class PrepareOptions(CorpusOptions):
             self.refuse("format", "tables are read on a Spark cluster: give `spark_master`")
         if self.spark_master and self.max_sessions:
             self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
-        if self.dev_fraction + self.test_fraction >= 1.0:
-            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 
     def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         of_files = super().list_files()

@@ -11,7 +11,6 @@ from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import (
-    assign_split,
     read_raw_sessions,
     read_sessions,
     split_into_chunks,
@@ -85,9 +84,8 @@ class _TrainTexts:
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
-        shares = (self.config.dev_fraction, self.config.test_fraction)
         for session in read_sessions(self.config, bad_lines, collections.Counter()):
-            if assign_split(session.dialogue, self.config.seed, *shares) == "train":
+            if self.config.split_of(session.dialogue) == "train":
                 yield from (turn.text for turn in session.turns)
 
 

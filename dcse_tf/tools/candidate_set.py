@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from dcse_tf.data.candidates import CandidateGroup, group_to_dict
-from dcse_tf.data.corpus import assign_split, read_sessions
+from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.words import make_splitter
@@ -197,6 +197,7 @@ class Rivals:
         seed: seed of random rivals.
         ranker: finds the nearest responses; None to draw all rivals at random.
         skip_top: how many of the nearest to skip.
+        source: where the pool comes from, for an error.
     """
 
     pool: Pool
@@ -204,6 +205,7 @@ class Rivals:
     seed: int
     ranker: Ranker | None = None
     skip_top: int = 0
+    source: str = "other sessions"
 
     def choose(
         self, responses: Sequence[Response], context_turns: int
@@ -242,7 +244,7 @@ class Rivals:
         if len(places) + len(drawn) < self.count:
             raise InputError(
                 f"session {response.name!r}: only {len(places) + len(drawn)} different responses "
-                f"of other sessions, too few for `candidates`={self.count + 1}"
+                f"of {self.source}, too few for `candidates`={self.count + 1}"
                 + (f" and `skip_top`={self.skip_top}" if self.skip_top else "")
             )
         true = response.session.turns[response.turn]
@@ -299,10 +301,10 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
 
     make_ranker = _ranker_maker(config)
     divided = []
-    for own in _divide(responses, config):
+    for source, own in _divide(responses, config):
         pool = Pool(own)
         ranker = make_ranker(pool)
-        rivals = Rivals(pool, config.candidates - 1, config.seed, ranker, config.skip_top)
+        rivals = Rivals(pool, config.candidates - 1, config.seed, ranker, config.skip_top, source)
         divided.append((own, rivals))
     groups = itertools.chain.from_iterable(
         rivals.choose(own, config.context_turns) for own, rivals in divided
@@ -331,13 +333,15 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
 
 def _divide(
     responses: Sequence[Response], config: BuildCandidatesOptions
-) -> Iterator[list[Response]]:
-    """Yields the responses of each split that has any."""
+) -> Iterator[tuple[str, list[Response]]]:
+    """Yields the responses of each split that has any, after the name of their sessions."""
     splits: dict[str, list[Response]] = {name: [] for name in SPLITS}
-    shares = (config.dev_fraction, config.test_fraction)
     for response in responses:
-        splits[assign_split(response.session.dialogue, config.seed, *shares)].append(response)
-    return filter(None, splits.values())
+        splits[config.split_of(response.session.dialogue)].append(response)
+    divided = config.dev_fraction or config.test_fraction
+    for split, own in splits.items():
+        if own:
+            yield f"other sessions of the {split} split" if divided else "other sessions", own
 
 
 def _ranker_maker(config: BuildCandidatesOptions) -> Callable[[Pool], Ranker | None]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.formats import FORMATS
-from dcse_tf.data.options import CorpusOptions
+from dcse_tf.data.options import CorpusOptions, SplitOptions
 from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.options import OptionError, Options, option, show
+from dcse_tf.options import OptionError, Options, option, redefault, show
 
 STRATEGIES = ("unigram", "word2vec", "intent")
 WORD_KINDS = ("auto", "words", "jieba", "characters")
@@ -126,7 +126,7 @@ class BuildRetrievalOptions(LabelledOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class BuildCandidatesOptions(CorpusOptions):
+class BuildCandidatesOptions(SplitOptions):
     """Builds grouped candidates from dialogues: each context with its response and rivals."""
 
     output: str = option(
@@ -156,7 +156,9 @@ class BuildCandidatesOptions(CorpusOptions):
         "How the other candidates (rivals) are chosen among the responses of other sessions. "
         "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
         "model: those whose embeddings are nearest to the mean of the context's. If there are "
-        "too few near ones, the rest is drawn at random.",
+        "too few near ones, the rest is drawn at random. Rivals come from the split of their "
+        "response, so that no held-out response is a negative in training: give the "
+        "`dev_fraction`, `test_fraction` and `seed` that prepare_data will divide the groups by.",
         choices=("random", "bm25", "model"),
     )
     model: str = option(
@@ -177,26 +179,16 @@ class BuildCandidatesOptions(CorpusOptions):
         "characters, or auto (jieba for texts with Chinese characters, words for others).",
         choices=WORD_KINDS,
     )
-    dev_fraction: float = option(
-        0.0,
-        "Share of the sessions that prepare_data, with the same `seed`, puts into the dev split. "
-        "Rivals come from the split of their response, so that no held-out response is a "
-        "negative in training. Leave it at 0 if the groups are not divided afterwards.",
-        minimum=0.0,
-        maximum=0.5,
-    )
-    test_fraction: float = option(
-        0.0, "Share of the sessions of the test split, likewise.", minimum=0.0, maximum=0.5
-    )
+    # No split: rivals come from all other sessions.
+    dev_fraction: float = redefault(SplitOptions, "dev_fraction", 0.0)
+    test_fraction: float = redefault(SplitOptions, "test_fraction", 0.0)
     seed: int = option(
-        0, "Seed for drawing responses and rivals, and of the division into splits.", minimum=0
+        0, "Seed of the draws, and of the split into train, dev and test.", minimum=0
     )
     overwrite: bool = option(False, "Replace the output if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dev_fraction + self.test_fraction >= 1.0:
-            self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
         if (self.rivals == "model") != bool(self.model):
             raise OptionError("`model` goes with `rivals`=model, and only with it")
         if self.rivals == "random" and self.skip_top:
