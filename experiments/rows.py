@@ -40,7 +40,7 @@ RECIPE = {
     "small": ("--batch_form=dense", "--learning_rate=3e-4", "--steps=150"),
     "encoder": ("--batch_form=dense",),
     "demo": ("--batch_form=dense",),
-    "paper": (),
+    "paper": ("--batch_form=dense", "--steps=300"),
 }
 
 
