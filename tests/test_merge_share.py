@@ -163,6 +163,8 @@ def test_responses_are_ranked_behind_the_heads_of_the_trained_encoder(pair, data
     for center in (False, True):
         arguments = make_arguments((pair[0], trained), data_dir, tmp_path / f"{center}")
         merged = merge(arguments.replace(center=center))
+        # Share 0 has the heads too, so that the gain is that of the weights.
+        assert [row.name for row in merged.choice.rows] == ["start", "0", "0.5", "1"]
         mrr[center] = [row.mrr for row in merged.choice.rows if row.name == "1"]
     settings = EvaluateOptions(
         model=str(trained), response_selection=(str(data_dir / "dev.jsonl"),), candidates=4

@@ -203,7 +203,8 @@ def _choose(
 ) -> Choice:
     """Measures the start and every share, and chooses one.
 
-    The start has no projection heads; the shares have those of the trained encoder, if any.
+    Share 0 is the start's weights with what all shares have: the projection heads of the trained
+    encoder, if any, and with `center` a mean of zero. So neither counts as a gain of a share.
     """
     heads = read_heads(trained.folder)
 
@@ -220,7 +221,9 @@ def _choose(
         return found
 
     as_it_is = measure(start.tensors, False, "the start")
-    base = measure(start.tensors, True, "centred") if options.center else as_it_is
+    base = as_it_is
+    if options.center or heads:
+        base = measure(start.tensors, options.center, "share 0", heads)
     shares = {}
     for share in options.list_shares():
         tensors = average_tensors(start.tensors, trained.tensors, share)

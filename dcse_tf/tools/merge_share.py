@@ -48,8 +48,10 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The start or a share, compared with the start. With `center`, shares gain over the centred
-    start, but `kept`, `cosine` and `passes` compare with the original one.
+    """The start or a share, compared with the start.
+
+    Gains are over share 0, the start's weights, centred and behind the projection heads if the
+    shares are; `kept`, `cosine` and `passes` compare with the original start.
 
     Attributes:
         name: "start" or the share.
@@ -183,8 +185,8 @@ def compare_shares(
     Args:
         judge: the judge that measured them.
         start: measurements of the original start, which guards are compared with.
-        base: measurements of the start that gains are relative to: centred if the shares are, else
-            the same as `start`.
+        base: measurements of share 0, which gains are relative to: of the start's weights, centred
+            and behind the projection heads if the shares are; else the same as `start`.
         shares: share -> its measurements.
         keep: see `pick_share`.
         tolerance: points of MAP by which a guard may fall.
