@@ -258,6 +258,10 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     assert [score["name"] for score in content["scores"]] == names
     assert "R@1 behind the projection heads, %" in (run / "changes.md").read_text()
     assert "(R@1) behind the projection heads" in content["verdict"]
+    assert content["verdict"].count("response selection (R@1)") == 2
+    assert any(
+        note.startswith("Behind the projection heads: before, by") for note in content["notes"]
+    )
     assert content["verdict"] in (run / "changes.md").read_text()
     before = (run / "changes.json").stat().st_mtime_ns
 
@@ -271,6 +275,29 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     hooks[-1].end(2)  # another encoder, here the start
     assert len(measured) == 4
     assert json.loads((run / "changes.json").read_text())["kept"] == 100.0
+
+
+def test_the_start_reads_the_prefix_of_the_corpus(data_dir, tmp_path, start, monkeypatch):
+    """Otherwise the prefix alone would count as a change."""
+    corpus, run = tmp_path / "data", tmp_path / "run"
+    vocabulary = read_vocabulary(data_dir / "vocabulary").with_prefix("where: ")
+    shutil.copytree(data_dir, corpus)
+    vocabulary.write(corpus / "vocabulary")
+    content = json.loads((corpus / "manifest.json").read_text())
+    content["tokenizer_fingerprint"] = vocabulary.fingerprint()
+    (corpus / "manifest.json").write_text(json.dumps(content))
+    run_training(corpus, run, start, learning_rate=1e-9, steps=1, dev_samples=0)
+    settings = {"encoder": str(start), "dev_samples": 12, "changes_samples": 40}
+    options = make_options(data_dir=str(corpus), run_dir=str(run), task="simcse", **settings)
+    manifest = read_manifest(corpus)
+    setup = types.SimpleNamespace(
+        options=options, data_dir=corpus, manifest=manifest, vocabulary=vocabulary, source=start
+    )
+    monkeypatch.setattr(ShowChanges, "_why_not", lambda self: "")
+    ShowChanges(setup).end(1)
+    found = json.loads((run / "changes.json").read_text())
+    assert found["cosine"] == pytest.approx(1.0, abs=1e-4)
+    assert not any("Put before" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(

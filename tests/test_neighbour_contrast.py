@@ -374,6 +374,26 @@ def test_pairs_that_do_not_fit_are_refused(make_config, data_dir, pairs_dir, tmp
             make_config(neighbours_dir=str(copy)).resolve(manifest)
 
 
+def test_pairs_from_another_division_of_the_dialogues_are_refused(
+    make_config, data_dir, pairs_dir, tmp_path
+):
+    """They may hold what is now dev or test. Pairs from other dialogues are no such danger."""
+    manifest, copy = read_manifest(data_dir), tmp_path / "pairs"
+    shutil.copytree(pairs_dir, copy)
+    content = json.loads((copy / "manifest.json").read_text())
+
+    def mined_from(**changes):
+        content["settings"] = {**content["settings"], **manifest.source, **changes}
+        (copy / "manifest.json").write_text(json.dumps(content))
+        return make_config(neighbours_dir=str(copy))
+
+    mined_from().resolve(manifest)
+    other = {"the train split": "9 sessions, 99 tokens"}
+    with pytest.raises(OptionError, match="another division of these dialogues into train, dev a"):
+        mined_from(**other).resolve(manifest)
+    mined_from(**other, **{"the corpus": "0" * 64}).resolve(manifest)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -28,12 +28,12 @@ def test_the_loss_is_that_of_the_cosines_behind_the_heads_and_its_rest_that_of_t
     for head in heads:
         head.hidden_bias.assign(np.linspace(-0.1, 0.1, DIM))
     objective = Objective(TEMPERATURE, cosine_weight=0.6, heads=heads, projection_share=behind)
-    losses = build_dialogue_cse(backbone, PADDED, objective)(make_batch())["loss"].numpy()
+    outputs = build_dialogue_cse(backbone, PADDED, objective)(make_batch())
 
     encoder = build_bert_encoder(backbone)
     tokens = [encode_alone(encoder, ids).astype(float) for ids in draw_utterances(8)]
     means = [rows.mean(axis=0) for rows in tokens]
-    for row, loss in enumerate(losses):
+    for row, loss in enumerate(outputs["loss"].numpy()):
         mean = np.mean([means[i] for i in CONTEXTS[row]], axis=0)
         projected = project(heads[0], mean)
         behind_heads = [
@@ -46,6 +46,11 @@ def test_the_loss_is_that_of_the_cosines_behind_the_heads_and_its_rest_that_of_t
         expected += 0.6 * (1.0 - behind) * reference.nt_xent(cosines, TEMPERATURE)
         expected += 0.4 * reference.nt_xent(matching, TEMPERATURE)
         assert loss == pytest.approx(expected, rel=1e-4)
+        # The metrics are those of the similarity with most weight: 0.6 or, of 0.18, 0.42 and 0.4,
+        # the second.
+        main = behind_heads if behind == 1.0 else cosines
+        found = outputs["similarity"][row, : len(main)]
+        np.testing.assert_allclose(found, main, atol=1e-5)
 
 
 def test_heads_start_alike_whatever_their_rate_and_learn_so_many_times_faster():

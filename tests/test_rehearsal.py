@@ -1,5 +1,6 @@
 """Garbled texts, on which an encoder rehearses what it said at the start."""
 
+import dataclasses
 import functools
 
 import keras
@@ -47,6 +48,15 @@ def test_half_of_the_ordinary_tokens_become_words():
     assert len({tuple(row) for row in changed.tolist()}) > 390
     np.testing.assert_array_equal(garbled, garble(texts, FORM, SEED).numpy())
     assert (garbled != garble(texts, FORM, SEED + 1).numpy()).any()
+
+
+def test_the_prefix_stays_as_it_is():
+    texts = tf.constant([[2, *range(10, 28), 3, 0, 0]] * 20)
+    form = dataclasses.replace(FORM, prefix_tokens=2)
+    changed = (garble(texts, form, SEED) != texts).numpy().any(axis=0)
+    assert changed[:4].tolist() == [False, False, False, True]
+    tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", ":", "go")
+    assert make_rehearsal_form(WordPiece(tokens, True, prefix="query: "), 8).prefix_tokens == 2
 
 
 def test_garbled_responses_follow_the_turns():

@@ -14,7 +14,8 @@ def test_similarities_that_are_all_one_are_reported_with_a_remedy(positive, nega
     message = _describe(positive, negative)
     assert "saturated" in message
     assert f"{positive:.4f} for true responses and {negative:.4f} for negatives" in message
-    for remedy in ("pre-trained `encoder`", "`task`=mlm", "`learning_rate`"):
+    remedies = "pre-trained `encoder`", "`task`=mlm", "`center_tokens`", "`cosine_weight`"
+    for remedy in (*remedies, "`learning_rate`"):
         assert remedy in message
 
 
@@ -46,3 +47,11 @@ def test_samples_without_negatives_are_reported_and_are_no_saturation():
     metrics = {"positive_similarity": 0.0, "negative_similarity": 0.0, "without_negatives": 1.0}
     assert "100% of the samples had no negative" in describe_trouble(metrics)
     assert describe_trouble({**metrics, "without_negatives": 0.1}) is None
+
+
+def test_too_many_probable_false_negatives_are_reported():
+    metrics = {"positive_similarity": 0.9, "negative_similarity": 0.5, "left_out": 0.978}
+    message = describe_trouble(metrics)
+    assert "98% of the negatives were left out" in message
+    assert "above `false_negative_cosine`" in message
+    assert describe_trouble({**metrics, "left_out": 0.05}) is None

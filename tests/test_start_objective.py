@@ -14,7 +14,7 @@ from whole_gradients import assert_same, differentiate
 from dcse_tf.data.batch import Shapes, make_batches, turns_of_samples
 from dcse_tf.data.stream import PADDED
 from dcse_tf.model import bert
-from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.bert import TokenCentering, build_bert_encoder
 from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
 from dcse_tf.model.layout import Layout, lay_out
 from dcse_tf.model.start import (
@@ -176,6 +176,19 @@ def test_the_start_is_not_trained_and_the_anchor_is_at_its_lowest_where_nothing_
     assert max(norms) < 1e-4
 
 
+@pytest.mark.parametrize("layout", [PADDED, Layout("packed")])
+def test_a_centred_encoder_that_has_not_changed_is_where_the_start_is(layout):
+    """Centring moves all embeddings alike, so rehearsal must compare with a centred start."""
+    start = StartObjective(build_backbone(), rehearsal_weight=1.0)
+    objective = Objective(TEMPERATURE, cosine_weight=1.0, start=start)
+    model = build_dialogue_cse(build_backbone(), layout, objective, TokenCentering(dtype="float32"))
+    batch = make_batch()
+    table = lay_out(batch.pop("token_ids"), layout)
+    rehearsed = {"rehearsal_index": tf.constant([[1], [6]]), "rehearsal_weights": tf.ones([2])}
+    loss = model({**batch, **table, **rehearsed}, training=True)["rehearsal_loss"]
+    np.testing.assert_allclose(loss, 0.0, atol=1e-5)
+
+
 # Batches
 
 
@@ -242,6 +255,7 @@ def make_training_options(data_dir, start, run_dir="run", **changes):
         "save_every": 2, "projector_sentences": 0, "log_every": 1,
         "both_directions": True, "false_negative_cosine": 0.9, "anchor_weight": 0.3,
         "prediction_weight": 0.4, "rehearsal_weight": 0.7, "rehearsal_texts": 8,
+        "projection_dim": 8, "projection_share": 0.5,
     }  # fmt: skip
     return make_options(**{**settings, **changes})
 
@@ -254,6 +268,14 @@ def unique(data_dir, start):
     """A training on packed batches of distinct utterances, and what `differentiate` says of it."""
     training = build_training(make_training_options(data_dir, start))
     return training, differentiate(training, _SUMS)
+
+
+def test_checkpoints_do_not_hold_the_start(unique):
+    training, _ = unique
+    start = {id(variable) for variable in training.model.get_layer("start_encoder").variables}
+    saved = {id(variable) for variable in training.list_state()}
+    assert len(saved) + len(start) == len(training.model.variables)
+    assert not saved & start
 
 
 def test_two_devices_have_the_loss_and_gradients_of_one(unique):

@@ -91,6 +91,16 @@ class Manifest:
     dropped: dict[str, int]
     settings: dict[str, Any]
 
+    @property
+    def source(self) -> dict[str, str]:
+        """What the train split is, recorded with what is made from it."""
+        train = self.splits["train"]
+        return {
+            "the corpus": self.corpus_fingerprint,
+            "the vocabulary": self.tokenizer_fingerprint,
+            "the train split": f"{train.sessions} sessions, {train.tokens} tokens",
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:

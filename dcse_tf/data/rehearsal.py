@@ -24,11 +24,13 @@ class RehearsalForm:
         texts: number of texts per step, over all replicas; divisible by the number of replicas.
         special_ids: ids that are never replaced, including [PAD].
         words: ids that replacements are drawn from.
+        prefix_tokens: number of tokens of the prefix, after [CLS]; they are never replaced either.
     """
 
     texts: int
     special_ids: tuple[int, ...]
     words: tuple[int, ...]
+    prefix_tokens: int = 0
 
 
 def garble(token_ids: tf.Tensor, form: RehearsalForm, seed: tf.Tensor) -> tf.Tensor:
@@ -45,6 +47,7 @@ def garble(token_ids: tf.Tensor, form: RehearsalForm, seed: tf.Tensor) -> tf.Ten
     seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
     special = tf.constant(form.special_ids, token_ids.dtype)
     stays = tf.reduce_any(token_ids[..., None] == special, axis=-1)
+    stays |= tf.range(shape[1]) <= form.prefix_tokens
     chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED)
     words = tf.constant(form.words, token_ids.dtype)
     drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(form.words), tf.int32)

@@ -183,7 +183,7 @@ def compare_scores(
 
 def describe(changes: Changes) -> str:
     """A summary in one line, without sentences of the corpus."""
-    parts = [_describe_score(score) for score in changes.scores[:1]]
+    parts = [_describe_score(score) for score in changes.scores if score.name.endswith("_r1")]
     parts.append(
         f"{changes.kept:.0f}% of the {NEIGHBOURS} nearest neighbours kept "
         f"({changes.chance_kept:.0f}% by chance)"

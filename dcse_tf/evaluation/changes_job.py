@@ -129,12 +129,22 @@ def measure_changes(before: SentenceEncoder, after: SentenceEncoder, held_out: H
     return figures.compare_embeddings(texts, before.encode(texts), after.encode(texts), scores)
 
 
-def note_lengths(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
-    """A note about the encoders' maximum lengths, if they differ: that alone changes results."""
+def note_settings(before: SentenceEncoder, after: SentenceEncoder) -> tuple[str, ...]:
+    """Notes about settings of the encoders that differ: they alone change results."""
+    notes = []
     lengths = [encoder.settings.get("max_sequence_length") for encoder in (before, after)]
-    if None in lengths or lengths[0] == lengths[1]:
-        return ()
-    return (f"Longest sentence: {lengths[0]} tokens before, {lengths[1]} after; the rest is cut.",)
+    if None not in lengths and lengths[0] != lengths[1]:
+        notes.append(
+            f"Longest sentence: {lengths[0]} tokens before, {lengths[1]} after; the rest is cut."
+        )
+    prefixes = [encoder.settings.get("prefix", "") for encoder in (before, after)]
+    if prefixes[0] != prefixes[1]:
+        notes.append("Put before every sentence: {!r} before, {!r} after.".format(*prefixes))
+    if after.heads and not before.heads:
+        notes.append(
+            "Behind the projection heads: before, by plain cosine, as there were no heads."
+        )
+    return tuple(notes)
 
 
 def write_changes(
@@ -185,7 +195,7 @@ def show_changes(options: ChangesOptions) -> Changes:
         seed=options.seed,
     )
     before, after = (SentenceEncoder.load(name) for name in (options.before, options.after))
-    notes = (*held_out.notes, *note_lengths(before, after))
+    notes = (*held_out.notes, *note_settings(before, after))
     for note in notes:
         logging.info("%s", note)
     if not options.output_dir:

@@ -224,7 +224,7 @@ def build_dialogue_cse(
     mask, outputs, before = index["candidate_mask"], dict[str, keras.KerasTensor](), None
     start, temperature = objective.start, objective.temperature
     if start:
-        before = encode_as_started(start, layout, inputs)
+        before = encode_as_started(start, layout, inputs, centered=centering is not None)
         mask, outputs = ask_start(start, temperature, table, before, inputs, index)
 
     nt_xent = NTXent(temperature, dtype="float32", name="nt_xent")
@@ -235,8 +235,7 @@ def build_dialogue_cse(
     if objective.both_directions:
         contexts = [_compare_contexts(x, index) for x in all_pairs]
         loss = _mix((0.5, 0.5), (loss, _mix(weights, [nt_xent(x, mask) for x in contexts])))
-    # The first similarity is the one that is reported.
-    outputs |= {"similarity": similarities[0], "loss": loss}
+    outputs |= {"similarity": similarities[_find_main(weights)], "loss": loss}
     if given:
         outputs |= _teach(objective, weights, own_pairs, given)
     outputs["loss"] = _add_losses(objective, outputs)
@@ -280,7 +279,8 @@ def _teach(
         objective.temperature, objective.teacher_temperature, dtype="float32", name="distillation"
     )
     taught = [teach(x, given["teacher_scores"], given["given_mask"]) for x in similarities]
-    return {"given_similarity": similarities[0], "distillation_loss": _mix(weights, taught)}
+    similarity = similarities[_find_main(weights)]
+    return {"given_similarity": similarity, "distillation_loss": _mix(weights, taught)}
 
 
 def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
@@ -323,6 +323,11 @@ def _compare_contexts(
 
 def _mix(weights: Sequence[float], losses: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
     return sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+
+
+def _find_main(weights: Sequence[float]) -> int:
+    """The index of the similarity that training metrics describe: the one with most weight."""
+    return max(range(len(weights)), key=lambda place: weights[place])
 
 
 def _similarities(objective: Objective) -> list[tuple[float, keras.layers.Layer]]:

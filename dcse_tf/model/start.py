@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.context_prediction import ContextPrediction
 from dcse_tf.model.layout import Layout, build_table_encoder
 from dcse_tf.model.losses import Distillation
@@ -19,6 +20,10 @@ from dcse_tf.model.matching import masked_mean, unit
 
 if TYPE_CHECKING:
     import keras_hub
+
+
+# The name of its layer in the training model.
+START_ENCODER = "start_encoder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +113,27 @@ class FalseNegativeMask(keras.layers.Layer):
 
 
 def encode_as_started(
-    objective: StartObjective, layout: Layout, inputs: dict[str, keras.KerasTensor]
+    objective: StartObjective,
+    layout: Layout,
+    inputs: dict[str, keras.KerasTensor],
+    centered: bool = False,
 ) -> keras.KerasTensor:
-    """A training model's table encoded by the initial encoder, `[utterances, tokens, dim]`."""
+    """A training model's table encoded by the initial encoder.
+
+    Args:
+        objective: the objectives that use it.
+        layout, inputs: the table.
+        centered: whether the trained encoder's token embeddings are centred. Then these are, too,
+            by their own mean over the batch: otherwise an encoder that has not changed would seem
+            to have moved.
+
+    Returns:
+        float `[utterances, tokens, dim]`.
+    """
     objective.backbone.trainable = False
-    encoder = build_table_encoder(objective.backbone, layout)
-    return keras.Model(encoder.input, encoder.output, name="start_encoder")(dict(inputs))
+    centering = TokenCentering(dtype="float32") if centered else None
+    encoder = build_table_encoder(objective.backbone, layout, centering)
+    return keras.Model(encoder.input, encoder.output, name=START_ENCODER)(dict(inputs))
 
 
 def ask_start(
@@ -135,18 +155,19 @@ def ask_start(
 
     Returns:
         candidate_mask: bool `[batch, candidates]`, without probable false negatives.
-        A dict with float32 `[batch]` tensors: "left_out", the share of the row's negatives that is
-        left out; with an anchor weight "anchor_loss", the cross entropy between the softmax of the
-        negatives' cosines with the true response and that by the initial encoder; with a prediction
-        "prediction_loss", see `ContextPrediction`.
+        A dict with float32 `[batch]` tensors: if negatives may be left out, "left_out", the share
+        of the row's that are; with an anchor weight "anchor_loss", the cross entropy between the
+        softmax of the negatives' cosines with the true response and that by the initial encoder;
+        with a prediction "prediction_loss", see `ContextPrediction`.
     """
     compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")
     used = (inputs["padding_mask"], index["candidate_index"])
     similarity = compare(before, *used)
     mask = index["candidate_mask"]
-    kept = FalseNegativeMask(objective.most_similar)(similarity, mask)
-    left_out = 1.0 - _count_negatives(kept) / ops.maximum(_count_negatives(mask), 1.0)
-    outputs = {"left_out": ops.where(ops.any(mask[:, 1:], axis=1), left_out, 0.0)}
+    kept, outputs = FalseNegativeMask(objective.most_similar)(similarity, mask), {}
+    if objective.most_similar < 1.0:
+        left_out = 1.0 - _count_negatives(kept) / ops.maximum(_count_negatives(mask), 1.0)
+        outputs["left_out"] = ops.where(ops.any(mask[:, 1:], axis=1), left_out, 0.0)
     if objective.anchor_weight:
         # All negatives, including those that the contrast leaves out, which are the nearest.
         hold = Distillation(temperature, temperature, dtype="float32", name="anchor")

@@ -156,15 +156,12 @@ def _load_encoder(options: MineNeighboursOptions) -> GraphBackend:
 def _describe_sources(
     options: MineNeighboursOptions, manifest: Manifest, encoder: GraphBackend
 ) -> MadeFrom:
-    train = manifest.splits["train"]
     # With the encoder's settings, in which defaults are resolved.
     used: dict[str, Any] = {**options.to_dict(), **encoder.settings}
     names = ("pooling", "max_sequence_length", "compute_dtype", *_FINDING)
     return MadeFrom(
         {
-            "the corpus": manifest.corpus_fingerprint,
-            "the vocabulary": manifest.tokenizer_fingerprint,
-            "the train split": f"{train.sessions} sessions, {train.tokens} tokens",
+            **manifest.source,
             "contents of `encoder`": encoder.fingerprint(),
             **{f"`{name}`": used[name] for name in names},
         }

@@ -208,14 +208,15 @@ def _make_dataset(
 def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
     """Sums over the rows of a batch: the loss of equation 8, and metrics of training.
 
-    All losses but "loss" are unweighted.
+    All losses but "loss" are unweighted. The metrics are those of the similarity whose share of the
+    loss is largest, such as the plain cosine's with a `cosine_weight` of 0.8.
 
     - Always: accuracy (the positive is strictly above every negative), positive_similarity, and
       negative_similarity (the mean over a row's negatives).
     - With a teacher: distillation_loss, and teacher_agreement (the model and the teacher rank the
       same given candidate first).
-    - With the initial encoder: left_out (the share of negatives left out as probable false
-      negatives), anchor_loss and prediction_loss.
+    - With the initial encoder: anchor_loss and prediction_loss; with a `false_negative_cosine`
+      left_out (the share of negatives left out as probable false negatives).
     - With pairs of neighbours: neighbour_loss, and neighbour_accuracy (the partner is strictly
       above every negative).
     - With rehearsed texts: rehearsal_loss.

@@ -118,7 +118,8 @@ def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
         for i, token in enumerate(vocabulary.tokens)
         if i not in special and vocabulary.begins_word(token)
     )
-    return RehearsalForm(texts, special_ids=special, words=tuple(words))
+    prefix_tokens = vocabulary.count_prefix()
+    return RehearsalForm(texts, special, tuple(words), prefix_tokens)
 
 
 def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:

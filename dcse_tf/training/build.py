@@ -16,6 +16,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import bert, checkpoints, sentence_modules
 from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.families import is_relative
+from dcse_tf.model.start import START_ENCODER
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.options import OptionError
@@ -67,9 +68,15 @@ class Training:
         return self.setup.options
 
     def list_state(self) -> list[keras.Variable]:
-        """The variables to save in a checkpoint: the model's, without frozen backbone weights."""
+        """The variables to save in a checkpoint: the model's, without frozen weights.
+
+        Those of the backbone and of the copy of the initial encoder are read from `encoder` again.
+        """
         backbone = self.setup.backbone
         frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
+        for layer in self.model.layers:
+            if layer.name == START_ENCODER:
+                frozen += layer.variables
         there = {id(variable) for variable in frozen}
         return [variable for variable in self.model.variables if id(variable) not in there]
 

@@ -12,7 +12,7 @@ from dcse_tf.evaluation.changes_job import (
     JSON_FILE,
     PAGE_FILE,
     measure_changes,
-    note_lengths,
+    note_settings,
     read_held_out,
     write_changes,
 )
@@ -84,9 +84,11 @@ class ShowChanges(Hook):
             seed=options.seed + 1,
         )
         assert setup.source
-        before, after = map(SentenceEncoder.load, (setup.source, self._run_dir))
+        # The prefix of the corpus, as during training: it is no part of what the training changed.
+        before = SentenceEncoder.load(setup.source, prefix=setup.vocabulary.prefix)
+        after = SentenceEncoder.load(self._run_dir)
         found = measure_changes(before, after, held_out)
-        notes = (*held_out.notes, *note_lengths(before, after), _CHOSEN_BY)
+        notes = (*held_out.notes, *note_settings(before, after), _CHOSEN_BY)
         write_changes(self._run_dir, found, notes, made_from, "What the training changed")
         logging.info(
             "what the training changed:\n%s\n\n%s\n%s\nall of it is in %s",

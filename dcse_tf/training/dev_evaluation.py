@@ -32,7 +32,8 @@ def describe_trouble(metrics: dict[str, float]) -> str | None:
     """A warning if the model learns nothing from a stretch of training; None if all is well.
 
     Args:
-        metrics: means over the stretch; `without_negatives` is a share of the samples.
+        metrics: means over the stretch; `without_negatives` is a share of the samples, `left_out`
+            of the negatives.
     """
     share = metrics.get("without_negatives", 0.0)
     if share >= _MANY:
@@ -40,6 +41,13 @@ def describe_trouble(metrics: dict[str, float]) -> str | None:
             f"{share:.0%} of the samples had no negative and taught nothing: every other response "
             "in their batches is from their own session or repeats one of its texts. Remedies: a "
             "larger `global_batch_size`; a corpus in which fewer sessions repeat each other."
+        )
+    left_out = metrics.get("left_out", 0.0)
+    if left_out >= _MANY:
+        return (
+            f"{left_out:.0%} of the negatives were left out: by the starting encoder, their cosine "
+            "with the true response is above `false_negative_cosine`, as that of most pairs of "
+            "sentences is. Raise it until only a few percent are left out."
         )
     return _describe_saturation(metrics)
 
@@ -61,9 +69,10 @@ def _describe_saturation(metrics: dict[str, float]) -> str | None:
         f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
         "for negatives, so the objective has nothing to tell apart and its gradient is almost "
         "zero. The token embeddings all point in almost the same direction, as they do with random "
-        "weights or after a collapsed pre-training. Remedies: start from a pre-trained `encoder`; "
-        "adapt it longer "
-        "first (`task`=mlm, with warm-up); lower `learning_rate`."
+        "weights, after a collapsed pre-training, or in some sentence encoders, such as E5. "
+        "Remedies: start from a pre-trained `encoder`; adapt one that is no sentence encoder "
+        "longer first (`task`=mlm, with warm-up); `center_tokens`; contrast the plain cosine "
+        "(`cosine_weight`); lower `learning_rate`."
     )
 
 
