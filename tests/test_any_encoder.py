@@ -168,7 +168,7 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
     assert np.abs(embed(tmp_path / "resumed/run") - embed(start, prefix=PREFIX)).max() > 1e-3
     if start.name == "mpnet":  # its distances are trained and written too
         before = safetensors.numpy.load_file(start / "model.safetensors")
-        assert before.keys() == straight.keys()
+        assert before.keys() < straight.keys()  # it has no heads
         bias = "encoder.relative_attention_bias.weight"
         assert not np.array_equal(straight[bias], before[bias])
 

@@ -75,7 +75,7 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)
     if worker.is_chief:
-        _log_model(training.model, strategy.num_replicas_in_sync)
+        _log_plan(training)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     hooks = _make_hooks(training, scored) if worker.is_chief else _follow_hooks(training)
     controller = _make_controller(training, hooks, scored, signals, worker)
@@ -193,12 +193,18 @@ def _find_pairs(options: TrainOptions) -> pathlib.Path | None:
     return pathlib.Path(name) if name else None
 
 
-def _log_model(model: keras.Model, replicas: int) -> None:
-    trained = sum(int(keras.ops.size(v)) for v in model.trainable_variables)
+def _log_plan(training: Training) -> None:
+    model, options = training.model, training.options
     logging.info(
         "%s: %d parameters, %d of them trained, on %d device(s)",
         model.name,
         model.count_params(),
-        trained,
-        replicas,
+        sum(int(keras.ops.size(v)) for v in model.trainable_variables),
+        training.trainer.strategy.num_replicas_in_sync,
+    )
+    logging.info(
+        "%d steps of %d samples: %.3g passes over the train split",
+        options.steps,
+        options.global_batch_size,
+        options.epochs,
     )
