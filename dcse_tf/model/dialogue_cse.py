@@ -40,7 +40,7 @@ from dcse_tf.model.projection import ProjectedCosineSimilarity, ProjectionHead
 from dcse_tf.model.rehearsal import rehearsal_inputs, rehearse
 from dcse_tf.model.start import (
     StartObjective,
-    ask_start,
+    compare_with_start,
     encode_as_started,
     mask_neighbours,
 )
@@ -208,7 +208,7 @@ def build_dialogue_cse(
         A functional model from the tensors of `lay_out`, context_index, turn_mask,
         candidate_index, candidate_mask and, in both directions, candidate_context, to
         {"similarity": float32 `[batch, candidates]`, "loss": float32 `[batch]`} and the outputs of
-        `ask_start`. Further inputs and outputs depend on the objective:
+        `compare_with_start`. Further inputs and outputs depend on the objective:
 
         - distillation: from given_index, given_mask and teacher_scores to {"given_similarity":
           float32 `[batch, given]`, "distillation_loss": float32 `[batch]`};
@@ -225,7 +225,7 @@ def build_dialogue_cse(
     start, temperature = objective.start, objective.temperature
     if start:
         before = encode_as_started(start, layout, inputs, centered=centering is not None)
-        mask, outputs = ask_start(start, temperature, table, before, inputs, index)
+        mask, outputs = compare_with_start(start, temperature, table, before, inputs, index)
 
     nt_xent = NTXent(temperature, dtype="float32", name="nt_xent")
     weights, all_pairs = zip(*((w, layer(*used)) for w, layer in _similarities(objective)))
@@ -241,11 +241,12 @@ def build_dialogue_cse(
     outputs["loss"] = _add_losses(objective, outputs)
     if objective.neighbour_weight:
         outputs["loss"] = (1.0 - objective.neighbour_weight) * outputs["loss"]
-    beside, said = _tell_beside(objective, table, before, inputs)
-    return keras.Model({**inputs, **index, **given, **beside}, outputs | said, name="dialogue_cse")
+    more_inputs, more_outputs = _build_further(objective, table, before, inputs)
+    every_input = {**inputs, **index, **given, **more_inputs}
+    return keras.Model(every_input, outputs | more_outputs, name="dialogue_cse")
 
 
-def _tell_beside(
+def _build_further(
     objective: Objective,
     table: keras.KerasTensor,
     before: keras.KerasTensor | None,

@@ -14,7 +14,7 @@ from dcse_tf.model.matching import WithTurnAttention, masked_mean, unit, zero_pa
 # Less than every cosine.
 _NO_COSINE = -2.0
 # How many times faster than other weights log lambda is trained.
-_HASTE = 100.0
+_SPEEDUP = 100.0
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -36,14 +36,14 @@ class ResidualWeight(keras.layers.Layer):
         if not 0.0 < initial < math.inf:
             raise ValueError(f"lambda {initial!r}, expected a number above 0")
         self.initial = initial
-        start = keras.initializers.Constant(math.log(initial) / _HASTE)
+        start = keras.initializers.Constant(math.log(initial) / _SPEEDUP)
         self.position = self.add_weight(shape=(), initializer=start, name="position")
         self.built = True
 
     def value(self):
         """lambda, float `[]`."""
         position = ops.convert_to_tensor(self.position)
-        return ops.exp(position + ops.stop_gradient((_HASTE - 1.0) * position))
+        return ops.exp(position + ops.stop_gradient((_SPEEDUP - 1.0) * position))
 
     def get_config(self):
         return {**super().get_config(), "initial": self.initial}

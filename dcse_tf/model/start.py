@@ -136,7 +136,7 @@ def encode_as_started(
     return keras.Model(encoder.input, encoder.output, name=START_ENCODER)(dict(inputs))
 
 
-def ask_start(
+def compare_with_start(
     objective: StartObjective,
     temperature: float,
     table: keras.KerasTensor,
@@ -191,7 +191,7 @@ def mask_neighbours(
     """The mask of the negatives of pairs of neighbours, without probable false negatives.
 
     Args:
-        objective, before, inputs: see `ask_start`.
+        objective, before, inputs: see `compare_with_start`.
         pairs: the pairs' inputs, see `neighbour_inputs`.
 
     Returns:

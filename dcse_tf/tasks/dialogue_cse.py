@@ -141,7 +141,7 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
     from dcse_tf.tasks.shared import make_layout
 
     options, parts, start = setup.options, setup.parts, None
-    if options.asks_start:
+    if options.uses_start:
         assert setup.source
         backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
         prediction, share = None, options.prediction_weight
@@ -221,13 +221,13 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
       above every negative).
     - With rehearsed texts: rehearsal_loss.
     """
-    from dcse_tf.tasks.shared import sum_beside, sum_rows, sum_start_rows, sum_taught_rows
+    from dcse_tf.tasks.shared import add_further_losses, sum_rows, sum_start_rows, sum_taught_rows
 
     outputs = model(batch, training=True)
     sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
     if "given_mask" in batch:
         sums |= sum_taught_rows(outputs, batch)
-    return sum_beside(outputs, sums)
+    return add_further_losses(outputs, sums)
 
 
 def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class LeverOptions(BatchOptions):
         return tuple(map(int, self.matryoshka_dims))
 
     @property
-    def asks_start(self) -> bool:
+    def uses_start(self) -> bool:
         """Whether training needs a frozen copy of the initial encoder."""
         return (
             self.false_negative_cosine < 1.0
@@ -146,7 +146,7 @@ class LeverOptions(BatchOptions):
             self.refuse("rehearsal_texts", "has no meaning without `rehearsal_weight`")
         if self.rehearsal_weight and self.rehearsal_texts % self.logical_cpus:
             self.refuse("rehearsal_texts", f"not divisible by `logical_cpus`={self.logical_cpus}")
-        if self.asks_start and not self.encoder:
+        if self.uses_start and not self.encoder:
             asked = (
                 "anchor_weight", "prediction_weight", "rehearsal_weight", "false_negative_cosine",
             )  # fmt: skip

@@ -352,7 +352,7 @@ def _weigh_rows(batch: Tensors) -> tf.Tensor:
 
 
 def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums of the initial encoder's outputs over the rows that count, see `ask_start`."""
+    """Sums of the initial encoder's outputs over the rows that count, see `compare_with_start`."""
     rows = _weigh_rows(batch)
     return {
         name: tf.reduce_sum(outputs[name] * rows)
@@ -384,7 +384,7 @@ def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
     }
 
 
-def sum_beside(outputs: Tensors, sums: Tensors) -> Tensors:
+def add_further_losses(outputs: Tensors, sums: Tensors) -> Tensors:
     """Adds the losses of pairs of neighbours and of rehearsed texts to the sums of a batch.
 
     Args:
