@@ -18,6 +18,7 @@ from tiny_reranker import (
     SECOND_TOKENS,
     WITH_END,
     make_tensors,
+    save_lstm_reranker,
     save_reranker,
 )
 
@@ -228,6 +229,22 @@ def test_its_tokenizer_makes_our_sequences(runs, tmp_path):
     assert len(cut) == FIRST_TOKENS + SECOND_TOKENS
     assert cut[0] == CLS
     assert cut[-5:] == expected[-5:]
+
+
+@pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])
+def test_a_reranker_without_bert_is_served_and_fits_no_other_format(tmp_path, architecture):
+    run = save_lstm_reranker(tmp_path / "run", architecture)
+    folder = write(run, tmp_path, "saved_model", warmup=False)
+    score = tf.saved_model.load(str(folder)).signatures["score"]
+    inputs = {"context": tf.constant([CONTEXT]), "candidates": tf.constant([CANDIDATES])}
+    expected = Reranker.load(run).score([CONTEXT], [CANDIDATES])[0]
+    np.testing.assert_allclose(score(**inputs)["scores"][0], expected, atol=1e-5)
+    size = f"LSTMs of 12 units, embeddings of 10, a vocabulary of {len(WITH_END.tokens)} entries"
+    assert f"{architecture}: {size}" in (folder / "model_card.md").read_text()
+    assert "matcher.json" in read_json_object(folder / "dcse_tf.json")["sha256"]
+    for form in ("onnx", "sentence_transformers"):
+        with pytest.raises(InputError, match=f"cannot hold a re-ranker of the .* {architecture};"):
+            write(run, tmp_path, form)
 
 
 def test_what_a_reranker_has_not_is_refused(runs, tmp_path):

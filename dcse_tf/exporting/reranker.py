@@ -13,6 +13,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import hash_files, read_config
+from dcse_tf.model.matchers import read_matcher_settings
 from dcse_tf.model.reranker_files import CLASSIFIER, write_reranker_settings
 from dcse_tf.model.weights import write_tensors
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
@@ -41,6 +42,8 @@ def export_reranker(config: ExportOptions, folder: pathlib.Path) -> None:
     if config.format == "static":
         raise InputError(f"`format`=static: `run_dir`={config.run_dir} is a re-ranker")
     graph = load_graph(config.run_dir, "run_dir", variables=True)
+    if config.format != "saved_model":
+        _require_bert(graph, config.format)
     card = collect_reranker_card(config, graph)
     card_file = "model_card.md"
     if config.format == "sentence_transformers":
@@ -98,7 +101,6 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
         InputError: the library has no such model.
     """
     form = "sentence_transformers"
-    _require_bert(graph, form)
     settings = graph.settings
     if settings.speakers:
         raise InputError(
@@ -125,17 +127,24 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
     write_reranker_settings(folder, settings)  # so that `Reranker.load` can read the folder too
 
 
+def _describe_sizes(graph: RerankerGraph) -> str:
+    if isinstance(graph.model, CrossEncoder):
+        config = read_config(graph.source)
+        return f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide"
+    sizes = read_matcher_settings(graph.source)
+    return f"LSTMs of {sizes['hidden_dim']} units, embeddings of {sizes['embedding_dim']}"
+
+
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelCard:
     """Collects a re-ranker's card, except for what depends on the files still to be written."""
-    shape, settings = read_config(graph.source), graph.settings
-    described = collect_training(config, graph.source)
+    settings, described = graph.settings, collect_training(config, graph.source)
     facts = {
-        "architecture": f"{settings.architecture}: {shape['num_hidden_layers']} layers, "
-        f"{shape['hidden_size']} wide, {shape['vocab_size']} WordPiece entries",
+        "architecture": f"{settings.architecture}: {_describe_sizes(graph)}, a vocabulary of "
+        f"{len(graph.vocabulary.tokens)} entries",
         "text": graph.vocabulary.describe(),
         "longest context": f"{settings.first_tokens} tokens with [CLS] and [SEP]; longer ones are "
         "cut at the start",

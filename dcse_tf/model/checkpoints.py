@@ -22,6 +22,8 @@ from dcse_tf.model.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_tran
 ENCODER_FOLDER = "encoder"
 # A re-ranker's settings, see `dcse_tf.model.reranker_files`.
 RERANKER_FILE = "reranker.json"
+# The settings of a re-ranker without a BERT, see `dcse_tf.model.matchers`.
+MATCHER_FILE = "matcher.json"
 # An encoder's form of matching, see `dcse_tf.model.matching_files`.
 MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
@@ -44,6 +46,7 @@ _ALL_FILES = (
     *_TOKENIZER_FILES,
     "config.json",
     RERANKER_FILE,
+    MATCHER_FILE,
     MATCHING_FILE,
     ATTENTION_FILE,
     HEADS_FILE,
@@ -146,7 +149,7 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    names = (*_TOKENIZER_FILES, PROMPTS_FILE, RERANKER_FILE, MATCHING_FILE)
+    names = (*_TOKENIZER_FILES, PROMPTS_FILE, RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
     paths = [folder / name for name in names if (folder / name).is_file()]
     return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
 

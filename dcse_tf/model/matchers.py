@@ -18,6 +18,7 @@ from keras import ops
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model import weights
+from dcse_tf.model.checkpoints import MATCHER_FILE
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.segments import (
     SegmentBiLSTM,
@@ -386,9 +387,6 @@ def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
 
 
-_SETTINGS_FILE = "matcher.json"
-
-
 def write_matcher(
     folder: pathlib.Path, matcher: DualLSTM | ESIM, settings: Mapping[str, Any] | None = None
 ) -> None:
@@ -409,7 +407,7 @@ def write_matcher(
     if taken:
         raise ValueError(f"{sorted(taken)}: these settings are the model's own")
     content = json.dumps({**own, **(settings or {})}, indent=2, sort_keys=True)
-    (folder / _SETTINGS_FILE).write_text(content + "\n", encoding="utf-8")
+    (folder / MATCHER_FILE).write_text(content + "\n", encoding="utf-8")
     weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
 
 
@@ -419,7 +417,7 @@ def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or damaged, or lacks one of the model's settings.
     """
-    path = folder / _SETTINGS_FILE
+    path = folder / MATCHER_FILE
     content = read_json_object(path, "the settings of a matching model")
     expected: dict[str, type | tuple[type, ...]] = {
         "architecture": str,
@@ -445,7 +443,7 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
     try:
         matcher = build_matcher(**{name: content[name] for name in names}, seed=0)
     except InputError as error:
-        raise InputError(f"{folder / _SETTINGS_FILE}: {error}") from error
+        raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
     weights.assign(_pair_weights(matcher), weights.read_tensors(folder), str(folder))
     return matcher
 

@@ -8,6 +8,8 @@ import safetensors.numpy
 from tiny_bert import VOCABULARY
 
 from dcse_tf.model.bert import make_bert_config
+from dcse_tf.model.cross_encoder import PairHead, write_head
+from dcse_tf.model.matchers import build_matcher, write_matcher
 
 LAYERS, DIM, WIDE, POSITIONS = 2, 64, 256, 128
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -62,13 +64,33 @@ def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -
         "num_attention_heads": 2,
     }
     (encoder / "config.json").write_text(json.dumps(config))
+    _write_settings(encoder, "bert", speakers)
+    safetensors.numpy.save_file(make_tensors(speakers, seed), encoder / "model.safetensors")
+    WITH_END.write(encoder)
+    return folder
+
+
+def save_lstm_reranker(folder: pathlib.Path, architecture: str) -> pathlib.Path:
+    """Like `save_reranker`, with a "dual_lstm" or "esim"."""
+    encoder = folder / "encoder"
+    encoder.mkdir(parents=True)
+    config = {"model_type": architecture, "vocab_size": len(WITH_END.tokens)}
+    (encoder / "config.json").write_text(json.dumps(config))
+    matcher = build_matcher(architecture, len(WITH_END.tokens), 3, 10, 12)
+    write_matcher(encoder, matcher)
+    head = PairHead(0 if architecture == "dual_lstm" else 12, name="matching")
+    head.build((None, matcher.pair_dim))
+    write_head(encoder, head)
+    _write_settings(encoder, architecture, False)
+    WITH_END.write(encoder)
+    return folder
+
+
+def _write_settings(encoder: pathlib.Path, architecture: str, speakers: bool) -> None:
     settings = {
-        "architecture": "bert",
+        "architecture": architecture,
         "first_tokens": FIRST_TOKENS,
         "second_tokens": SECOND_TOKENS,
         "speakers": speakers,
     }
     (encoder / "reranker.json").write_text(json.dumps(settings))
-    safetensors.numpy.save_file(make_tensors(speakers, seed), encoder / "model.safetensors")
-    WITH_END.write(encoder)
-    return folder
