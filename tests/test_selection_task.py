@@ -117,6 +117,14 @@ def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path, monkeypatch, package
         evaluate(options)
 
 
+def test_a_re_ranker_is_not_shown_what_follows_a_response(data_dir, tmp_path):
+    model, sessions = str(save_reranker(tmp_path / "run")), str(data_dir / "dev.jsonl")
+    options = EvaluateOptions(model=model, response_selection=(sessions,))
+    with pytest.raises(InputError, match="give `context_side`=before and the `context_turns`"):
+        evaluate(options)
+    evaluate(options.replace(context_side="before"))
+
+
 def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_path, monkeypatch):
     whole, _ = run
     config = make_config(data_dir, tmp_path, speaker_embeddings=True, steps=3, dev_samples=0)

@@ -208,7 +208,8 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
 
     Raises:
         InputError: there is no such model; a setting needs embeddings, which a re-ranker does not
-            have; or `matching` is given for a model that has its own matching or cannot have one.
+            have, or would show it the turns after a response; or `matching` is given for a model
+            that has its own matching or cannot have one.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
@@ -236,6 +237,12 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
                 f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
                 "`response_selection` and `candidates_file`"
             )
+    if config.response_selection and config.context_side != "before":
+        raise InputError(
+            f"`context_side`={config.context_side}: {config.model} is a re-ranker, which reads "
+            "what was said before a response; give `context_side`=before and the `context_turns` "
+            "it was trained with"
+        )
     return Reranker.load(
         config.model,
         batch_tokens=config.batch_tokens,
