@@ -228,6 +228,12 @@ def test_packed_rows_have_the_tokens_of_padded_ones(pairs):
     assert "speaker_ids" not in without
 
 
+@pytest.mark.parametrize("pairs", post_training.PAIRS)
+def test_speakers_are_told_unless_they_give_the_answer_away(pairs):
+    (batch,) = make(pairs)
+    assert batch["speaker_ids"].numpy().any() == (pairs != "pieces")
+
+
 def test_the_step_draws_masks_and_strangers_anew():
     form = make_form("utterance")
     samples = draw(SESSIONS, form)

@@ -65,6 +65,16 @@ def test_segments_and_speakers_of_a_row():
     assert speakers == [0, *(x for voice in by_turn for x in (voice, voice)), 0, 0, 0]
 
 
+def test_speakers_do_not_give_replaced_pieces_away():
+    """Speakers alternate in a dialogue, so the marks alone would tell most of the answers."""
+    (batch,) = make()
+    speakers = batch["speaker_ids"].numpy()
+    marks = {name: speakers[batch[f"{name}_places"].numpy() // speakers.shape[1]] for name in
+             ("matching", "next_session")}  # fmt: skip
+    assert not marks["next_session"].any()
+    assert marks["matching"].any(axis=1).all()
+
+
 def test_restoration_hides_one_turn_and_asks_for_it():
     (batch,) = make()
     tokens = cells(batch, "token_ids")

@@ -175,6 +175,7 @@ class Rows:
             among them.
         voices: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if they
             are not the segment's own.
+        tells_speakers: whether tokens are marked with their speaker; if not, all marks are 0.
     """
 
     first: tf.RaggedTensor
@@ -182,6 +183,7 @@ class Rows:
     ends: bool
     facts: Tensors
     voices: tf.RaggedTensor | None = None
+    tells_speakers: bool = True
 
 
 def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) -> Rows:
@@ -237,7 +239,8 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
         "labels": tf.cast(replaced == 0, tf.float32),
         "weights": tf.cast(counts, tf.float32),
     }
-    return Rows(first, second, True, facts)
+    # Two pieces that one speaker ends and begins would give a replaced piece away.
+    return Rows(first, second, True, facts, tells_speakers=False)
 
 
 def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:

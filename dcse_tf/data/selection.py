@@ -61,7 +61,8 @@ class Sequences:
         columns: `[rows, tokens, 4]`, for each token
             its id;
             its segment, see `Places.segment_ids`;
-            its speaker: 0 for the responder's turns, the response and [CLS], 1 for other speakers;
+            its speaker: 0 for the responder's turns, the response and [CLS], 1 for other speakers,
+                and 0 everywhere in the rows of a task that tells no speakers;
             the index of its turn in the first segment; -1 for tokens outside those turns.
         lengths: `[rows]`, number of tokens of each sequence.
     """
@@ -117,10 +118,11 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
         by_row([rule.second_tokens for _, rule in tasks]),
         by_row([rows.second is not None for rows, _ in tasks]),
     )
+    told = tf.cast(by_row([rows.tells_speakers for rows, _ in tasks]), tf.int32)
     columns = (
         found.fill(turns.flat_values, others.flat_values, rule.marks),
         found.segment_ids(),
-        found.fill(speakers, heard),
+        found.fill(speakers, heard) * told[:, None],
         found.fill(place, tf.fill(tf.shape(heard), -1), (-1, -1, -1, -1)),
     )
     return Sequences(tf.stack(columns, axis=2), found.lengths)
