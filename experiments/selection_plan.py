@@ -234,13 +234,15 @@ class _Planner(CorpusPlanner):
 
     def _add_data(self, corpus: SelectionCorpus) -> str:
         """Adds the preparation of a corpus with held-out sessions."""
-        kind = corpus.kind
+        kind, settings = corpus.kind, self._settings
+        # In size paper, only the limits of contexts and responses cut a turn.
+        longest = kind.longest if settings.size == "small" else settings.figures.context_tokens
         return self.add_data(
             Dialogues(
                 corpus.name,
                 corpus.train,
                 corpus.encoder,
-                kind.longest,
+                longest,
                 kind.min_turns,
                 kind.dev_share,
                 kind.test_share,

@@ -68,7 +68,7 @@ class Kind:
     Attributes:
         title: the title in reports.
         language: "english" or "chinese".
-        longest: the length in tokens to which utterances are cut.
+        longest: the length in tokens to which size small cuts utterances.
         min_turns: sessions with fewer turns are left out.
         dev_share, test_share: shares of the sessions that become the drawn groups of dev and test.
         paper: the corpus of the paper whose figures are shown beside ours; "" for none.

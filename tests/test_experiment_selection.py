@@ -150,6 +150,9 @@ def test_the_paper_size_takes_the_papers_lengths_and_the_file_alone(files):
     row = given(runs["rows/ecd/bert_vft-seed0"].command)
     assert (row["max_context_tokens"], row["max_response_tokens"]) == ("448", "64")
     assert row["global_batch_size"] == "16"  # with a negative each, 32 pairs
+    assert given(runs["data/ecd"].command)["max_sequence_length"] == "448"
+    small = runs_of("table1", *files[:3], "--rows", "bert_vft", "--seeds", "0")
+    assert given(small["data/ecd"].command)["max_sequence_length"] == "50"
     assert "steps" not in row
     post = given(runs["post_trained/ecd/utterance"].command)
     assert post["encoder"] == "bert-base-chinese"

@@ -204,10 +204,23 @@ def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
         options.resolve(_corpus(), positions=70)
 
 
+def test_turns_cut_shorter_than_a_response_are_told_once(caplog):
+    """A turn of 65 tokens is [CLS] and the response's 64, [SEP] among them."""
+    options = make_config("cut", max_response_tokens=64)
+    for longest, truncated in ((65, 7), (64, 0)):
+        resolve(options, longest=longest, truncated=truncated)
+    assert not caplog.records
+    for _ in range(2):
+        resolve(options, longest=64, truncated=7)
+    (told,) = caplog.messages
+    assert "cut was prepared with `max_sequence_length`=64, which cut 7 turns" in told
+    assert "with 65 or more" in told
+
+
 def _corpus():
     import types
 
-    split = types.SimpleNamespace(sessions=100, utterances=100)
+    split = types.SimpleNamespace(sessions=100, utterances=100, truncated_utterances=0)
     return types.SimpleNamespace(splits={"train": split}, max_sequence_length=50)
 
 

@@ -4,7 +4,10 @@ A task's own class adds options to these and sets its defaults, see `dcse_tf.tas
 """
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Self
+
+from absl import logging
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
@@ -26,6 +29,10 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
 
 
 MOST_EPOCHS = 1e6
+
+
+# A run resolves its options twice.
+_warn_once = functools.cache(logging.warning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -499,5 +506,13 @@ class SequenceOptions(TrainOptions):
         if left < 8:
             self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
         tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
+        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
+        if cut and most <= self.max_response_tokens:
+            _warn_once(
+                f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared "
+                f"with `max_sequence_length`={most}, which cut {cut} turns, so training sees none "
+                f"of more; prepare it with {self.max_response_tokens + 1} or more, up to "
+                f"`max_context_tokens`={tokens}"
+            )
         worked_out = self.replace(max_context_tokens=tokens)
         return super(SequenceOptions, worked_out).resolve(manifest, positions)

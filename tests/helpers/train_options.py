@@ -10,10 +10,12 @@ def make_options(**values):
     return TrainOptions.from_dict(values)
 
 
-def resolve(options, samples=1000, longest=50):
+def resolve(options, samples=1000, longest=50, truncated=0):
     """Resolved for a corpus of so many samples, of utterances of at most so many tokens."""
     given = types.SimpleNamespace(negatives=samples, most=1, scored=samples)
-    split = types.SimpleNamespace(sessions=samples, utterances=samples, given=given)
+    split = types.SimpleNamespace(
+        sessions=samples, utterances=samples, truncated_utterances=truncated, given=given
+    )
     return options.resolve(
         types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
     )
