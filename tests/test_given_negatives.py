@@ -1,8 +1,11 @@
 """Response selection on given negatives: what a batch has, and the training run."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from dialogue_files import run
 from lettered_corpus import CLS, SEP, turn_ids
 from test_given_candidates import lines, make_group
 from train_options import make_options
@@ -19,6 +22,7 @@ from dcse_tf.model.pairs import PairRule
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.response_selection import compute_selection_loss
 from dcse_tf.training.build import build_training
+from dcse_tf.training.dev_evaluation import _dev_samples
 
 EOT, MASK = 99, 4
 SESSIONS = 12
@@ -32,8 +36,6 @@ GROUPS = [
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    from dialogue_files import run
-
     folder = tmp_path_factory.mktemp("given")
     manifest = run(folder, lines(*GROUPS), format="candidates", max_sequence_length=6)
     return Corpus(folder / "data", manifest)
@@ -224,3 +226,19 @@ def test_the_records_of_the_fixture_are_what_the_tests_say(corpus):
         session = parse_session(record)["token_ids"].to_list()[0][1] - 5
         negatives = parse_given(record)["token_ids"].to_list()
         assert negatives == [turn_ids(20 + session, 3 + i) for i in range(session % 4 + 1)]
+
+
+def test_dev_ranks_the_last_turn_of_each_group_without_rivals_of_its_dialogue(tmp_path):
+    """Three groups from each dialogue, whose contexts are its first 1, 2 and 3 turns."""
+    groups = [make_group(n, context=turns) for n in range(30) for turns in (1, 2, 3)]
+    manifest = run(
+        tmp_path, lines(*groups), name="groups.jsonl", format="candidates", dev_fraction=0.5
+    )
+    options = make_config(tmp_path / "data", dev_samples=60)
+    setup = types.SimpleNamespace(options=options, data_dir=tmp_path / "data", manifest=manifest)
+    samples = _dev_samples(setup)
+    assert len(samples) > 24
+    for sample in samples:
+        number = sample.context[0].split()[0]
+        assert sample.candidates[0] == f"{number} t{len(sample.context)}"
+        assert number not in {text.split()[0] for text in sample.candidates[1:]}

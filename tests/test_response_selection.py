@@ -107,6 +107,30 @@ def test_rivals_are_responses_of_other_sessions():
     assert len({frozenset(sample.candidates[1:]) for sample in samples}) > 20  # a draw for each
 
 
+def test_pieces_of_dialogues_end_with_their_response_and_rivals_are_of_other_dialogues():
+    """Every dialogue of five turns is three pieces, and every second one says "ok" before it."""
+    sessions, owners = [], {}
+    for number in range(12):
+        turns = ["Ok" if number % 2 else "no", *(f"{number} turn {i}" for i in range(1, 5))]
+        for end in (2, 3, 5):
+            sessions.append((f"{number}:{end}", turns[:end]))
+            owners[f"{number}:{end}"] = f"d{number}"
+    sessions += [("a", ["hello", "OK"]), ("b", ["hello", "NO"])]
+    owners |= {"a": "a", "b": "b"}
+    samples = _make(sessions, owners=owners, context=Context(9, "before"), candidates=20)
+    assert len(samples) == len(sessions)
+    assert sorted((*s.context, s.candidates[0]) for s in samples) == sorted(
+        tuple(turns) for _, turns in sessions
+    )
+    for sample in samples:
+        number = sample.candidates[0].split()[0]
+        rivals, heard = ({text.casefold() for text in texts} for texts in
+                         (sample.candidates[1:], sample.context))  # fmt: skip
+        assert number not in {text.split()[0] for text in rivals}
+        assert not rivals & heard
+    assert {"OK", "NO"} <= {text for sample in samples for text in sample.candidates[1:]}
+
+
 def test_too_few_different_responses_give_no_samples():
     assert _make([]) == []
     assert _make(_sessions(4)) == []

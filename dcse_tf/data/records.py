@@ -233,7 +233,10 @@ class SplitRecords:
             self.negatives.append(len(given.lengths))
             self.scored += bool(given.scores)
         if self.texts is not None:
-            self.texts.append(json.dumps(session_to_dict(session), ensure_ascii=False) + "\n")
+            content = session_to_dict(session)
+            if session.dialogue != session.session_id:
+                content["dialogue"] = session.dialogue
+            self.texts.append(json.dumps(content, ensure_ascii=False) + "\n")
         self.turns.append(len(lengths))
         self.tokens += len(token_ids)
         self.truncated += truncated

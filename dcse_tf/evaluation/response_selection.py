@@ -2,12 +2,13 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dcse_tf.data.dialogue import Context, Utterance, make_session
 from dcse_tf.data.formats import jsonl
+from dcse_tf.data.formats.reading import read_json_lines
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
@@ -102,6 +103,15 @@ def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, li
     return [(name, [turn.text for turn in turns]) for name, turns in read_turns(path, join)]
 
 
+def read_owners(path: pathlib.Path) -> dict[str, str]:
+    """The id of each session's dialogue, by the session's id, of a file that prepare_data wrote."""
+
+    def parse(number: int, line: dict[str, str]) -> tuple[str, str]:
+        return line["session_id"], line.get("dialogue", line["session_id"])
+
+    return dict(read_json_lines(path, BadLines(0, option=""), parse))
+
+
 def make_samples(
     sessions: Sequence[Dialogue],
     *,
@@ -109,11 +119,15 @@ def make_samples(
     context: Context,
     max_samples: int,
     seed: int,
+    owners: Mapping[str, str] | None = None,
 ) -> list[Sample]:
     """Draws one response per session, and its rivals from the responses of other sessions.
 
     Rivals are drawn without replacement and differ, ignoring case, from the true response and from
     each other. Which response is drawn from a session depends only on the seed and the session.
+
+    With `owners`, the sessions are pieces of dialogues, each with its response at its end: that is
+    the response, and what its dialogue says anywhere, ignoring case, is no rival.
 
     Args:
         sessions: sessions of two turns or more. If they have roles, the samples do too.
@@ -121,22 +135,28 @@ def make_samples(
         context: which turns around a response are its context.
         max_samples: largest number of sessions, which are drawn at random; 0 for all.
         seed: seed of all draws.
+        owners: the id of each session's dialogue, by the session's id; None if sessions are whole
+            dialogues.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
     """
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
     chosen = ordered[:max_samples] if max_samples else ordered
-    drawn = [_draw_response(session, context, seed) for session in chosen]
+    drawn = [_draw_response(session, context, seed, owners is not None) for session in chosen]
+    said: dict[str, set[str]] = {}
+    if owners:
+        for name, turns in sessions:
+            said.setdefault(owners[name], set()).update(map(str.casefold, _list_texts(turns)))
     texts = sorted({sample.candidates[0] for sample in drawn})
     keys = np.array([text.casefold() for text in texts])
     samples = []
     for (session_id, _), sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session_id))
         rivals: dict[str, str] = {}
-        own = sample.candidates[0].casefold()
+        own = said[owners[session_id]] if owners else {sample.candidates[0].casefold()}
         for index in rng.permutation(len(texts)):
-            if keys[index] != own:
+            if keys[index] not in own:
                 rivals.setdefault(keys[index], texts[index])
             if len(rivals) == candidates - 1:
                 break
@@ -151,12 +171,17 @@ def _draw(seed: int, purpose: str, session_id: str) -> int:
     return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
-def _draw_response(session: Dialogue, context: Context, seed: int) -> Sample:
-    """A sample with the true response as its only candidate."""
+def _list_texts(turns: Sequence[str] | Sequence[Utterance]) -> list[str]:
+    return [turn.text if isinstance(turn, Utterance) else turn for turn in turns]
+
+
+def _draw_response(session: Dialogue, context: Context, seed: int, last: bool) -> Sample:
+    """A sample with the true response, drawn or the `last` turn, as its only candidate."""
     session_id, turns = session
     rng = np.random.default_rng(_draw(seed, "response", session_id))
-    response = int(rng.integers(context.first_response, len(turns)))
-    texts = [turn.text if isinstance(turn, Utterance) else turn for turn in turns]
+    first = len(turns) - 1 if last else context.first_response
+    response = int(rng.integers(first, len(turns)))
+    texts = _list_texts(turns)
     around = context.of(len(turns), response)
     sample = Sample([texts[turn] for turn in around], [texts[response]])
     roles = [turn.role for turn in turns if isinstance(turn, Utterance)]

@@ -188,17 +188,20 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     options = setup.options
     if not options.dev_samples:
         return []
+    path = setup.data_dir / "dev.jsonl"
+    given = setup.manifest.splits["dev"].given
     samples = response_selection.make_samples(
-        response_selection.read_turns(setup.data_dir / "dev.jsonl"),
+        response_selection.read_turns(path),
         candidates=CANDIDATES,
         context=options.context,
         max_samples=options.dev_samples,
         seed=options.seed,
+        owners=response_selection.read_owners(path) if given else None,
     )
     if not samples:
         logging.warning(
             "%s: too few dev sessions to rank a response among %d; no response selection",
-            setup.data_dir / "dev.jsonl",
+            path,
             CANDIDATES,
         )
     return samples
