@@ -150,14 +150,28 @@ def test_without_another_session_nothing_is_taken_from_one():
 
 
 def test_a_turn_or_piece_that_repeats_what_it_replaces_does_not_count():
-    same = collect([session(n, 2, same_as=[1, 2]) for n in (1, 2)])
+    same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 7)])
+    replaced = same.samples["replaced"].numpy() > 0
+    assert 0 < replaced.sum() < len(replaced)
     weights = tasks.make_next_session_rows(same, SEED).facts["weights"].numpy()
-    assert weights.tolist() == [1.0, 1.0] or np.array_equal(
-        weights, same.samples["replaced"].numpy() == 0
-    )
+    assert weights.tolist() == (~replaced).tolist()
     odd = tasks.make_incoherence_rows(same, SEED)
     taken = [said[place] for said, place in
              zip(read(same, odd.first), same.samples["odd"].numpy(), strict=True)]  # fmt: skip
     differs = [text % 100 != place for text, place in
                zip(taken, same.samples["odd"].numpy(), strict=True)]  # fmt: skip
     assert odd.facts["weights"].numpy().tolist() == differs
+
+
+def test_a_stranger_that_says_what_one_of_the_pair_says_makes_no_pair():
+    """Each session has two turns of one speaker; they say 1 and 2, or 1 and 3."""
+    both = collect([session(n, 2, [0, 0], same_as=[1, 2 + n % 2]) for n in range(1, 9)])
+    rows = tasks.make_consistency_rows(both, SEED)
+    first, second = (
+        tf.gather(both.utterances, tf.squeeze(part.to_tensor(), 1)).numpy()
+        for part in (rows.first, rows.second)
+    )
+    own, stranger = second[::2], second[1::2]
+    differs = (stranger != own) & (stranger != first[::2])
+    assert 0 < differs.sum() < 8
+    assert rows.facts["weights"].numpy().tolist() == np.repeat(differs, 2).tolist()

@@ -297,14 +297,17 @@ def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
     speaker, and the same turn with a turn of another session.
 
-    facts: weights, equal for both rows of a pair.
+    facts: weights, equal for both rows of a pair; 0 if the other session's turn says what one of
+    the two does.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     pair = dialogues.samples["pair"]
     donor = dialogues.draw_donors(seeds[0])
     stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
-    counts = (tf.reduce_min(pair, axis=1) >= 0) & (donor >= 0)
+    said = [tf.gather(dialogues.utterances, turn) for turn in (first, second, stranger)]
+    differs = (said[2] != said[0]) & (said[2] != said[1])
+    counts = (tf.reduce_min(pair, axis=1) >= 0) & (donor >= 0) & differs
     firsts, seconds, weights = (
         tf.reshape(tf.stack(both, axis=1), [-1])
         for both in ([first, first], [second, stranger], [counts, counts])
