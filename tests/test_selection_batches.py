@@ -118,18 +118,23 @@ def test_replicas_have_the_rows_of_the_whole(name):
             together = together % 21
             expected = expected % 21
         np.testing.assert_array_equal(together, expected)
-    read = [x for part in parts for x in cells(part, "token_ids")[part[f"{name}_places"].numpy()]]
-    np.testing.assert_array_equal(read, cells(whole, "token_ids")[whole[f"{name}_places"].numpy()])
+    assert [row for part in parts for row in sequences(part, name)] == sequences(whole, name)
+    steps = [
+        part[f"{name}_places"].numpy() % part["token_ids"].shape[1] for part in (*parts, whole)
+    ]
+    np.testing.assert_array_equal(np.concatenate(steps[:-1]), steps[-1])
 
 
 @pytest.mark.parametrize("name", ["matching", *AUXILIARY_TASKS])
 def test_packed_rows_have_the_tokens_of_padded_ones(name):
     (padded,), (packed,) = make("padded"), make("packed")
+    rows, steps = np.divmod(padded[f"{name}_places"].numpy(), padded["token_ids"].shape[1])
+    lengths = padded["padding_mask"].numpy().sum(axis=1)[rows]
+    starts = packed[f"{name}_places"].numpy() - steps
     for column in ("token_ids", "segment_ids", "speaker_ids"):
-        found = [
-            cells(batch, column)[batch[f"{name}_places"].numpy()] for batch in (padded, packed)
-        ]
-        np.testing.assert_array_equal(*found)
+        for row, start, length in zip(rows, starts, lengths, strict=True):
+            found = cells(packed, column)[start : start + length]
+            np.testing.assert_array_equal(found, padded[column].numpy()[row, :length])
     np.testing.assert_array_equal(padded[f"{name}_weights"], packed[f"{name}_weights"])
     assert packed["token_ids"].shape[0] < padded["token_ids"].shape[0]
 
