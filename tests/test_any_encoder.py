@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+import transformers
 from conftest import make_dialogues
 from tiny_bert import VOCABULARY
 from tiny_checkpoints import (
@@ -210,6 +211,21 @@ def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, t
     assert rankings[0] == rankings[1]
     assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
     assert len({score for _, score in rankings[0]}) > 1
+
+
+@pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
+def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path):
+    """The turns of a context, each with [EOT], are one text to HuggingFace's libraries."""
+    vocabulary = read_vocabulary(start).with_end_of_turn()
+    vocabulary.write_tokenizer(tmp_path, 99)
+    *turns, response = ["where is it", "it left our store", "ok"]
+    tokenizer = vocabulary.make_tokenizer()
+    *own, last = tokenizer.split(tf.constant([*turns, response])).to_list()
+    end, sep = vocabulary.index("[EOT]"), vocabulary.sep_id
+    first = [vocabulary.cls_id, *(i for turn in own for i in (*turn, end)), sep]
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    found = library(" ".join(f"{turn} [EOT]" for turn in turns), response)["input_ids"]
+    assert found == [*first, *last, sep]
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)

@@ -161,7 +161,9 @@ def save_tokenizer(
     tokenizer.add_special_tokens(list(special))
     if vocabulary.has_end_of_turn:
         # Not as a special token, since those are split in texts, see `write_tokenizer`.
-        tokenizer.add_tokens([tokenizers.AddedToken(END_OF_TURN, normalized=False)])
+        # It takes the spaces around it, so that a turn begins as the text that it is.
+        end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
+        tokenizer.add_tokens([end])
     tokenizer.save(str(path))
 
 
