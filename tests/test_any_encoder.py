@@ -9,6 +9,7 @@ import safetensors.numpy
 import tensorflow as tf
 import transformers
 from conftest import make_dialogues
+from test_reranker_export import needs_onnx, run_card
 from tiny_bert import VOCABULARY
 from tiny_checkpoints import (
     prepare_for,
@@ -211,6 +212,22 @@ def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, t
     assert rankings[0] == rankings[1]
     assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
     assert len({score for _, score in rankings[0]}) > 1
+
+
+@needs_onnx
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
+def test_a_re_rankers_card_names_the_entries_of_its_vocabulary(start, dialogues_file, tmp_path):
+    data = prepare_for(start, dialogues_file, tmp_path, longest=64)
+    made = run(start, data, tmp_path, **RERANKER)
+    options = {"run_dir": str(made), "output_dir": str(tmp_path / "onnx"), "format": "onnx"}
+    folder = export(ExportOptions(**options))
+    turns, response = ["Where is my parcel", "It left our store"], "Thanks for the cats"
+    (expected,) = Reranker.load(made).score([turns], [[response]])
+    np.testing.assert_allclose(run_card(folder, turns, response)["scores"], expected, atol=1e-4)
+    card = (folder / "model_card.md").read_text()
+    assert "60 tokens with <s> and </s>" in card
+    entries = len(read_vocabulary(start).tokens) + 1  # [EOT]
+    assert f"a vocabulary of {entries} entries" in card
 
 
 @pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)

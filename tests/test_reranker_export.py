@@ -70,6 +70,22 @@ def expect(turns, response, speakers=None):
     return reference.cross_encoder(sequence, make_tensors(speakers is not None), 2, EPSILON)
 
 
+def run_card(folder, turns, response, others=()):
+    """The names that the code of an ONNX export's card defines, given these turns."""
+    lines = (folder / "model_card.md").read_text().split("\n")
+    code = "\n".join(line[4:] for line in lines[: lines.index("## Intended use and limits")]
+                     if line.startswith("    "))  # fmt: skip
+    code = code.replace("FOLDER", str(folder))
+    for name, value in (("turns, response", (turns, response)), ("others", list(others))):
+        code = "\n".join(
+            f"{name} = {value!r}" if line.startswith(f"{name} = ") else line
+            for line in code.split("\n")
+        )
+    names = {}
+    exec(code, names)
+    return names
+
+
 @pytest.mark.parametrize("known", [True])
 def test_a_saved_model_takes_strings(runs, tmp_path, known):
     """It was verified by a fresh process when it was written."""
@@ -108,18 +124,7 @@ def test_a_saved_model_takes_strings(runs, tmp_path, known):
 @needs_onnx
 @pytest.mark.parametrize("known", [False, True])
 def test_onnx_scores_by_the_code_of_its_card(onnx_exports, known):
-    folder = onnx_exports[known]
-    lines = (folder / "model_card.md").read_text().split("\n")
-    code = "\n".join(line[4:] for line in lines[: lines.index("## Intended use and limits")]
-                     if line.startswith("    "))  # fmt: skip
-    code = code.replace("FOLDER", str(folder))
-    for name, value in (("turns, response", (CONTEXT, CANDIDATES[2])), ("others", [0, 1, 1])):
-        code = "\n".join(
-            f"{name} = {value!r}" if line.startswith(f"{name} = ") else line
-            for line in code.split("\n")
-        )
-    names = {}
-    exec(code, names)
+    names = run_card(onnx_exports[known], CONTEXT, CANDIDATES[2], [0, 1, 1])
     expected = expect(CONTEXT, CANDIDATES[2], [0, 1, 1] if known else None)
     np.testing.assert_allclose(names["scores"], [expected], atol=2e-5)
     given = {each.name for each in names["session"].get_inputs()}

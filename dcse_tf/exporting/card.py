@@ -24,6 +24,7 @@ from dcse_tf.model.families import is_relative
 from dcse_tf.model.matching_files import has_matching
 from dcse_tf.model.merging import read_merge_record
 from dcse_tf.model.reranker_files import RerankerSettings
+from dcse_tf.model.vocabulary import SpecialTokens
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
@@ -59,6 +60,7 @@ class ModelCard:
         scores: scores on evaluation sets.
         versions: versions of libraries.
         reranker: the re-ranker's settings; None if the model is an encoder.
+        special: the special entries of the re-ranker's vocabulary; None if it is an encoder.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ModelCard:
     scores: Sequence[Score]
     versions: Mapping[str, str]
     reranker: RerankerSettings | None = None
+    special: SpecialTokens | None = None
 
     def add_facts(self, facts: Mapping[str, str]) -> "ModelCard":
         return dataclasses.replace(self, facts={**self.facts, **facts})

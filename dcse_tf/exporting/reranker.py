@@ -142,14 +142,15 @@ def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
 def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelCard:
     """Collects a re-ranker's card, except for what depends on the files still to be written."""
     settings, described = graph.settings, collect_training(config, graph.source)
+    special = graph.vocabulary.special
     facts = {
         "architecture": f"{settings.architecture}: {_describe_sizes(graph)}, a vocabulary of "
         f"{len(graph.vocabulary.tokens)} entries",
         "text": graph.vocabulary.describe(),
-        "longest context": f"{settings.first_tokens} tokens with [CLS] and [SEP]; longer ones are "
-        "cut at the start",
-        "longest response": f"{settings.second_tokens} tokens with [SEP]; longer ones are cut at "
-        "the end",
+        "longest context": f"{settings.first_tokens} tokens with {special.cls} and {special.sep}; "
+        "longer ones are cut at the start",
+        "longest response": f"{settings.second_tokens} tokens with {special.sep}; longer ones are "
+        "cut at the end",
         "speakers": "an input of the model" if settings.speakers else "not an input of the model",
     }
     task, base = (str(described.settings.get(name, "")) for name in ("task", "encoder"))
@@ -168,4 +169,5 @@ def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelC
         scores=described.scores,
         versions=list_versions(),
         reranker=settings,
+        special=special,
     )
