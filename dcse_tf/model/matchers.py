@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import keras
@@ -301,8 +300,6 @@ def _name_lstm(name: str, lstm: SegmentLSTM) -> dict[str, keras.Variable]:
 
 
 _ARCHITECTURES: dict[str, type[_LSTMMatcher]] = {"dual_lstm": DualLSTM, "esim": ESIM}
-# As in the authors' code: DualLSTM has no dropout, ESIM drops half.
-_DROPOUT = {"dual_lstm": 0.0, "esim": 0.5}
 
 
 def build_matcher(
@@ -311,12 +308,13 @@ def build_matcher(
     seed: int,
     embedding_dim: int = 300,
     hidden_dim: int = 300,
-    dropout: float | None = None,
+    dropout: float = 0.1,
 ) -> DualLSTM | ESIM:
     """A matching model with random weights.
 
-    The defaults are those of both papers' code (github.com/npow/ubottu and
+    The default sizes are those of both papers' code (github.com/npow/ubottu and
     github.com/alibaba/esim-response-selection); the text of Lowe et al. has 200 hidden units.
+    That code has no dropout in DualLSTM and drops half in ESIM.
 
     Args:
         architecture: "dual_lstm" or "esim".
@@ -324,7 +322,7 @@ def build_matcher(
         seed: seed of the weights; each weight depends on the seed and its position alone.
         embedding_dim: width of the token vectors.
         hidden_dim: width of an LSTM's state.
-        dropout: probability of dropout while training; None for 0 (DualLSTM) or 0.5 (ESIM).
+        dropout: probability of dropout while training.
 
     Raises:
         InputError: the architecture is unknown, a size is not positive, or `dropout` is not in
@@ -345,12 +343,17 @@ def build_matcher(
     }.items():
         if value < 1:
             raise InputError(f"`{name}`={value}: expected at least 1")
-    rate = _DROPOUT[architecture] if dropout is None else dropout
-    if not 0.0 <= rate < 1.0:
-        raise InputError(f"`dropout`={rate}: expected 0 or more, and less than 1")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"`dropout`={dropout}: expected 0 or more, and less than 1")
     kind = _ARCHITECTURES[architecture]
     matcher = kind(
-        vocabulary_size, embedding_dim, hidden_dim, rate, seed, dtype="float32", name=architecture
+        vocabulary_size,
+        embedding_dim,
+        hidden_dim,
+        dropout,
+        seed,
+        dtype="float32",
+        name=architecture,
     )
     matcher.build()
     _initialize(matcher, seed)
@@ -387,32 +390,19 @@ def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
 
 
-def write_matcher(
-    folder: pathlib.Path, matcher: DualLSTM | ESIM, settings: Mapping[str, Any] | None = None
-) -> None:
-    """Writes `model.safetensors` and `matcher.json`.
-
-    Args:
-        folder: an existing folder.
-        matcher: the model.
-        settings: further entries of `matcher.json`, such as the lengths of the segments; their
-            names must differ from those of the model's own settings.
+def write_matcher(folder: pathlib.Path, matcher: DualLSTM | ESIM) -> None:
+    """Writes `model.safetensors` and `matcher.json` to an existing folder.
 
     Raises:
         OutputError: the weights cannot be written.
-        ValueError: a name is one of the model's own settings.
     """
-    own = matcher.settings()
-    taken = own.keys() & (settings or {}).keys()
-    if taken:
-        raise ValueError(f"{sorted(taken)}: these settings are the model's own")
-    content = json.dumps({**own, **(settings or {})}, indent=2, sort_keys=True)
+    content = json.dumps(matcher.settings(), indent=2, sort_keys=True)
     (folder / MATCHER_FILE).write_text(content + "\n", encoding="utf-8")
     weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
 
 
 def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """All entries of `matcher.json`: the model's own settings and any further ones.
+    """The model's settings, from `matcher.json`.
 
     Raises:
         InputError: the file is missing or damaged, or lacks one of the model's settings.
