@@ -220,6 +220,15 @@ def test_negatives_that_are_given_need_no_other_sessions():
         make_config("data", negatives=5, negatives_from="batch")
 
 
+@pytest.mark.parametrize("task", ["next_session", "incoherence", "consistency"])
+def test_tasks_that_need_other_sessions_need_a_batch_of_two(task):
+    alone = make_config("data", global_batch_size=1, auxiliary=("restoration",))
+    both = {"auxiliary": ("restoration", task)}
+    with pytest.raises(OptionError, match=f"`global_batch_size`=1: .*batch, and {task} needs them"):
+        alone.replace(**both)
+    alone.replace(**both, global_batch_size=2)
+
+
 def test_the_records_of_the_fixture_are_what_the_tests_say(corpus):
     paths = list(shard_paths(corpus.folder, corpus.manifest.splits["train"]))
     for record in tf.data.TFRecordDataset(paths):

@@ -125,6 +125,13 @@ class ResponseSelectionOptions(SequenceOptions):
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
             self.refuse("auxiliary", f"{_NO_TASK} excludes other tasks")
+        others = [name for name in self.tasks if name != "restoration"]
+        if self.global_batch_size < 2 and others:
+            self.refuse(
+                "global_batch_size",
+                f"turns of other sessions come from the batch, and {others[0]} needs them: "
+                "expected >= 2",
+            )
         most = self.global_batch_size - 1
         if self.negatives_from == "batch" and max(1, self.negatives) > most:
             self.refuse(
