@@ -28,6 +28,7 @@ from dcse_tf.files import (
     resumable,
 )
 from dcse_tf.input_files import UNREADABLE_ARRAY
+from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.index import Hit, IndexFolder, SearchIndex
@@ -39,7 +40,6 @@ from dcse_tf.tools.options import EmbedOptions
 _QUERIES_AT_A_TIME = 256
 _RECALL_AT = 10
 _CORPUS = "contents of `corpus`"
-TURN_SEPARATOR = "[EOT]"
 
 
 class Searcher:
@@ -115,7 +115,7 @@ class Searcher:
 
 def split_turns(query: str) -> list[str]:
     """The turns of a query, the oldest first; "hello [EOT] where is my parcel" has two."""
-    turns = [turn.strip() for turn in query.split(TURN_SEPARATOR)]
+    turns = [turn.strip() for turn in query.split(END_OF_TURN)]
     return [turn for turn in turns if turn] or [query]
 
 
