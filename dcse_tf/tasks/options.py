@@ -4,15 +4,12 @@ A task's own class adds options to these and sets its defaults, see `dcse_tf.tas
 """
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Self
-
-from absl import logging
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
 from dcse_tf.evaluation.options import LEAST_SENTENCES
-from dcse_tf.options import OptionError, Options, option, redefault
+from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import registry
 
 if TYPE_CHECKING:
@@ -29,10 +26,6 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
 
 
 MOST_EPOCHS = 1e6
-
-
-# A run resolves its options twice.
-_warn_once = functools.cache(logging.warning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,68 +444,3 @@ class MaskingOptions(TrainOptions):
         minimum=1,
         maximum=10_000,
     )
-
-
-_MOST_CONTEXT_TOKENS = 448
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceOptions(TrainOptions):
-    """For tasks that read a context and a response as one sequence.
-
-    The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
-    """
-
-    context_turns: int = redefault(ContextOptions, "context_turns", 20)
-    max_context_tokens: int = option(
-        0,
-        "Tokens of a context, at most, including [CLS] and [SEP]; it is cut at the beginning. "
-        "0: 448, or what the response leaves of the encoder's positions.",
-        minimum=8,
-        or_zero=True,
-    )
-    max_response_tokens: int = option(
-        64, "Tokens of a response, at most, including [SEP]; it is cut at the end.", minimum=4
-    )
-    speaker_embeddings: bool = option(
-        False, "Mark every token as the responder's or not (SA-BERT)."
-    )
-
-    @property
-    def context(self) -> Context:
-        """The turns before a response: a response is selected by what was said before it."""
-        return Context(self.context_turns, "before")
-
-    @property
-    def segment_tokens(self) -> tuple[int, int]:
-        """The largest number of tokens in a sequence's first segment and in its second."""
-        return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
-
-    def check(self) -> None:
-        super().check()
-        if self.layout == "bucketed":
-            self.refuse("layout", "sequences of dialogues are packed or padded")
-        if self.jit_compile:
-            self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
-
-    def longest_sequence(self, longest_utterance: int) -> int:
-        """The number of tokens in the longest context and response together."""
-        # A turn ends with [EOT] and has no [CLS] and [SEP] of its own.
-        dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
-        return sum(min(tokens, dialogue) for tokens in self.segment_tokens)
-
-    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
-        left = positions - self.max_response_tokens
-        if left < 8:
-            self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
-        tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
-        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
-        if cut and most <= self.max_response_tokens:
-            _warn_once(
-                f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared "
-                f"with `max_sequence_length`={most}, which cut {cut} turns, so training sees none "
-                f"of more; prepare it with {self.max_response_tokens + 1} or more, up to "
-                f"`max_context_tokens`={tokens}"
-            )
-        worked_out = self.replace(max_context_tokens=tokens)
-        return super(SequenceOptions, worked_out).resolve(manifest, positions)

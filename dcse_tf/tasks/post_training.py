@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import MaskingOptions, SequenceOptions, TrainOptions
+from dcse_tf.tasks.options import MaskingOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Self
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import BatchOptions, SequenceOptions, TrainOptions
+from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
+from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import Scorer, Scores, Setup, TaskSpec, Tensors
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from dcse_tf.tasks.options import (
     BatchOptions,
     ContrastOptions,
     MaskingOptions,
-    SequenceOptions,
     TrainOptions,
 )
+from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import EncoderParts, Scores, Setup, Tensors
 
 # With jit_compile, the number of rows in a packed table is a multiple of this, since XLA compiles
