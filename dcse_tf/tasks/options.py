@@ -146,7 +146,8 @@ class TrainOptions(RunOptions):
     steps: int = option(0, "Optimizer steps in total. 0: computed from `epochs`.", minimum=0)
     epochs: float = option(
         1.0,
-        "Passes over the samples of the train split; used if `steps` is not given.",
+        "Passes over the samples of the train split, if `steps` is 0. Some presets set `steps`: "
+        "then give `steps`=0 as well.",
         minimum=0.0,
         maximum=MOST_EPOCHS,
     )
