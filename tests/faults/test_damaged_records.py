@@ -57,7 +57,7 @@ def test_a_shard_that_is_lost_while_training_is_named(corpus, tmp_path, monkeypa
     settings = {"data_dir": str(folder), "run_dir": str(tmp_path / "run"), "encoder_size": "tiny"}
     batch = {"global_batch_size": 8, "negatives": 3, "steps": 30, "dev_samples": 0}
     # The manifest's sizes have been held against the shards by then.
-    monkeypatch.setattr(train_job, "_log_model", lambda *_: shard.unlink())
+    monkeypatch.setattr(train_job, "_log_plan", lambda *_: shard.unlink())
     with pytest.raises(InputError, match=rf"^{shard}: .*run prepare_data again"):
         train(make_options(**settings, **batch))
 
