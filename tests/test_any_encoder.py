@@ -26,12 +26,14 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.model.matching_files import read_matching
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tools.explain import explain
 from dcse_tf.tools.merge import merge
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import ExplainOptions
+from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -144,13 +146,14 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
         "freeze_embeddings": False,
         "deterministic": True,
     }
-    levers = {  # those of the preset in_domain
+    levers = {  # those of the preset in_domain, and a matching with a weight to learn
         "cosine_weight": 0.8,
         "prediction_weight": 0.95,
         "rehearsal_weight": 1.0,
         "rehearsal_texts": 4,
         "projection_dim": 8,
         "projection_share": 0.5,
+        "matching": "residual",
     }
     for name, stops in {"straight": [4], "resumed": [2, 4]}.items():
         for steps in stops:
@@ -163,6 +166,8 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
         ]
         return tensors[0] | tensors[1]  # the projection heads and the encoder
 
+    forms = [read_matching(tmp_path / name / "run/encoder") for name in ("straight", "resumed")]
+    assert 1.0 != forms[0].residual.value() == forms[1].residual.value()
     straight, resumed = read("straight"), read("resumed")
     assert straight.keys() == resumed.keys()
     for name, tensor in straight.items():
@@ -247,15 +252,15 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
 def test_post_training_reads_no_prefix(start, dialogues_file, tmp_path):
-    moving = {**RERANKER, "task": "post_training", "pairs": "relevance", "learning_rate": 1e-3}
-    found = []
+    options = {**RERANKER, "task": "post_training", "pairs": "relevance", "run_dir": "unused"}
+    batches = []
     for name, prefix in {"with": PREFIX, "without": ""}.items():
-        folder = tmp_path / name
-        data = prepare_for(start, dialogues_file, folder, prefix, longest=64)
-        done = run(start, data, folder, **moving, deterministic=True)
-        found.append(safetensors.numpy.load_file(done / "encoder/model.safetensors"))
-    for name, tensor in found[0].items():
-        np.testing.assert_array_equal(found[1][name], tensor, err_msg=name)
+        data = prepare_for(start, dialogues_file, tmp_path / name, prefix, longest=64)
+        given = make_options(encoder=str(start), data_dir=str(data), **options)
+        batches.append(next(iter(build_training(given).dataset())))
+    with_prefix, without = (tf.nest.flatten(batch, expand_composites=True) for batch in batches)
+    for tensor, expected in zip(with_prefix, without, strict=True):
+        np.testing.assert_array_equal(tensor, expected)
 
 
 @pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from test_baseline_tasks import read_checkpoint
 from tiny_reranker import save_reranker
-from train_options import make_options, resolve
+from train_options import make_manifest, make_options, resolve
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.errors import InputError
@@ -15,7 +15,7 @@ from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
-from dcse_tf.tasks.response_selection import compute_selection_loss
+from dcse_tf.tasks.response_selection import ResponseSelectionOptions, compute_selection_loss
 from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 from dcse_tf.training.trainer import seed_dropout
@@ -88,12 +88,15 @@ def test_a_run_scores_every_task_and_leaves_a_re_ranker_that_scores_the_same(run
 
 
 @pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])
-def test_so_does_a_run_without_bert(data_dir, tmp_path, architecture):
+def test_so_does_a_run_without_bert(data_dir, tmp_path, architecture, monkeypatch, caplog):
+    warned = ["cut at 9% of them"]
+    monkeypatch.setattr(ResponseSelectionOptions, "list_warnings", lambda *_: warned)
     sizes = {"encoder_size": "", "lstm_units": 8, "lstm_embedding_size": 8}
     alone = {"auxiliary": ("none",), "best_metric": "dev/reranker_mrr", "steps": 1}
     options = make_config(data_dir, tmp_path, architecture=architecture, **sizes, **alone)
     kept = job.train(options).kept
     assert evaluate_kept(data_dir, tmp_path) == pytest.approx(kept.score)
+    assert "cut at 9% of them" in caplog.messages
 
 
 @pytest.mark.parametrize("architecture", ["bert", "dual_lstm", "esim"])
@@ -199,29 +202,19 @@ def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
     options = make_config("data", max_context_tokens=0, max_response_tokens=64)
     assert options.context == Context(20, "before")
     assert resolve(options).max_context_tokens == 448
-    assert options.resolve(_corpus(), positions=256).max_context_tokens == 192
+    assert options.resolve(make_manifest(), positions=256).max_context_tokens == 192
     with pytest.raises(OptionError, match="`max_response_tokens`=64: the encoder has only 70 p"):
-        options.resolve(_corpus(), positions=70)
+        options.resolve(make_manifest(), positions=70)
 
 
-def test_turns_cut_shorter_than_a_response_are_told_once(caplog):
+def test_turns_cut_shorter_than_a_response_are_told():
     """A turn of 65 tokens is [CLS] and the response's 64, [SEP] among them."""
     options = make_config("cut", max_response_tokens=64)
     for longest, truncated in ((65, 7), (64, 0)):
-        resolve(options, longest=longest, truncated=truncated)
-    assert not caplog.records
-    for _ in range(2):
-        resolve(options, longest=64, truncated=7)
-    (told,) = caplog.messages
+        assert not options.list_warnings(make_manifest(longest=longest, truncated=truncated))
+    (told,) = options.list_warnings(make_manifest(longest=64, truncated=7))
     assert "cut was prepared with `max_sequence_length`=64, which cut 7 turns" in told
     assert "with 65 or more" in told
-
-
-def _corpus():
-    import types
-
-    split = types.SimpleNamespace(sessions=100, utterances=100, truncated_utterances=0)
-    return types.SimpleNamespace(splits={"train": split}, max_sequence_length=50)
 
 
 @pytest.mark.parametrize(

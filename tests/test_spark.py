@@ -146,7 +146,7 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
         input=(f"{tmp_path}/*.parquet", f"{tmp_path}/b.orc"),
         columns=("session_id:id", "order:at"),
     )
-    with connect("local[2]", "test") as spark:
+    with connect("local[1]", "test") as spark:
         schema = "id string, at long, role string, text string"
         frame = spark.createDataFrame(shuffled[90:], schema)
         frame.repartition(2).write.orc(f"{tmp_path}/b.orc")

@@ -42,32 +42,26 @@ def export_reranker(config: ExportOptions, folder: pathlib.Path) -> None:
     if config.format == "static":
         raise InputError(f"`format`=static: `run_dir`={config.run_dir} is a re-ranker")
     graph = load_graph(config.run_dir, "run_dir", variables=True)
-    if config.format != "saved_model":
-        _require_bert(graph, config.format)
     card = collect_reranker_card(config, graph)
     card_file = "model_card.md"
-    if config.format == "sentence_transformers":
-        write_cross_encoder(folder, graph)
-        card_file = "README.md"
+    if config.format == "saved_model":
+        _write_saved_model(config, folder, graph)
+    elif not isinstance(graph.model, CrossEncoder):
+        raise InputError(
+            f"`format`={config.format}: cannot hold a re-ranker of the architecture "
+            f"{graph.settings.architecture}; `format`=saved_model can"
+        )
     elif config.format == "onnx":
         for package in ("onnx", "onnxruntime"):
             require(package, extra="onnx", why="`format`=onnx")
         from dcse_tf.exporting.reranker_onnx import write_reranker as write_onnx
 
-        agreement = write_onnx(folder, _require_bert(graph, "onnx"), graph, config.quantize)
+        agreement = write_onnx(folder, graph.model, graph, config.quantize)
         card = card.add_facts(agreement.describe())
     else:
-        _write_saved_model(config, folder, graph)
+        write_cross_encoder(folder, graph)
+        card_file = "README.md"
     write_model_card(folder / card_file, card, "reranker_card.md.j2")
-
-
-def _require_bert(graph: RerankerGraph, form: str) -> CrossEncoder:
-    if not isinstance(graph.model, CrossEncoder):
-        raise InputError(
-            f"`format`={form}: cannot hold a re-ranker of the architecture "
-            f"{graph.settings.architecture}; `format`=saved_model can"
-        )
-    return graph.model
 
 
 def _write_saved_model(config: ExportOptions, folder: pathlib.Path, graph: RerankerGraph) -> None:

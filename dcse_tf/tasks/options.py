@@ -343,6 +343,10 @@ class TrainOptions(RunOptions):
             row_length=row_length,
         )
 
+    def list_warnings(self, manifest: "Manifest") -> list[str]:
+        """What a user should know of resolved options and the corpus before training begins."""
+        return []
+
 
 @dataclasses.dataclass(frozen=True)
 class ContextOptions(Options):

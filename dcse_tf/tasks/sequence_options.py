@@ -1,10 +1,7 @@
 """Options of the tasks that read a context and a response as one sequence."""
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Self
-
-from absl import logging
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option, redefault
@@ -13,8 +10,6 @@ from dcse_tf.tasks.options import ContextOptions, TrainOptions
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
 
-# A run resolves its options twice.
-_warn_once = functools.cache(logging.warning)
 _MOST_CONTEXT_TOKENS = 448
 
 
@@ -68,13 +63,17 @@ class SequenceOptions(TrainOptions):
         if left < 8:
             self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
         tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
-        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
-        if cut and most <= self.max_response_tokens:
-            _warn_once(
-                f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared "
-                f"with `max_sequence_length`={most}, which cut {cut} turns, so training sees none "
-                f"of more; prepare it with {self.max_response_tokens + 1} or more, up to "
-                f"`max_context_tokens`={tokens}"
-            )
         worked_out = self.replace(max_context_tokens=tokens)
         return super(SequenceOptions, worked_out).resolve(manifest, positions)
+
+    def list_warnings(self, manifest: "Manifest") -> list[str]:
+        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
+        if not cut or most > self.max_response_tokens:
+            return super().list_warnings(manifest)
+        return [
+            *super().list_warnings(manifest),
+            f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared with "
+            f"`max_sequence_length`={most}, which cut {cut} turns, so training sees none of more; "
+            f"prepare it with {self.max_response_tokens + 1} or more, up to "
+            f"`max_context_tokens`={self.max_context_tokens}",
+        ]

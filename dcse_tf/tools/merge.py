@@ -18,6 +18,7 @@ from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.files import atomic_directory
 from dcse_tf.model import checkpoints, sentence_modules
 from dcse_tf.model.head_files import HeadMaps, center_heads, read_heads, write_heads
@@ -208,24 +209,28 @@ def _choose(
     """
     heads = read_heads(trained.folder)
 
-    def measure(
-        tensors: dict[str, np.ndarray], center: bool, name: str, heads: HeadMaps | None = None
-    ) -> Measured:
+    def embed(tensors: dict[str, np.ndarray]) -> tuple[Encode, HeadMaps | None]:
         backend = _load(trained, tensors)
         encode = SentenceEncoder(backend).encode
-        mean = corpus.mean_embedding(backend) if center else np.zeros(1, np.float32)
-        if heads and center:
-            heads = center_heads(heads, mean)
-        found = judge.measure(lambda texts: encode(texts) - mean, heads)
+        if not options.center:
+            return judge.embed(encode), heads
+        mean = corpus.mean_embedding(backend)
+        centred = judge.embed(lambda texts: encode(texts) - mean)
+        return centred, center_heads(heads, mean) if heads else None
+
+    def measure(name: str, look_up: Encode, heads: HeadMaps | None = None) -> Measured:
+        found = judge.measure(look_up, heads)
         logging.info("%s: %s", name, describe_measured(found))
         return found
 
-    as_it_is = measure(start.tensors, False, "the start")
-    base = as_it_is
-    if options.center or heads:
-        base = measure(start.tensors, options.center, "share 0", heads)
+    plain = judge.embed(SentenceEncoder(_load(trained, start.tensors)).encode)
+    as_it_is = base = measure("the start", plain)
+    if options.center:
+        base = measure("share 0", *embed(start.tensors))
+    elif heads:
+        base = measure("share 0", plain, heads)
     shares = {}
     for share in options.list_shares():
         tensors = average_tensors(start.tensors, trained.tensors, share)
-        shares[share] = measure(tensors, options.center, f"share {share:g}", heads)
+        shares[share] = measure(f"share {share:g}", *embed(tensors))
     return compare_shares(judge, as_it_is, base, shares, options.keep, options.guard_tolerance)

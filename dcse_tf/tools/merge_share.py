@@ -134,14 +134,17 @@ class Judge:
         self._samples = samples
         self._sets = list(guards.values())
 
-    def measure(self, encode: Encode, heads: HeadMaps | None = None) -> Measured:
-        """Measures an encoder; calls `encode` once, with `texts`.
+    def embed(self, encode: Encode) -> Encode:
+        """Embeds all `texts` with an encoder; the result finds their embeddings again."""
+        return embed_groups([self.texts], encode)
+
+    def measure(self, look_up: Encode, heads: HeadMaps | None = None) -> Measured:
+        """Measures an encoder.
 
         Args:
-            encode: embeds texts.
+            look_up: finds the encoder's embeddings of `texts`; see `embed`.
             heads: projection heads, behind which responses are ranked; None for none.
         """
-        look_up = embed_groups([self.texts], encode)
         return Measured(
             evaluate_response_selection(self._samples, cosine_score(look_up, heads), "cosine"),
             tuple(evaluate_retrieval(guard, look_up).scores["map"] for guard in self._sets),

@@ -208,3 +208,5 @@ def _log_plan(training: Training) -> None:
         options.global_batch_size,
         options.epochs,
     )
+    for warning in options.list_warnings(training.setup.manifest):
+        logging.warning("%s", warning)

@@ -10,12 +10,15 @@ def make_options(**values):
     return TrainOptions.from_dict(values)
 
 
-def resolve(options, samples=1000, longest=50, truncated=0):
-    """Resolved for a corpus of so many samples, of utterances of at most so many tokens."""
+def make_manifest(samples=1000, longest=50, truncated=0):
+    """What options read of a corpus of so many samples, of utterances of at most so many tokens."""
     given = types.SimpleNamespace(negatives=samples, most=1, scored=samples)
     split = types.SimpleNamespace(
         sessions=samples, utterances=samples, truncated_utterances=truncated, given=given
     )
-    return options.resolve(
-        types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
-    )
+    return types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
+
+
+def resolve(options, *corpus, **facts):
+    """Resolved for the corpus that `make_manifest` makes of the other arguments."""
+    return options.resolve(make_manifest(*corpus, **facts))
