@@ -127,7 +127,18 @@ def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, t
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta", "roberta"], indirect=True)
-def test_masked_language_modelling_goes_on_from_it(start, corpus, expected, tmp_path):
+def test_masked_language_modelling_predicts_no_prefix_and_goes_on_from_it(
+    start, corpus, expected, tmp_path
+):
+    options = make_options(
+        **{"encoder": str(start), "data_dir": str(corpus), "run_dir": "unused", "task": "mlm"},
+        **{"global_batch_size": 4, "mask_rate": 1.0, "layout": "padded"},
+    )
+    training = build_training(options)
+    batch = next(iter(training.dataset()))
+    width = int(tf.shape(batch["padding_mask"])[1])
+    places = tf.boolean_mask(batch["mask_positions"], batch["mask_weights"]) % width
+    assert int(tf.reduce_min(places)) > training.setup.vocabulary.count_prefix() > 0
     run(start, corpus, tmp_path, task="mlm")
     np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
 

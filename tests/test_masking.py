@@ -71,6 +71,13 @@ def test_special_and_padded_tokens_are_never_predicted():
         assert masked["mask_weights"].sum(axis=1).tolist() == [6.0] * 50
 
 
+def test_a_prefix_is_never_predicted():
+    rule = dataclasses.replace(RULE, mask_rate=1.0, prefix_tokens=2)
+    masked = mask(make_rows(6, rows=50), rule)
+    assert min(place for _, place, _, _ in told_predictions(masked)) == 3
+    assert masked["mask_weights"].sum(axis=1).tolist() == [4.0] * 50
+
+
 @pytest.mark.parametrize(
     ("maskable", "rate", "most", "expected"),
     [

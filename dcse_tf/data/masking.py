@@ -17,6 +17,7 @@ class MaskingRule:
         mask_id: id of [MASK].
         special_ids: ids that are neither predicted nor drawn as replacements.
         vocabulary_size: number of entries of the vocabulary.
+        prefix_tokens: number of tokens of the prefix, after [CLS]; they are not predicted.
     """
 
     mask_rate: float
@@ -24,6 +25,7 @@ class MaskingRule:
     mask_id: int
     special_ids: tuple[int, ...]
     vocabulary_size: int
+    prefix_tokens: int = 0
 
 
 def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Tensors:
@@ -47,6 +49,7 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
     special = tf.reduce_any(
         token_ids[..., None] == tf.constant([0, *rule.special_ids], token_ids.dtype), axis=-1
     )
+    special |= tf.range(tf.shape(token_ids)[1]) <= rule.prefix_tokens
     order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
     # Rows may be shorter than max_predictions, so pad them with positions that are never drawn.
     order = tf.pad(

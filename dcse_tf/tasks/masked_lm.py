@@ -45,7 +45,8 @@ def _make_dataset(
     from dcse_tf.tasks.shared import make_masking_rule, make_stream
 
     stream = make_stream(setup, first_step, replicas)
-    return make_masked_lm_dataset(setup.corpus, make_masking_rule(setup), stream)
+    rule = make_masking_rule(setup, setup.vocabulary.count_prefix())
+    return make_masked_lm_dataset(setup.corpus, rule, stream)
 
 
 def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
@@ -84,9 +85,9 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
         return lambda: {}
     batch_size = min(64, utterances)
     stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
-    dataset = make_masked_lm_dataset(setup.corpus, make_masking_rule(setup), stream, "dev").take(
-        utterances // batch_size
-    )
+    rule = make_masking_rule(setup, setup.vocabulary.count_prefix())
+    batches = utterances // batch_size
+    dataset = make_masked_lm_dataset(setup.corpus, rule, stream, "dev").take(batches)
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )

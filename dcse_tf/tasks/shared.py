@@ -122,14 +122,15 @@ def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
     return RehearsalForm(texts, special, tuple(words), prefix_tokens)
 
 
-def make_masking_rule(setup: Setup[MaskingOptions]) -> MaskingRule:
-    """How tokens are masked; special tokens never are."""
+def make_masking_rule(setup: Setup[MaskingOptions], prefix_tokens: int = 0) -> MaskingRule:
+    """How tokens are masked; those of a prefix and special tokens never are."""
     return MaskingRule(
         mask_rate=setup.options.mask_rate,
         max_predictions=setup.options.max_predictions,
         mask_id=setup.vocabulary.mask_id,
         special_ids=setup.vocabulary.special_ids,
         vocabulary_size=len(setup.vocabulary.tokens),
+        prefix_tokens=prefix_tokens,
     )
 
 
