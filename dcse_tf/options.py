@@ -122,6 +122,12 @@ class Options:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return getattr(self, name) != defaults[name]
 
+    def check_needed(self, name: str, *others: str) -> None:
+        """Refuses the first of `others` that is given although the option `name` is not in use."""
+        for other in others:
+            if self.is_given(other) and not getattr(self, name):
+                self.refuse(other, f"has no meaning without `{name}`")
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some values changed; unknown names raise OptionError."""
         _refuse_unknown(type(self), changes)

@@ -102,7 +102,7 @@ def test_a_run_is_resumed_from_checkpoints_of_the_adapters_alone(data_dir, tmp_p
         if next(stretches) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_second)
+    monkeypatch.setattr(job, "advise", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         run("broken")
     monkeypatch.undo()

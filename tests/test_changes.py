@@ -241,7 +241,7 @@ def said(monkeypatch):
 def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, said, monkeypatch):
     lines, measured = said
     # Whichever step is best: of two evaluations the second is kept.
-    monkeypatch.setattr("dcse_tf.training.checkpoint_store.BestEncoder._is_better", lambda *_: True)
+    monkeypatch.setattr("dcse_tf.training.best_encoder.BestEncoder._is_better", lambda *_: True)
     hooks = []
     monkeypatch.setattr(
         job, "ShowChanges", lambda setup: hooks.append(ShowChanges(setup)) or hooks[-1]

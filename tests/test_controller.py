@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from dcse_tf.files import marked
 from dcse_tf.training import hooks
-from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore, Kept, read_kept
+from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
+from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import (
     Checkpoints,
     Controller,

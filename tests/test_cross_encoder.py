@@ -113,16 +113,16 @@ def test_losses_are_those_of_the_reference():
     labels, answers, odd = [1, 0, 1, 1], [0, 3, 4, 1], [1, 2, 2, 0]
     # Each row of a pair has its weight; the pair has both.
     pairs = np.repeat(weights["consistency"] / 2, 2)
-    facts = {f"{name}_weights": tf.constant(weights[name], tf.float32) for name in TASKS}
-    facts |= {
+    targets = {f"{name}_weights": tf.constant(weights[name], tf.float32) for name in TASKS}
+    targets |= {
         "consistency_weights": tf.constant(pairs, tf.float32),
         "matching_labels": tf.constant(labels, tf.float32),
         "next_session_labels": tf.constant(labels, tf.float32),
         "restoration_ids": tf.constant(answers),
         "incoherence_labels": tf.constant(odd),
     }
-    figures = {name: tf.constant(value, tf.float32) for name, value in logits.items()}
-    sums = {k: float(v) for k, v in JointLoss(0.5, 0.6)(figures, facts).items()}
+    logits_of = {name: tf.constant(value, tf.float32) for name, value in logits.items()}
+    sums = {k: float(v) for k, v in JointLoss(0.5, 0.6)(logits_of, targets).items()}
 
     losses, hits = {}, {}
     for name in ("matching", "next_session"):

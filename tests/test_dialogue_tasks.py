@@ -82,8 +82,8 @@ def test_matching_rows_are_a_context_with_its_response_and_one_of_another(dialog
     rows = tasks.make_matching_rows(dialogues, 2, SEED)
     contexts, responses = read(dialogues, rows.first), read(dialogues, rows.second)
     true = windows(dialogues)
-    assert rows.facts["labels"].numpy().tolist() == [1, 0, 0] * 8
-    assert rows.facts["weights"].numpy().tolist() == [1.0] * 24
+    assert rows.targets["labels"].numpy().tolist() == [1, 0, 0] * 8
+    assert rows.targets["weights"].numpy().tolist() == [1.0] * 24
     all_responses = {window[-1] for window in true}
     for row, (context, (response,)) in enumerate(zip(contexts, responses, strict=True)):
         window = true[row // 3]
@@ -104,7 +104,7 @@ def test_pieces_are_consecutive_or_one_is_the_same_kind_of_another_dialogue(dial
     lefts = [window[:split] for window, split in zip(others, splits, strict=True)]
     rights = [window[split:] for window, split in zip(others, splits, strict=True)]
     for row, fate in enumerate(fates):
-        assert rows.facts["labels"][row] == (fate == 0)
+        assert rows.targets["labels"][row] == (fate == 0)
         assert (left[row] == lefts[row]) == (fate != 1)
         assert (right[row] == rights[row]) == (fate != 2)
         assert left[row] in lefts
@@ -121,7 +121,7 @@ def test_the_odd_turn_is_another_sessions_and_its_voice_the_dialogues(dialogues)
         different = [place for place, (a, b) in enumerate(zip(said, window, strict=True)) if a != b]
         assert different == [odd[row]]
         assert said[odd[row]] // 100 != window[0] // 100
-    assert read(dialogues, rows.voices) == windows(dialogues)
+    assert read(dialogues, rows.speaker_turns) == windows(dialogues)
 
 
 def test_consistency_pairs_a_turn_with_its_speakers_and_with_a_strangers(dialogues):
@@ -130,7 +130,7 @@ def test_consistency_pairs_a_turn_with_its_speakers_and_with_a_strangers(dialogu
     pairs = dialogues.samples["pair"].numpy()
     for number, (window, (a, b)) in enumerate(zip(windows(dialogues), pairs, strict=True)):
         rows_of_it = slice(2 * number, 2 * number + 2)
-        weights = rows.facts["weights"].numpy()[rows_of_it].tolist()
+        weights = rows.targets["weights"].numpy()[rows_of_it].tolist()
         if a < 0:
             assert weights == [0.0, 0.0]
             continue
@@ -142,10 +142,10 @@ def test_consistency_pairs_a_turn_with_its_speakers_and_with_a_strangers(dialogu
 
 def test_without_another_session_nothing_is_taken_from_one():
     alone = collect([session(1, 5), session(1, 5)])
-    assert tasks.make_next_session_rows(alone, SEED).facts["labels"].numpy().tolist() == [1, 1]
-    assert tasks.make_incoherence_rows(alone, SEED).facts["weights"].numpy().tolist() == [0, 0]
-    assert not tasks.make_consistency_rows(alone, SEED).facts["weights"].numpy().any()
-    labels = tasks.make_matching_rows(alone, 1, SEED).facts
+    assert tasks.make_next_session_rows(alone, SEED).targets["labels"].numpy().tolist() == [1, 1]
+    assert tasks.make_incoherence_rows(alone, SEED).targets["weights"].numpy().tolist() == [0, 0]
+    assert not tasks.make_consistency_rows(alone, SEED).targets["weights"].numpy().any()
+    labels = tasks.make_matching_rows(alone, 1, SEED).targets
     assert labels["weights"].numpy().tolist() == [1, 0, 1, 0]
 
 
@@ -153,14 +153,14 @@ def test_a_turn_or_piece_that_repeats_what_it_replaces_does_not_count():
     same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 7)])
     replaced = same.samples["replaced"].numpy() > 0
     assert 0 < replaced.sum() < len(replaced)
-    weights = tasks.make_next_session_rows(same, SEED).facts["weights"].numpy()
+    weights = tasks.make_next_session_rows(same, SEED).targets["weights"].numpy()
     assert weights.tolist() == (~replaced).tolist()
     odd = tasks.make_incoherence_rows(same, SEED)
     taken = [said[place] for said, place in
              zip(read(same, odd.first), same.samples["odd"].numpy(), strict=True)]  # fmt: skip
     differs = [text % 100 != place for text, place in
                zip(taken, same.samples["odd"].numpy(), strict=True)]  # fmt: skip
-    assert odd.facts["weights"].numpy().tolist() == differs
+    assert odd.targets["weights"].numpy().tolist() == differs
 
 
 def test_a_stranger_that_says_what_one_of_the_pair_says_makes_no_pair():
@@ -174,4 +174,4 @@ def test_a_stranger_that_says_what_one_of_the_pair_says_makes_no_pair():
     own, stranger = second[::2], second[1::2]
     differs = (stranger != own) & (stranger != first[::2])
     assert 0 < differs.sum() < 8
-    assert rows.facts["weights"].numpy().tolist() == np.repeat(differs, 2).tolist()
+    assert rows.targets["weights"].numpy().tolist() == np.repeat(differs, 2).tolist()

@@ -240,13 +240,13 @@ def test_the_loss_is_the_sum_of_two_means():
     logits = {"pairs": rng.normal(size=(4, 3)), "masked_lm": rng.normal(size=(5, 7))}
     answers = {"pairs": [2, 0, 1, 1], "masked_lm": [6, 0, 3, 3, 2]}
     weights = {"pairs": [1.5, 0.0, 1.0, 1.5], "masked_lm": [0.8] * 5}
-    facts = {
+    targets = {
         "pairs_labels": tf.constant(answers["pairs"]),
         "masked_lm_ids": tf.constant(answers["masked_lm"]),
         **{f"{task}_weights": tf.constant(values) for task, values in weights.items()},
     }
-    figures = {task: tf.constant(rows, tf.float32) for task, rows in logits.items()}
-    sums = {name: float(value) for name, value in PreTrainingLoss()(figures, facts).items()}
+    logits_of = {task: tf.constant(rows, tf.float32) for task, rows in logits.items()}
+    sums = {name: float(value) for name, value in PreTrainingLoss()(logits_of, targets).items()}
     for task, rows in logits.items():
         losses = [reference.negative_log_likelihood(row, answer)
                   for row, answer in zip(rows, answers[task], strict=True)]  # fmt: skip

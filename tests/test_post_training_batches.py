@@ -45,8 +45,8 @@ def make_rows(pairs, sessions=SESSIONS, turns=20):
     columns = (
         read(dialogues, rows.first),
         read(dialogues, rows.second),
-        rows.facts["labels"].numpy().tolist(),
-        rows.facts["weights"].numpy().tolist(),
+        rows.targets["labels"].numpy().tolist(),
+        rows.targets["weights"].numpy().tolist(),
     )
     windows = read(dialogues, tf.ragged.range(dialogues.starts, dialogues.ends))
     return list(zip(*columns, strict=True)), windows
@@ -137,9 +137,9 @@ def test_a_text_of_the_dialogue_is_no_strangers(pairs):
     samples = draw(twins, make_form(pairs))
     dialogues, rows = post_training.make_pair_rows(samples, pairs, SEED)
     texts = tf.gather(dialogues.utterances, rows.second.values).numpy()
-    labels = rows.facts["labels"].numpy()
+    labels = rows.targets["labels"].numpy()
     heard = [text in said for text, said in zip(texts, samples["utterances"].to_list())]
-    weights = rows.facts["weights"].numpy().tolist()
+    weights = rows.targets["weights"].numpy().tolist()
     assert weights == [float(label > 0 or not known) for label, known in zip(labels, heard)]
     assert {0.0, 1.0} == set(weights)
 
@@ -175,7 +175,7 @@ def test_with_its_masked_tokens_put_back_a_sequence_is_the_references(sizes):
         found = (tokens[row], batch["segment_ids"].numpy()[row], batch["speaker_ids"].numpy()[row])
         assert [column[:length].tolist() for column in found] == list(expected)
         assert not tokens[row, length:].any()
-    np.testing.assert_array_equal(batch["pairs_labels"], rows.facts["labels"])
+    np.testing.assert_array_equal(batch["pairs_labels"], rows.targets["labels"])
 
 
 @each_kind

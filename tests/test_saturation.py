@@ -1,12 +1,10 @@
 import pytest
 
-from dcse_tf.training.dev_evaluation import describe_trouble
+from dcse_tf.training.advice import advise
 
 
 def _describe(positive: float, negative: float) -> str | None:
-    return describe_trouble(
-        {"loss": 2.303, "positive_similarity": positive, "negative_similarity": negative}
-    )
+    return advise({"loss": 2.303, "positive_similarity": positive, "negative_similarity": negative})
 
 
 @pytest.mark.parametrize(("positive", "negative"), [(1.0, 1.0), (0.9999, 0.9998), (0.984, 0.983)])
@@ -39,19 +37,19 @@ def test_similarities_that_differ_or_are_low_are_not_reported(positive, negative
 
 @pytest.mark.parametrize("name", ["positive_similarity", "negative_similarity"])
 def test_without_similarities_there_is_nothing_to_say(name):
-    assert describe_trouble({"loss": 2.3, "accuracy": 0.1}) is None
-    assert describe_trouble({"loss": 2.3, name: 1.0}) is None
+    assert advise({"loss": 2.3, "accuracy": 0.1}) is None
+    assert advise({"loss": 2.3, name: 1.0}) is None
 
 
 def test_samples_without_negatives_are_reported_and_are_no_saturation():
     metrics = {"positive_similarity": 0.0, "negative_similarity": 0.0, "without_negatives": 1.0}
-    assert "100% of the samples had no negative" in describe_trouble(metrics)
-    assert describe_trouble({**metrics, "without_negatives": 0.1}) is None
+    assert "100% of the samples had no negative" in advise(metrics)
+    assert advise({**metrics, "without_negatives": 0.1}) is None
 
 
 def test_too_many_probable_false_negatives_are_reported():
     metrics = {"positive_similarity": 0.9, "negative_similarity": 0.5, "left_out": 0.978}
-    message = describe_trouble(metrics)
+    message = advise(metrics)
     assert "98% of the negatives were left out" in message
     assert "above `false_negative_cosine`" in message
-    assert describe_trouble({**metrics, "left_out": 0.05}) is None
+    assert advise({**metrics, "left_out": 0.05}) is None

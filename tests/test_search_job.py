@@ -124,7 +124,7 @@ def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
     assert [hit.text for hit in hits] == [DISTINCT[place] for place in best]
     np.testing.assert_allclose([hit.cosine for hit in hits], cosines[best], atol=1e-5)
     # The same index is not one of texts that mean the same.
-    with pytest.raises(InputError, match="was built otherwise"):
+    with pytest.raises(InputError, match="was built with other settings or inputs"):
         ask(headed.replace(find="similar"), QUERIES)
     with pytest.raises(OptionError, match="give `find`=responses, which uses both heads"):
         config.replace(projection="context")
@@ -403,7 +403,9 @@ def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, t
     (tmp_path / "part-2.dcse_tf-partial").rmdir()
     made_from = tmp_path / "part-1/made_from.json"
     made_from.write_text(made_from.read_text().replace('"contents of `model`": "', '"a": "'))
-    with pytest.raises(InputError, match="part-1: was built otherwise: contents of `model`"):
+    with pytest.raises(
+        InputError, match="part-1: was built with other settings or inputs: contents of `model`"
+    ):
         ask(parts, [])
 
 
@@ -414,8 +416,11 @@ def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, t
         ({"index": ("i",), "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
-        ({"corpus": "c", "rerank_top": 9}, "`rerank_top`: only with `reranker`"),
-        ({"corpus": "c", "cosine_weight": 9.0}, "`cosine_weight`: only with `reranker`"),
+        ({"corpus": "c", "rerank_top": 9}, "`rerank_top`=9: has no meaning without `reranker`"),
+        (
+            {"corpus": "c", "cosine_weight": 9.0},
+            "`cosine_weight`=9.0: has no meaning without `reranker`",
+        ),
         ({"corpus": "c", "reranker": "r", "rerank_top": 3}, "expected `top`=5 at least"),
     ],
     ids=str,

@@ -110,11 +110,11 @@ def test_the_weights_of_every_task_add_up_to_those_of_the_matching(name):
 @pytest.mark.parametrize("name", ["matching", *AUXILIARY_TASKS])
 def test_replicas_have_the_rows_of_the_whole(name):
     (whole,), parts = make(), make(replicas=2)
-    facts = [key for key in whole if key.startswith(f"{name}_") and "places" not in key]
-    for fact in facts:
-        together = np.concatenate([part[fact].numpy() for part in parts])
-        expected = whole[fact].numpy()
-        if fact == "incoherence_turns":
+    targets = [key for key in whole if key.startswith(f"{name}_") and "places" not in key]
+    for target in targets:
+        together = np.concatenate([part[target].numpy() for part in parts])
+        expected = whole[target].numpy()
+        if target == "incoherence_turns":
             together = together % 21
             expected = expected % 21
         np.testing.assert_array_equal(together, expected)

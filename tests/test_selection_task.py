@@ -137,7 +137,7 @@ def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_pa
         if next(steps) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "describe_trouble", stop_at_the_third)
+    monkeypatch.setattr(job, "advise", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         job.train(config)
     before = read_checkpoint(tmp_path)

@@ -84,7 +84,7 @@ def mine_neighbours(options: MineNeighboursOptions) -> None:
 def train(options: TrainOptions) -> None:
     """Trains a sentence encoder on prepared dialogues."""
     from dcse_tf.training import job
-    from dcse_tf.training.checkpoint_store import UNTRAINED
+    from dcse_tf.training.best_encoder import UNTRAINED
     from dcse_tf.training.controller import Stopped, TrainingError
     from dcse_tf.training.workers import WorkersError
 

@@ -171,18 +171,18 @@ class Rows:
             of turns; `second` is None if there is no second segment.
         ends: whether the turns of the second segment end with [EOT], as those of a piece of
             dialogue do, and a response does not.
-        facts: what the task's loss needs, by name, `[rows, ...]`; "weights", float32, is always
+        targets: what the task's loss needs, by name, `[rows, ...]`; "weights", float32, is always
             among them.
-        voices: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if they
-            are not the segment's own.
+        speaker_turns: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if
+            they are not the segment's own.
         tells_speakers: whether tokens are marked with their speaker; if not, all marks are 0.
     """
 
     first: tf.RaggedTensor
     second: tf.RaggedTensor | None
     ends: bool
-    facts: Tensors
-    voices: tf.RaggedTensor | None = None
+    targets: Tensors
+    speaker_turns: tf.RaggedTensor | None = None
     tells_speakers: bool = True
 
 
@@ -190,7 +190,8 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     """Rows of response matching (section 2.2): each context with its true response, then with its
     negatives, drawn or given.
 
-    facts: labels float32 `[rows]`, 1 for the true response; weights, 0 where a negative is missing.
+    targets: labels float32 `[rows]`, 1 for the true response; weights, 0 where a negative is
+    missing.
     """
     responses = dialogues.ends - 1
     if dialogues.negatives is None:
@@ -206,19 +207,19 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     contexts = tf.ragged.range(dialogues.starts, responses)
     owners = tf.range(dialogues.count * width) // width
     labels = tf.one_hot(tf.zeros([dialogues.count], tf.int32), width)
-    facts = {
+    targets = {
         "labels": tf.reshape(labels, [-1]),
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
     }
     second = put_apart(tf.reshape(candidates, [-1]))
-    return Rows(tf.gather(contexts, owners), second, False, facts)
+    return Rows(tf.gather(contexts, owners), second, False, targets)
 
 
 def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
     may be replaced by the corresponding piece of another session.
 
-    facts: labels float32, 1 if both pieces are from one dialogue.
+    targets: labels float32, 1 if both pieces are from one dialogue.
     """
     split = dialogues.samples["split"]
     donor = dialogues.draw_donors(seed)
@@ -235,12 +236,12 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     same = _same_texts(dialogues, first, own[0]) & _same_texts(dialogues, second, own[1])
     # A piece with the same texts as the one it replaces still continues the dialogue.
     counts = (replaced == 0) | ~same
-    facts = {
+    targets = {
         "labels": tf.cast(replaced == 0, tf.float32),
         "weights": tf.cast(counts, tf.float32),
     }
     # Two pieces that one speaker ends and begins would give a replaced piece away.
-    return Rows(first, second, True, facts, tells_speakers=False)
+    return Rows(first, second, True, targets, tells_speakers=False)
 
 
 def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
@@ -259,20 +260,20 @@ def make_restoration_rows(dialogues: Dialogues) -> Rows:
     """Rows of utterance restoration (section 2.3.2): the dialogue; all tokens of one turn will be
     masked.
 
-    facts: hidden int32, the index of that turn in the dialogue.
+    targets: hidden int32, the index of that turn in the dialogue.
     """
-    facts = {
+    targets = {
         "hidden": dialogues.samples["hidden"],
         "weights": tf.ones([dialogues.count]),
     }
-    return Rows(tf.ragged.range(dialogues.starts, dialogues.ends), None, True, facts)
+    return Rows(tf.ragged.range(dialogues.starts, dialogues.ends), None, True, targets)
 
 
 def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of incoherence detection (section 2.3.3): the dialogue with one turn replaced by a turn
     of another session.
 
-    facts: odd int32, the index of that turn in the dialogue.
+    targets: odd int32, the index of that turn in the dialogue.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
     donor = dialogues.draw_donors(seeds[0])
@@ -285,19 +286,19 @@ def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     )
     # Replacing "ok" by "ok" is not incoherent.
     differs = tf.gather(dialogues.utterances, odd) != tf.gather(dialogues.utterances, taken)
-    facts = {
+    targets = {
         "odd": dialogues.samples["odd"],
         "weights": tf.cast((donor >= 0) & differs, tf.float32),
     }
     # The speakers stay as they were, so that they do not give the replaced turn away.
-    return Rows(window.with_values(places), None, True, facts, voices=window)
+    return Rows(window.with_values(places), None, True, targets, speaker_turns=window)
 
 
 def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
     speaker, and the same turn with a turn of another session.
 
-    facts: weights, equal for both rows of a pair; 0 if the other session's turn says what one of
+    targets: weights, equal for both rows of a pair; 0 if the other session's turn says what one of
     the two does.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
@@ -312,5 +313,5 @@ def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
         tf.reshape(tf.stack(both, axis=1), [-1])
         for both in ([first, first], [second, stranger], [counts, counts])
     )
-    facts = {"weights": tf.cast(weights, tf.float32)}
-    return Rows(put_apart(firsts), put_apart(seconds), False, facts)
+    targets = {"weights": tf.cast(weights, tf.float32)}
+    return Rows(put_apart(firsts), put_apart(seconds), False, targets)

@@ -90,16 +90,16 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
         seed: int `[2]`, the seed of the step.
 
     Returns:
-        The dialogues; and the rows, whose facts are labels int32 `[batch]`, the class, and weights
-        float32 `[batch]`, 0 if the text from another session is also in this dialogue or equals
-        what it replaces. If there is no other session or turn to draw from, the second segment is
-        the true one, and so is the class.
+        The dialogues; and the rows, whose targets are labels int32 `[batch]`, the class, and
+        weights float32 `[batch]`, 0 if the text from another session is also in this dialogue or
+        equals what it replaces. If there is no other session or turn to draw from, the second
+        segment is the true one, and so is the class.
     """
     dialogues = Dialogues.of(samples)
     if pairs == "pieces":
         rows = make_next_session_rows(dialogues, seed)
-        labels = tf.cast(rows.facts["labels"], tf.int32)
-        return dialogues, dataclasses.replace(rows, facts={**rows.facts, "labels": labels})
+        labels = tf.cast(rows.targets["labels"], tf.int32)
+        return dialogues, dataclasses.replace(rows, targets={**rows.targets, "labels": labels})
 
     highest = PAIRS[pairs] - 1
     wanted = tf.where(samples["replaced"] > 0, _RANDOM, highest)
@@ -115,12 +115,12 @@ def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogue
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
     # "ok" from another session is no negative for a dialogue that contains "ok" itself.
     known = _says(dialogues, tf.gather(dialogues.utterances, stranger))
-    facts = {
+    targets = {
         "labels": labels,
         "weights": tf.cast((labels != _RANDOM) | ~known, tf.float32),
     }
     contexts = tf.ragged.range(dialogues.starts, true)
-    return dialogues, Rows(contexts, put_apart(second), False, facts)
+    return dialogues, Rows(contexts, put_apart(second), False, targets)
 
 
 def _add_others(dialogues: Dialogues) -> tuple[Dialogues, tf.Tensor]:
@@ -186,10 +186,10 @@ def make_post_training_batches(
     table = {"token_ids": hidden.pop("token_ids"), "segment_ids": segment_ids}
     if form.speakers:
         table["speaker_ids"] = speaker_ids
-    facts = {"labels": rows.facts["labels"], "weights": share(rows.facts["weights"])}
+    targets = {"labels": rows.targets["labels"], "weights": share(rows.targets["weights"])}
     # Weight 0 means no prediction; all other weights become equal shares of the sum.
     hidden["mask_weights"] = share(hidden["mask_weights"])
-    columns = {**table, **{f"pairs_{name}": value for name, value in facts.items()}, **hidden}
+    columns = {**table, **{f"pairs_{name}": value for name, value in targets.items()}, **hidden}
     parts = {name: tf.split(value, replicas) for name, value in columns.items()}
     return [
         _make_batch({name: own[i] for name, own in parts.items()}, layout) for i in range(replicas)

@@ -7,7 +7,6 @@ import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -318,12 +317,7 @@ class SplitWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # closes all files, even if closing one fails
             if self._texts:
                 stack.callback(self._texts.close)

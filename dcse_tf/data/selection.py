@@ -82,7 +82,7 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     All rules must have the same [EOT].
     """
     task = tf.concat(
-        [tf.fill(tf.shape(rows.facts["weights"]), i) for i, (rows, _) in enumerate(tasks)], axis=0
+        [tf.fill(tf.shape(rows.targets["weights"]), i) for i, (rows, _) in enumerate(tasks)], axis=0
     )
 
     def by_row(values: list) -> tf.Tensor:
@@ -92,8 +92,12 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     rule = tasks[0][1]
     first = tf.concat([rows.first for rows, _ in tasks], axis=0)
     second = tf.concat([_second_of(rows) for rows, _ in tasks], axis=0)
-    voices = tf.concat(
-        [(rows.first if rows.voices is None else rows.voices).values for rows, _ in tasks], axis=0
+    speaker_turns = tf.concat(
+        [
+            (rows.first if rows.speaker_turns is None else rows.speaker_turns).values
+            for rows, _ in tasks
+        ],
+        axis=0,
     )
     # The turns with [EOT], followed by those without.
     texts = tf.concat([end_turns(dialogues.token_ids, rule.end_of_turn_id), dialogues.token_ids], 0)
@@ -107,10 +111,10 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     # An [EOT] belongs to no turn.
     last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
     place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
-    speakers = tf.gather(tf.gather(dialogues.speakers, voices), owner)
+    speakers = tf.gather(tf.gather(dialogues.speakers, speaker_turns), owner)
     # A candidate counts as the responder's, whoever said it.
-    heard = tf.gather(dialogues.speakers, tf.where(ends, second.values, 0))
-    heard = tf.gather(tf.where(ends, heard, 0), other_owner)
+    second_speakers = tf.gather(dialogues.speakers, tf.where(ends, second.values, 0))
+    second_speakers = tf.gather(tf.where(ends, second_speakers, 0), other_owner)
     found = place_segments(
         join_turns(turns),
         join_turns(others),
@@ -122,8 +126,8 @@ def build_sequences(dialogues: Dialogues, tasks: Sequence[tuple[Rows, PairRule]]
     columns = (
         found.fill(turns.flat_values, others.flat_values, rule.marks),
         found.segment_ids(),
-        found.fill(speakers, heard) * told[:, None],
-        found.fill(place, tf.fill(tf.shape(heard), -1), (-1, -1, -1, -1)),
+        found.fill(speakers, second_speakers) * told[:, None],
+        found.fill(place, tf.fill(tf.shape(second_speakers), -1), (-1, -1, -1, -1)),
     )
     return Sequences(tf.stack(columns, axis=2), found.lengths)
 
@@ -179,35 +183,35 @@ def make_selection_batches(
     built = build_sequences(
         dialogues, [(rows, rules.get(name, form.rule)) for name, rows in tasks.items()]
     )
-    begin, facts = tf.constant(0), {}
+    begin, targets = tf.constant(0), {}
     for name, rows in tasks.items():
-        count = tf.shape(rows.facts["weights"])[0]
-        facts[name] = {**rows.facts, "rows": begin + tf.range(count)}
+        count = tf.shape(rows.targets["weights"])[0]
+        targets[name] = {**rows.targets, "rows": begin + tf.range(count)}
         begin += count
-    _settle_weights(built, facts)
-    return [_make_batch(built, own, form, layout) for own in _divide(facts, replicas)]
+    _settle_weights(built, targets)
+    return [_make_batch(built, own, form, layout) for own in _divide(targets, replicas)]
 
 
-def _settle_weights(built: Sequences, facts: dict[str, Tensors]) -> None:
+def _settle_weights(built: Sequences, targets: dict[str, Tensors]) -> None:
     """Zeroes the weights of rows whose hidden or replaced turn was truncated away, and scales the
     weights of all tasks to the same sum.
     """
-    for name, fact in (("restoration", "hidden"), ("incoherence", "odd")):
-        if name in facts:
-            *_, turn_ids = built.take(facts[name]["rows"])
-            left = tf.reduce_any(turn_ids == facts[name][fact][:, None], axis=1)
-            facts[name]["weights"] *= tf.cast(left, tf.float32)
-    total = tf.reduce_sum(facts["matching"]["weights"])
-    for of_task in facts.values():
+    for name, target in (("restoration", "hidden"), ("incoherence", "odd")):
+        if name in targets:
+            *_, turn_ids = built.take(targets[name]["rows"])
+            left = tf.reduce_any(turn_ids == targets[name][target][:, None], axis=1)
+            targets[name]["weights"] *= tf.cast(left, tf.float32)
+    total = tf.reduce_sum(targets["matching"]["weights"])
+    for of_task in targets.values():
         weights = of_task["weights"]
         of_task["weights"] = tf.math.divide_no_nan(weights * total, tf.reduce_sum(weights))
 
 
-def _divide(facts: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]]:
-    """Divides the facts of each task's rows among the replicas."""
+def _divide(targets: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]]:
+    """Divides the targets of each task's rows among the replicas."""
     parts = {
         name: {key: tf.split(value, replicas) for key, value in of_task.items()}
-        for name, of_task in facts.items()
+        for name, of_task in targets.items()
     }
     return [
         {name: {key: x[i] for key, x in of_task.items()} for name, of_task in parts.items()}
@@ -216,16 +220,16 @@ def _divide(facts: dict[str, Tensors], replicas: int) -> list[dict[str, Tensors]
 
 
 def _make_batch(
-    built: Sequences, facts: dict[str, Tensors], form: SelectionForm, layout: Layout
+    built: Sequences, targets: dict[str, Tensors], form: SelectionForm, layout: Layout
 ) -> Tensors:
-    """Makes the batch of one replica from the facts of its tasks' rows."""
+    """Makes the batch of one replica from the targets of its tasks' rows."""
     token_ids, segment_ids, speaker_ids, turn_ids = built.take(
-        tf.concat([of_task["rows"] for of_task in facts.values()], axis=0)
+        tf.concat([of_task["rows"] for of_task in targets.values()], axis=0)
     )
     marks = {"segment_ids": segment_ids}
     if form.speakers:
         marks["speaker_ids"] = speaker_ids
-    asked = [_find_asked(name, of_task) for name, of_task in facts.items()]
+    asked = [_find_asked(name, of_task) for name, of_task in targets.items()]
     hidden = turn_ids == tf.concat(asked, axis=0)[:, None]
     table = lay_out(tf.where(hidden, form.mask_id, token_ids), layout, marks)
     cells = find_cells(table)
@@ -233,7 +237,7 @@ def _make_batch(
 
     def divide(values: tf.Tensor) -> Tensors:
         """Divides values by row among the tasks."""
-        return dict(zip(facts, tf.split(values, counts, num=len(counts)), strict=True))
+        return dict(zip(targets, tf.split(values, counts, num=len(counts)), strict=True))
 
     batch = dict(table)
     batch.pop("places", None)
@@ -246,7 +250,7 @@ def _make_batch(
             ("turns", turn_ids),
         )
     }
-    for name, of_task in facts.items():
+    for name, of_task in targets.items():
         weights = of_task["weights"]
         if name == "restoration":
             found = _list_hidden(own["hidden"][name], own["ids"][name], own["cells"][name], weights)

@@ -152,9 +152,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
                 "which is evaluated whole"
             )
         names = ("candidates_format", "candidates_lines", "candidates_turns")
-        for name in (*names, "several_positives", "max_bad_lines"):
-            if self.is_given(name) and not self.candidates_file:
-                self.refuse(name, "has no meaning without `candidates_file`")
+        self.check_needed("candidates_file", *names, "several_positives", "max_bad_lines")
         if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
             self.refuse(
                 "candidates_lines",

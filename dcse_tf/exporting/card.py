@@ -26,7 +26,7 @@ from dcse_tf.model.merging import read_merge_record
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.vocabulary import SpecialTokens
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.training.checkpoint_store import UNTRAINED, Kept, read_kept
+from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
 from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")

@@ -1,6 +1,6 @@
 """Predicts the turns around an utterance from the utterance alone.
 
-For each position around the utterance, a separate head predicts the initial encoder's embedding of
+For each position around the utterance, a separate head predicts the starting encoder's embedding of
 the turn there. The utterance's embedding must contain what the heads predict: which question it
 answers, and what follows from it (compare Kiros et al. 2015, "Skip-Thought Vectors"). Unlike a
 contrast of an utterance with its context, this does not make the two similar. The heads are

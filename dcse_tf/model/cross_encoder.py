@@ -56,8 +56,8 @@ class PairHead(keras.layers.Layer):
 
     def call(self, vectors):
         """Maps float `[rows, width]` to `[rows, classes]`, or to `[rows]` for one class."""
-        figures = self.output_layer(self.hidden(vectors) if self.hidden else vectors)
-        return ops.squeeze(figures, -1) if self.classes == 1 else figures
+        logits = self.output_layer(self.hidden(vectors) if self.hidden else vectors)
+        return ops.squeeze(logits, -1) if self.classes == 1 else logits
 
     def get_config(self):
         return {**super().get_config(), "dim": self.dim, "classes": self.classes}
@@ -319,7 +319,7 @@ def predict_tokens(
     return ops.squeeze(head(tokens, mask_positions=places), 0)
 
 
-_FACTS = {
+_TARGETS = {
     "matching": {"labels": "float32", "weights": "float32"},
     "next_session": {"labels": "float32", "weights": "float32"},
     "restoration": {"ids": "int32", "weights": "float32"},
@@ -342,24 +342,24 @@ def build_selection_model(
         restoration: head of the restoration task, see `masked_lm.build_head`; None without it.
         loss: the joint loss of all tasks.
     """
-    inputs, figures, facts = dict(reading.inputs), {}, {}
+    inputs, logits, targets = dict(reading.inputs), {}, {}
     layers = {**heads, **({"restoration": restoration} if restoration else {})}
     for name, head in layers.items():
         places = keras.Input((), dtype="int32", name=f"{name}_places")
         inputs[places.name] = places
-        for fact, kind in _FACTS[name].items():
-            inputs[f"{name}_{fact}"] = keras.Input((), dtype=kind, name=f"{name}_{fact}")
-            facts[f"{name}_{fact}"] = inputs[f"{name}_{fact}"]
+        for target, kind in _TARGETS[name].items():
+            inputs[f"{name}_{target}"] = keras.Input((), dtype=kind, name=f"{name}_{target}")
+            targets[f"{name}_{target}"] = inputs[f"{name}_{target}"]
 
         if name == "restoration":
-            figures[name] = predict_tokens(head, reading, places)
+            logits[name] = predict_tokens(head, reading, places)
         elif name == "incoherence":
             tokens = ops.take(reading.tokens, places, axis=0)
-            turns, labels = facts["incoherence_turns"], facts["incoherence_labels"]
-            figures[name] = head(tokens, turns, labels)
+            turns, labels = targets["incoherence_turns"], targets["incoherence_labels"]
+            logits[name] = head(tokens, turns, labels)
         else:
-            figures[name] = head(reading.pairs(places))
-    return keras.Model(inputs, loss(figures, facts), name="response_selection")
+            logits[name] = head(reading.pairs(places))
+    return keras.Model(inputs, loss(logits, targets), name="response_selection")
 
 
 class LiveScorer:

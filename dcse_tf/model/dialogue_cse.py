@@ -63,7 +63,7 @@ class Objective:
         teacher_temperature: temperature of the teacher's logits.
         both_directions: whether a response's context is also contrasted with the contexts that
             its negatives are responses to; the two losses have equal weight.
-        start: the objectives that use the initial encoder; None for none.
+        start: the objectives that use the starting encoder; None for none.
         heads: projection heads of contexts and of responses, applied before the plain cosine;
             empty for none.
         projection_share: share, from 0 to 1, of the plain cosine's contrast that is behind the
@@ -285,7 +285,7 @@ def _teach(
 
 
 def _add_losses(objective: Objective, outputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
-    """The loss with the terms of the teacher and of the initial encoder added."""
+    """The loss with the terms of the teacher and of the starting encoder added."""
     loss, share, start = outputs["loss"], objective.distillation_weight, objective.start
     if share:
         loss = _mix((1.0 - share, share), (loss, outputs["distillation_loss"]))

@@ -102,39 +102,39 @@ class JointLoss(keras.layers.Layer):
         self.auxiliary_weight = auxiliary_weight
         self.margin = margin
 
-    def call(self, figures, facts):
+    def call(self, logits, targets):
         """Sums losses and correct answers over a batch.
 
         Args:
-            figures: each task's logits by its name, see `build_selection_model`.
-            facts: labels, ids and weights of the tasks, see `make_selection_batches`.
+            logits: each task's logits by its name, see `build_selection_model`.
+            targets: labels, ids and weights of the tasks, see `make_selection_batches`.
 
         Returns:
             float32 scalars: loss; weight, the sum of the matching's weights; TASK_loss and
             TASK_accuracy, weighted sums; incoherence_chance, the accuracy of guessing.
         """
-        sums = {"weight": ops.sum(facts["matching_weights"])}
+        sums = {"weight": ops.sum(targets["matching_weights"])}
         loss = ops.zeros(())
-        for name, logits in figures.items():
-            weights = facts[f"{name}_weights"]
+        for name, own in logits.items():
+            weights = targets[f"{name}_weights"]
             if name == "consistency":
-                losses, hits = self._rank_pairs(logits)
+                losses, hits = self._rank_pairs(own)
                 weights = weights[::2] + weights[1::2]
             elif name in ("matching", "next_session"):
-                labels = facts[f"{name}_labels"]
-                losses = ops.softplus(logits) - labels * logits
-                hits = ops.equal(logits > 0.0, labels > 0.5)
+                labels = targets[f"{name}_labels"]
+                losses = ops.softplus(own) - labels * own
+                hits = ops.equal(own > 0.0, labels > 0.5)
             else:
-                answer = facts["incoherence_labels" if name == "incoherence" else "restoration_ids"]
-                losses, hits = _choose(logits, answer)
+                answer = "incoherence_labels" if name == "incoherence" else "restoration_ids"
+                losses, hits = _choose(own, targets[answer])
             sums[f"{name}_loss"] = ops.sum(losses * weights)
             sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
             share = 1.0 if name == "matching" else self.auxiliary_weight
             loss = loss + share * sums[f"{name}_loss"]
-        if "incoherence" in figures:
-            turns = ops.sum(ops.cast(figures["incoherence"] > -1e8, "float32"), axis=1)
+        if "incoherence" in logits:
+            turns = ops.sum(ops.cast(logits["incoherence"] > -1e8, "float32"), axis=1)
             sums["incoherence_chance"] = ops.sum(
-                facts["incoherence_weights"] / ops.maximum(turns, 1.0)
+                targets["incoherence_weights"] / ops.maximum(turns, 1.0)
             )
         return {**sums, "loss": loss}
 
@@ -156,21 +156,21 @@ class PreTrainingLoss(keras.layers.Layer):
     It is the sum of both cross entropies (Devlin et al. 2019, appendix A.2).
     """
 
-    def call(self, figures, facts):
+    def call(self, logits, targets):
         """Sums losses and correct answers over a batch.
 
         Args:
-            figures: float logits: pairs `[rows, classes]`, masked_lm `[predictions, vocabulary]`.
-            facts: pairs_labels, masked_lm_ids and both weights, see `make_post_training_batches`.
+            logits: float: pairs `[rows, classes]`, masked_lm `[predictions, vocabulary]`.
+            targets: pairs_labels, masked_lm_ids and both weights, see `make_post_training_batches`.
 
         Returns:
             float32 scalars: loss; weight, the number of rows; TASK_loss and TASK_accuracy, weighted
             sums.
         """
-        sums = {"weight": ops.cast(ops.shape(facts["pairs_labels"])[0], "float32")}
+        sums = {"weight": ops.cast(ops.shape(targets["pairs_labels"])[0], "float32")}
         for name, answer in (("pairs", "pairs_labels"), ("masked_lm", "masked_lm_ids")):
-            losses, hits = _choose(figures[name], facts[answer])
-            weights = facts[f"{name}_weights"]
+            losses, hits = _choose(logits[name], targets[answer])
+            weights = targets[f"{name}_weights"]
             sums[f"{name}_loss"] = ops.sum(losses * weights)
             sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
         return {**sums, "loss": sums["pairs_loss"] + sums["masked_lm_loss"]}

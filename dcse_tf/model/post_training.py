@@ -14,7 +14,7 @@ from dcse_tf.model.losses import PreTrainingLoss
 if TYPE_CHECKING:
     import keras_hub
 
-_FACTS = {
+_TARGETS = {
     "pairs_labels": "int32",
     "pairs_weights": "float32",
     "masked_lm_ids": "int32",
@@ -36,13 +36,13 @@ def build_post_training_model(
         name: keras.Input((), dtype="int32", name=f"{name}_places")
         for name in ("pairs", "masked_lm")
     }
-    facts = {name: keras.Input((), dtype=kind, name=name) for name, kind in _FACTS.items()}
-    figures = {
+    targets = {name: keras.Input((), dtype=kind, name=name) for name, kind in _TARGETS.items()}
+    logits = {
         "pairs": pairs(reading.pairs(places["pairs"])),
         "masked_lm": predict_tokens(masked_lm, reading, places["masked_lm"]),
     }
-    sums = PreTrainingLoss(name="pre_training_loss")(figures, facts)
-    inputs = {**reading.inputs, **facts, **{value.name: value for value in places.values()}}
+    sums = PreTrainingLoss(name="pre_training_loss")(logits, targets)
+    inputs = {**reading.inputs, **targets, **{value.name: value for value in places.values()}}
     return keras.Model(inputs, sums, name="post_training")
 
 

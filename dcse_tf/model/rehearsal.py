@@ -1,4 +1,4 @@
-"""Rehearsal: keeps the embeddings of garbled texts close to those of the initial encoder.
+"""Rehearsal: keeps the embeddings of garbled texts close to those of the starting encoder.
 
 Learning one domain then costs less in others. The texts are utterances with random replacements,
 see `dcse_tf.data.rehearsal`.
@@ -20,7 +20,7 @@ def rehearsal_inputs() -> dict[str, keras.KerasTensor]:
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class RehearsalLoss(keras.layers.Layer):
-    """1 - cosine of a text's mean embedding and that by the initial encoder.
+    """1 - cosine of a text's mean embedding and that by the starting encoder.
 
     Under mixed precision, give it dtype="float32".
     """

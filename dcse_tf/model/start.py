@@ -1,4 +1,4 @@
-"""Objectives that use the initial encoder, the one that training started from.
+"""Objectives that use the starting encoder, the one that training started from.
 
 A frozen copy of it reads the same table as the encoder that is trained. It detects false negatives
 (Solatorio 2024, "GISTEmbed") and keeps the similarities of sentences close to their initial values.
@@ -28,7 +28,7 @@ START_ENCODER = "start_encoder"
 
 @dataclasses.dataclass(frozen=True)
 class StartObjective:
-    """The objectives that use the initial encoder.
+    """The objectives that use the starting encoder.
 
     Attributes:
         backbone: the initial BERT without dropout; it gets frozen.
@@ -118,7 +118,7 @@ def encode_as_started(
     inputs: dict[str, keras.KerasTensor],
     centered: bool = False,
 ) -> keras.KerasTensor:
-    """A training model's table encoded by the initial encoder.
+    """A training model's table encoded by the starting encoder.
 
     Args:
         objective: the objectives that use it.
@@ -144,7 +144,7 @@ def compare_with_start(
     inputs: dict[str, keras.KerasTensor],
     index: dict[str, keras.KerasTensor],
 ) -> tuple[keras.KerasTensor, dict[str, keras.KerasTensor]]:
-    """Uses the initial encoder on the candidates of a training model.
+    """Uses the starting encoder on the candidates of a training model.
 
     Args:
         objective: the objectives that use it.
@@ -157,7 +157,7 @@ def compare_with_start(
         candidate_mask: bool `[batch, candidates]`, without probable false negatives.
         A dict with float32 `[batch]` tensors: if negatives may be left out, "left_out", the share
         of the row's that are; with an anchor weight "anchor_loss", the cross entropy between the
-        softmax of the negatives' cosines with the true response and that by the initial encoder;
+        softmax of the negatives' cosines with the true response and that by the starting encoder;
         with a prediction "prediction_loss", see `ContextPrediction`.
     """
     compare = CandidateSimilarity(dtype="float32", name="candidate_similarity")

@@ -336,6 +336,6 @@ def _require_same(config: SearchOptions, index: IndexFolder, encoder: SentenceEn
     before = {name: index.made_from.values.get(name) for name in now}
     MadeFrom(before).require(
         MadeFrom(now),
-        f"`index`={index.path}: was built otherwise",
+        f"`index`={index.path}: was built with other settings or inputs",
         "give the same, another `index`, or `overwrite` to build it anew",
     )

@@ -114,9 +114,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("`embeddings`: only with `corpus`, whose lines they are of")
         if self.query and self.queries:
             raise OptionError("give either `query` or `queries`")
-        for name in ("rerank_top", "cosine_weight"):
-            if self.is_given(name) and not self.reranker:
-                raise OptionError(f"`{name}`: only with `reranker`")
+        self.check_needed("reranker", "rerank_top", "cosine_weight")
         if self.projection:
             raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.find == "responses" and self.truncate_dim:
@@ -130,7 +128,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
 
 @dataclasses.dataclass(frozen=True)
 class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
-    """Finds utterances of different dialogues that are alike and stand in like contexts."""
+    """Finds utterances of different dialogues that are similar and occur in similar contexts."""
 
     data_dir: str = option(
         "",

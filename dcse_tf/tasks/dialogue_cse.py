@@ -89,8 +89,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
                 "candidates are given for one response a session, so `distillation_weight` needs "
                 "unique or plain",
             )
-        if self.is_given("teacher_temperature") and not self.distillation_weight:
-            self.refuse("teacher_temperature", "has no meaning without `distillation_weight`")
+        self.check_needed("distillation_weight", "teacher_temperature")
         for name in ("matching", "aggregation"):
             if self.is_given(name) and self.cosine_weight == 1.0:
                 self.refuse(name, "with `cosine_weight`=1 there is no matching")
@@ -152,27 +151,27 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
             prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
         start = StartObjective(
             backbone,
-            options.false_negative_cosine,
-            options.anchor_weight,
-            prediction,
-            share,
-            options.rehearsal_weight,
+            most_similar=options.false_negative_cosine,
+            anchor_weight=options.anchor_weight,
+            prediction=prediction,
+            prediction_weight=share,
+            rehearsal_weight=options.rehearsal_weight,
         )
     dim = setup.backbone.hidden_dim
-    if max(options.prefix_dims, default=0) >= dim:
+    if max(options.truncated_dims, default=0) >= dim:
         options.refuse("matryoshka_dims", f"expected fewer than the encoder's {dim} dimensions")
     objective = Objective(
         options.temperature,
         parts.matching or PAPER,
-        options.cosine_weight,
-        options.distillation_weight,
-        options.teacher_temperature,
-        options.both_directions,
-        start,
-        parts.heads,
-        options.projection_share,
-        options.neighbour_weight if options.has_neighbours else 0.0,
-        options.prefix_dims,
+        cosine_weight=options.cosine_weight,
+        distillation_weight=options.distillation_weight,
+        teacher_temperature=options.teacher_temperature,
+        both_directions=options.both_directions,
+        start=start,
+        heads=parts.heads,
+        projection_share=options.projection_share,
+        neighbour_weight=options.neighbour_weight if options.has_neighbours else 0.0,
+        matryoshka_dims=options.truncated_dims,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
 
@@ -186,13 +185,9 @@ def _make_dataset(
     options, neighbours, rehearsal = setup.options, None, None
     given = setup.manifest.splits["train"].given if options.distillation_weight else None
     if options.has_neighbours:
-        if options.neighbour_pairs % replicas:
-            options.refuse("neighbour_pairs", f"not divisible by {replicas} devices")
         corpus = read_neighbours(options, setup.manifest)
         neighbours = NeighbourForm(corpus, options.neighbour_pairs)
     if options.rehearsal_weight:
-        if options.rehearsal_texts % replicas:
-            options.refuse("rehearsal_texts", f"not divisible by {replicas} devices")
         rehearsal = make_rehearsal_form(setup.vocabulary, options.rehearsal_texts)
     return make_dialogue_dataset(
         setup,
@@ -215,7 +210,7 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
       negative_similarity (the mean over a row's negatives).
     - With a teacher: distillation_loss, and teacher_agreement (the model and the teacher rank the
       same given candidate first).
-    - With the initial encoder: anchor_loss and prediction_loss; with a `false_negative_cosine`
+    - With the starting encoder: anchor_loss and prediction_loss; with a `false_negative_cosine`
       left_out (the share of negatives left out as probable false negatives).
     - With pairs of neighbours: neighbour_loss, and neighbour_accuracy (the partner is strictly
       above every negative).

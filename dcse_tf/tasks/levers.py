@@ -114,13 +114,13 @@ class LeverOptions(BatchOptions):
     )
 
     @property
-    def prefix_dims(self) -> tuple[int, ...]:
+    def truncated_dims(self) -> tuple[int, ...]:
         """The numbers of `matryoshka_dims`."""
         return tuple(map(int, self.matryoshka_dims))
 
     @property
     def uses_start(self) -> bool:
-        """Whether training needs a frozen copy of the initial encoder."""
+        """Whether training needs a frozen copy of the starting encoder."""
         return (
             self.false_negative_cosine < 1.0
             or self.anchor_weight > 0.0
@@ -133,30 +133,25 @@ class LeverOptions(BatchOptions):
         """Whether training uses pairs of neighbours."""
         return bool(self.neighbours_dir) and self.neighbour_weight > 0.0
 
+    @property
+    def divided(self) -> tuple[str, ...]:
+        pairs = ("neighbour_pairs",) if self.has_neighbours else ()
+        texts = ("rehearsal_texts",) if self.rehearsal_weight else ()
+        return (*super().divided, *pairs, *texts)
+
     def check(self) -> None:
         super().check()
-        for name in ("projection_rate", "projection_share"):
-            if self.is_given(name) and not self.projection_dim:
-                self.refuse(name, "has no meaning without `projection_dim`")
+        self.check_needed("projection_dim", "projection_rate", "projection_share")
+        self.check_needed("prediction_weight", "prediction_turns", "prediction_rate")
+        self.check_needed("rehearsal_weight", "rehearsal_texts")
+        self.check_needed("neighbours_dir", "neighbour_weight", "neighbour_pairs")
         self._check_matryoshka()
-        for name in ("prediction_turns", "prediction_rate"):
-            if self.is_given(name) and not self.prediction_weight:
-                self.refuse(name, "has no meaning without `prediction_weight`")
-        if self.is_given("rehearsal_texts") and not self.rehearsal_weight:
-            self.refuse("rehearsal_texts", "has no meaning without `rehearsal_weight`")
-        if self.rehearsal_weight and self.rehearsal_texts % self.logical_cpus:
-            self.refuse("rehearsal_texts", f"not divisible by `logical_cpus`={self.logical_cpus}")
         if self.uses_start and not self.encoder:
             asked = (
                 "anchor_weight", "prediction_weight", "rehearsal_weight", "false_negative_cosine",
             )  # fmt: skip
             name = next(each for each in asked if self.is_given(each))
             self.refuse(name, "needs an `encoder`: embeddings from random weights mean nothing")
-        for name in ("neighbour_weight", "neighbour_pairs"):
-            if self.is_given(name) and not self.neighbours_dir:
-                self.refuse(name, "has no meaning without `neighbours_dir`")
-        if self.neighbours_dir and self.neighbour_pairs % self.logical_cpus:
-            self.refuse("neighbour_pairs", f"not divisible by `logical_cpus`={self.logical_cpus}")
 
     def _check_matryoshka(self) -> None:
         given = self.matryoshka_dims

@@ -5,6 +5,7 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -77,12 +78,12 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     import tensorflow as tf
 
     from dcse_tf.data.stream import Stream, make_masked_lm_dataset
-    from dcse_tf.tasks.shared import make_layout, make_masking_rule
+    from dcse_tf.tasks.shared import average_sums, make_layout, make_masking_rule
 
     split = setup.manifest.splits["dev"]
     utterances = min(20 * setup.options.dev_samples, split.utterances)
     if not utterances:
-        return lambda: {}
+        return dict
     batch_size = min(64, utterances)
     stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
     rule = make_masking_rule(setup, setup.vocabulary.count_prefix())
@@ -92,15 +93,7 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )
 
-    def evaluate() -> Scores:
-        totals = {"loss": 0.0, "accuracy": 0.0, "weight": 0.0}
-        for batch in dataset:
-            sums = compute(batch)
-            totals = {name: total + float(sums[name]) for name, total in totals.items()}
-        weight = totals.pop("weight")
-        return {name: total / max(weight, 1.0) for name, total in totals.items()}
-
-    return evaluate
+    return functools.partial(average_sums, dataset, compute, ("loss", "accuracy"))
 
 
 register_task(

@@ -261,15 +261,18 @@ class TrainOptions(RunOptions):
             self.refuse(
                 "layout", "its shapes change at every step, which `jit_compile` cannot handle"
             )
-        if self.global_batch_size % self.logical_cpus:
-            raise OptionError(
-                f"`global_batch_size`={self.global_batch_size}: not divisible by "
-                f"`logical_cpus`={self.logical_cpus}"
-            )
+        for name in self.divided:
+            if getattr(self, name) % self.logical_cpus:
+                self.refuse(name, f"not divisible by `logical_cpus`={self.logical_cpus}")
         # Without this check, a wrong name would fail at the first evaluation, hundreds of steps in.
         known = self.dev_scores()
         if self.best_metric not in known:
             self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """The numbers of elements of a step that are divided among the devices."""
+        return ("global_batch_size",)
 
     @property
     def similarities(self) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def _make_evaluation(
     find_chances = functools.cache(lambda: _find_chances(dataset))  # the same every time
 
     def evaluate() -> Scores:
-        return {**average_sums(dataset, compute, _ACCURACIES), **find_chances()}
+        return {**average_sums(dataset, compute, _ACCURACIES, 100.0), **find_chances()}
 
     return evaluate
 
@@ -176,8 +176,8 @@ def _find_chances(dataset: "tf.data.Dataset") -> Scores:
     chances = {}
     for task, answer in _ANSWERS.items():
         answers, weights = (
-            np.concatenate([batch[f"{task}_{fact}"] for batch in batches])
-            for fact in (answer, "weights")
+            np.concatenate([batch[f"{task}_{target}"] for batch in batches])
+            for target in (answer, "weights")
         )
         shares = np.bincount(answers, weights)
         chances[f"{task}_chance"] = 100.0 * float(shares.max() / max(shares.sum(), 1e-9))

@@ -270,7 +270,7 @@ def _make_evaluation(
     compute = tf.function(
         functools.partial(compute_selection_loss, model, training=False), reduce_retracing=True
     )
-    return functools.partial(average_sums, dataset, compute, _list_accuracies(setup.options))
+    return functools.partial(average_sums, dataset, compute, _list_accuracies(setup.options), 100.0)
 
 
 def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:

@@ -73,7 +73,7 @@ class SequenceOptions(TrainOptions):
         return [
             *super().list_warnings(manifest),
             f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared with "
-            f"`max_sequence_length`={most}, which cut {cut} turns, so training sees none of more; "
-            f"prepare it with {self.max_response_tokens + 1} or more, up to "
+            f"`max_sequence_length`={most}, which cut {cut} turns, so training never sees a longer "
+            f"one; prepare it with {self.max_response_tokens + 1} or more, up to "
             f"`max_context_tokens`={self.max_context_tokens}",
         ]

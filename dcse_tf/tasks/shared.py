@@ -95,9 +95,9 @@ def make_dialogue_dataset(
         options.batch_form,
         options.negatives,
         options.session_turns,
-        context_tokens,
-        given,
-        rival_contexts,
+        context_tokens=context_tokens,
+        given=given,
+        rival_contexts=rival_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(
@@ -172,21 +172,25 @@ def take_dev_sessions(
 
 
 def average_sums(
-    dataset: tf.data.Dataset, compute: Callable[[Tensors], Tensors], names: Sequence[str]
+    dataset: tf.data.Dataset,
+    compute: Callable[[Tensors], Tensors],
+    names: Sequence[str],
+    unit: float = 1.0,
 ) -> Scores:
-    """Means over the rows of several batches, in percent.
+    """Means over the rows of several batches.
 
     Args:
         dataset: the batches.
         compute: maps a batch to its sums, by name, and their `weight`.
         names: names of the sums to average.
+        unit: what a mean of 1 is; 100 for percentages.
     """
     totals = dict.fromkeys((*names, "weight"), 0.0)
     for batch in dataset:
         sums = compute(batch)
         totals = {name: total + float(sums[name]) for name, total in totals.items()}
     weight = totals.pop("weight")
-    return {name: 100.0 * total / max(weight, 1.0) for name, total in totals.items()}
+    return {name: unit * total / max(weight, 1.0) for name, total in totals.items()}
 
 
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
@@ -353,7 +357,7 @@ def _weigh_rows(batch: Tensors) -> tf.Tensor:
 
 
 def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums of the initial encoder's outputs over the rows that count, see `compare_with_start`."""
+    """Sums of the starting encoder's outputs over the rows that count, see `compare_with_start`."""
     rows = _weigh_rows(batch)
     return {
         name: tf.reduce_sum(outputs[name] * rows)

@@ -65,8 +65,8 @@ class Setup(Generic[O_co]):
         vocabulary: the vocabulary of the encoder and the corpus.
         source: the checkpoint folder that the encoder starts from; None for random weights.
         tensors: the checkpoint's tensors, for heads; empty for random weights.
-        backbone: the BERT.
-        encoder: the functional encoder built on it, for evaluation.
+        backbone: the BERT; None if the task trains another model.
+        encoder: the functional encoder built on it, for evaluation; None without a BERT.
         parts: the encoder's parts besides the BERT.
         own_replicas: the numbers of the replicas that this process feeds; None for all.
     """
@@ -75,11 +75,11 @@ class Setup(Generic[O_co]):
     data_dir: pathlib.Path
     manifest: "Manifest"
     vocabulary: "Vocabulary"
-    source: pathlib.Path | None
-    tensors: dict[str, Any]
-    backbone: "keras_hub.models.BertBackbone"
-    encoder: "keras.Model"
-    parts: EncoderParts
+    source: pathlib.Path | None = None
+    tensors: dict[str, Any] = dataclasses.field(default_factory=dict)
+    backbone: "keras_hub.models.BertBackbone" = None
+    encoder: "keras.Model" = None
+    parts: EncoderParts = EncoderParts()
     own_replicas: range | None = None
 
     @property

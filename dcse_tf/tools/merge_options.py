@@ -85,8 +85,7 @@ class MergeOptions(SelectionOptions):
             self.refuse("share", "expected a number from 0 to 1, or auto")
         if not (self.trained or self.center):
             raise OptionError("give `trained`, what to merge `start` with, or `center`")
-        if not self.trained and self.is_given("share"):
-            self.refuse("share", "has no meaning without `trained`")
+        self.check_needed("trained", "share")
         if self.needs_data != bool(self.data_dir):
             raise OptionError(
                 "`data_dir` goes with `share`=auto and with `center`, and only with them"
@@ -98,10 +97,8 @@ class MergeOptions(SelectionOptions):
         for name in ("shares", "keep", "guard", "guard_tolerance", *selection):
             if self.is_given(name) and not self.is_auto:
                 self.refuse(name, "has no meaning without `share`=auto")
-        if self.is_given("guard_tolerance") and not self.guard:
-            self.refuse("guard_tolerance", "has no meaning without `guard`")
-        if self.is_given("max_utterances") and not self.center:
-            self.refuse("max_utterances", "has no meaning without `center`")
+        self.check_needed("guard", "guard_tolerance")
+        self.check_needed("center", "max_utterances")
         self.list_shares()
 
     @property

@@ -370,8 +370,7 @@ class InspectOptions(CorpusOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.is_given("max_sequence_length") and not self.vocab:
-            self.refuse("max_sequence_length", "has no meaning without `vocab`")
+        self.check_needed("vocab", "max_sequence_length")
         if self.is_given("near_duplicate") and not (self.retrieval or self.sts):
             self.refuse("near_duplicate", "has no meaning without `retrieval` or `sts`")
 

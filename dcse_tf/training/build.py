@@ -23,7 +23,7 @@ from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
 from dcse_tf.tasks.shared import start_from_vectors
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec
+from dcse_tf.tasks.spec import Setup, TaskSpec
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 from dcse_tf.worker import read_worker
 
@@ -70,7 +70,7 @@ class Training:
     def list_state(self) -> list[keras.Variable]:
         """The variables to save in a checkpoint: the model's, without frozen weights.
 
-        Those of the backbone and of the copy of the initial encoder are read from `encoder` again.
+        Those of the backbone and of the copy of the starting encoder are read from `encoder` again.
         """
         backbone = self.setup.backbone
         frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
@@ -117,8 +117,8 @@ def read_inputs(options: TrainOptions) -> Inputs:
     config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
     if is_relative(config) and TASKS[options.task].end_of_turn:
         raise InputError(
-            f"`encoder`={options.encoder}: is an MPNet, which tells no context from a response by "
-            f"segments; `task`={options.task} expects another encoder, such as a BERT"
+            f"`encoder`={options.encoder}: is an MPNet, which has no segments to tell a context "
+            f"from a response; `task`={options.task} expects another encoder, such as a BERT"
         )
     return Inputs(folder, vocabulary, config["max_position_embeddings"], manifest)
 
@@ -182,12 +182,12 @@ def build_training(
         model,
         optimizer,
         spec.compute_loss,
-        (*spec.metrics, *spec.more_metrics(options)),
-        options.clip_norm,
-        options.jit_compile,
-        stop_asked,
-        options.seed,
-        options.reduce_dtype,
+        metric_names=(*spec.metrics, *spec.more_metrics(options)),
+        clip_norm=options.clip_norm,
+        jit_compile=options.jit_compile,
+        stop_asked=stop_asked,
+        seed=options.seed,
+        reduce_dtype=options.reduce_dtype,
     )
     return Training(spec, setup, model, trainer)
 
@@ -195,9 +195,10 @@ def build_training(
 def _make_setup(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
 ) -> Setup:
-    folder = inputs.folder
+    setup = Setup(options, pathlib.Path(options.data_dir), inputs.manifest, inputs.vocabulary)
     if not options.has_bert:
-        return _setup_without_bert(options, inputs)
+        return setup
+    folder = inputs.folder
     tensors = _read_tensors(folder, inputs.vocabulary) if folder else {}
     backbone = backbone or _build_backbone(options, inputs)
     _check_lengths(options, inputs, backbone)
@@ -205,30 +206,13 @@ def _make_setup(
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
     parts = TASKS[options.task].build_parts(options, backbone.hidden_dim)
-    return Setup(
-        options=options,
-        data_dir=pathlib.Path(options.data_dir),
-        manifest=inputs.manifest,
-        vocabulary=inputs.vocabulary,
+    return dataclasses.replace(
+        setup,
         source=folder,
         tensors=tensors,
         backbone=backbone,
         encoder=bert.build_bert_encoder(backbone, parts.centering),
         parts=parts,
-    )
-
-
-def _setup_without_bert(options: TrainOptions, inputs: Inputs) -> Setup:
-    return Setup(
-        options=options,
-        data_dir=pathlib.Path(options.data_dir),
-        manifest=inputs.manifest,
-        vocabulary=inputs.vocabulary,
-        source=None,
-        tensors={},
-        backbone=None,
-        encoder=None,
-        parts=EncoderParts(),
     )
 
 
@@ -285,10 +269,9 @@ def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
 
 def _check_devices(setup: Setup, replicas: int) -> None:
     options = setup.options
-    if options.global_batch_size % replicas:
-        raise OptionError(
-            f"`global_batch_size`={options.global_batch_size}: not divisible by {replicas} devices"
-        )
+    for name in options.divided:
+        if getattr(options, name) % replicas:
+            options.refuse(name, f"not divisible by {replicas} devices")
     if setup.parts.centering and options.jit_compile and replicas > 1:
         raise OptionError(
             f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "

@@ -20,7 +20,7 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, hash_files
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Setup
-from dcse_tf.training.checkpoint_store import read_kept
+from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import CANDIDATES
 

@@ -1,11 +1,9 @@
-"""The checkpoints of a run, and its best encoder so far."""
+"""The checkpoints of a run."""
 
-import dataclasses
 import json
 import pathlib
 import re
 import shutil
-from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -13,12 +11,10 @@ from absl import logging
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import (
     atomic_directory,
-    atomic_file,
     find_damage,
     hash_folder,
-    restore_replaced,
 )
-from dcse_tf.input_files import parse_json, read_json_object
+from dcse_tf.input_files import parse_json
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -131,155 +127,3 @@ def _list(folder: pathlib.Path) -> list[pathlib.Path]:
 def _reason(error: Exception) -> str:
     text = getattr(error, "message", None) or str(error)
     return text.strip().splitlines()[0]
-
-
-RECORD_FILE = "training.json"
-UNTRAINED = (
-    "this encoder is the one that the training started from, unchanged: no later evaluation was "
-    "better"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """Where in a run the kept encoder comes from, and how it scored.
-
-    Attributes:
-        step: optimizer steps taken before it was kept; 0 for the initial encoder.
-        metric: name of the dev score by which it was chosen; empty without dev data.
-        score: its value of that score; None without dev data.
-        last_step: the last step of the run; None until the run has ended.
-        last_score: the value of that score for the last step's encoder.
-    """
-
-    step: int
-    metric: str
-    score: float | None
-    last_step: int | None = None
-    last_score: float | None = None
-
-    def describe(self) -> str:
-        """One line, such as "step 80 of 120, dev/map 64.3 (last step: 63.1)"."""
-        text = f"step {self.step}"
-        if self.last_step is not None:
-            text += f" of {self.last_step}"
-        if self.score is None:
-            return f"{text}, the last one: there are no dev data to choose by"
-        text += f", {self.metric} {self.score:.4g}"
-        if self.last_score is None or self.step == self.last_step:
-            return text
-        return f"{text} (last step: {self.last_score:.4g})"
-
-
-class BestEncoder:
-    """Writes the encoder whenever it is the best so far; without scores, at every evaluation.
-
-    A record of the step, the score and the files' SHA-256 is written beside the weights. A resumed
-    run reads it, so that only a better encoder replaces the kept one, and a lost or damaged one is
-    detected.
-
-    Args:
-        folder: the encoder's folder.
-        metric: name of the dev score that decides.
-        lower_is_better: whether a lower score is better.
-        write: writes the current encoder into a folder.
-    """
-
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        metric: str,
-        lower_is_better: bool,
-        write: Callable[[pathlib.Path], None],
-    ):
-        self.kept: Kept | None = None
-        self._folder = folder
-        self._metric = metric
-        self._sign = -1.0 if lower_is_better else 1.0
-        self._write = write
-
-    def restore(self) -> None:
-        """Reads the record of the encoder kept earlier; warns if that encoder cannot be used."""
-        restore_replaced(self._folder)
-        try:
-            kept, files = _read_record(self._folder)
-            damage = find_damage(self._folder, files)
-        except (InputError, OSError) as error:
-            damage = str(error)
-        if damage:
-            logging.warning(
-                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
-                "will replace it",
-                self._folder,
-                damage,
-            )
-        else:
-            self.kept = kept
-
-    def offer(self, scores: dict[str, float], step: int) -> bool:
-        """Keeps the current encoder if it is better than the one kept so far.
-
-        Args:
-            scores: dev scores of the current encoder; empty without dev data.
-            step: optimizer steps taken.
-
-        Returns:
-            Whether the current encoder is now the kept one.
-
-        Raises:
-            KeyError: the metric is not among the scores.
-        """
-        score = scores[self._metric] if scores else None
-        if not self._is_better(score):
-            return False
-        kept = Kept(step, self._metric if scores else "", score)
-        with atomic_directory(self._folder, overwrite=True) as target:
-            self._write(target)
-            _write_record(target / RECORD_FILE, kept, hash_folder(target))
-        self.kept = kept
-        return True
-
-    def end(self, scores: dict[str, float], step: int) -> Kept:
-        """Adds the end of the run to the record, and returns the record.
-
-        Args:
-            scores: dev scores of the last step's encoder.
-            step: the last step.
-        """
-        assert self.kept
-        last = scores.get(self.kept.metric)
-        self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
-        _, files = _read_record(self._folder)
-        with atomic_file(self._folder / RECORD_FILE) as partial:
-            _write_record(partial, self.kept, files)
-        return self.kept
-
-    def _is_better(self, score: float | None) -> bool:
-        if self.kept is None or self.kept.score is None or score is None:
-            return True
-        return self._sign * score > self._sign * self.kept.score
-
-
-def read_kept(folder: pathlib.Path) -> Kept:
-    """Reads the record of the encoder that a run kept in a folder.
-
-    Raises:
-        InputError: there is no such record, or it is damaged.
-    """
-    return _read_record(folder)[0]
-
-
-def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
-    """Reads the record of the encoder, and its files' SHA-256."""
-    path = folder / RECORD_FILE
-    content = read_json_object(path, "the record of a trained encoder")
-    try:
-        kept = Kept(**{field.name: content[field.name] for field in dataclasses.fields(Kept)})
-        return kept, dict(content["files"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not the record of a trained encoder: {error!r}") from error
-
-
-def _write_record(path: pathlib.Path, kept: Kept, files: dict[str, str]) -> None:
-    content = {**dataclasses.asdict(kept), "files": files}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

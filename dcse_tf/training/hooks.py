@@ -3,15 +3,14 @@
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
 
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
-from dcse_tf.training.checkpoint_store import BestEncoder, Kept
+from dcse_tf.training.best_encoder import BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Stretch, TrainingError
 from dcse_tf.training.summaries import SummaryWriter
 
@@ -85,13 +84,6 @@ class Outcome:
     kept: Kept
 
 
-class Watcher(Protocol):
-    """Shows the results of evaluations; does not affect training."""
-
-    def after_evaluation(self, step: int, scores: Scores, kept: bool) -> None:
-        """Called after each evaluation; `kept` says whether the encoder is the best so far."""
-
-
 class Evaluate(Hook):
     """Evaluates on dev data, and keeps the encoder if it is the best so far.
 
@@ -101,7 +93,8 @@ class Evaluate(Hook):
         every: steps between two evaluations.
         summaries: where the scores are written.
         scored: int64 variable, the step that was evaluated last; it is saved with the model.
-        watchers: called with the scores after each evaluation.
+        after_evaluation: called after each evaluation with the step, the scores and whether the
+            encoder is the best so far.
 
     Attributes:
         outcome: the result of the run; None until it has ended.
@@ -114,7 +107,7 @@ class Evaluate(Hook):
         every: int,
         summaries: SummaryWriter,
         scored: tf.Variable,
-        watchers: Sequence[Watcher] = (),
+        after_evaluation: Callable[[int, Scores, bool], None] = lambda *_: None,
     ):
         self.every = every
         self._scored = scored
@@ -122,7 +115,7 @@ class Evaluate(Hook):
         self._evaluate = evaluate
         self._best = best
         self._summaries = summaries
-        self._watchers = watchers
+        self._after_evaluation = after_evaluation
         self._scores: Scores | None = None
 
     def begin(self, step: int, resumed: bool) -> None:
@@ -148,14 +141,13 @@ class Evaluate(Hook):
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
         try:
-            # At step 0 too: a run that never improves keeps the initial encoder, and says so.
+            # At step 0 too: a run that never improves keeps the starting encoder, and says so.
             kept = self._best.offer(scores, step)
         except KeyError as error:
             known = ", ".join(sorted(scores))
             raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
         self._scored.assign(step)
-        for watcher in self._watchers:
-            watcher.after_evaluation(step, scores, kept)
+        self._after_evaluation(step, scores, kept)
         return scores
 
 

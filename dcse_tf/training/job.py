@@ -14,9 +14,11 @@ from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
 from dcse_tf.model import checkpoints
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.training.advice import advise
+from dcse_tf.training.best_encoder import BestEncoder
 from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
 from dcse_tf.training.changes import ShowChanges
-from dcse_tf.training.checkpoint_store import BestEncoder, CheckpointStore
+from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import (
     Boundaries,
     Checkpoints,
@@ -26,7 +28,7 @@ from dcse_tf.training.controller import (
     ReadCheckpoints,
     StopSignals,
 )
-from dcse_tf.training.dev_evaluation import DevEvaluation, describe_trouble
+from dcse_tf.training.dev_evaluation import DevEvaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
 from dcse_tf.training.run_directory import begin_run, describe_inputs
 from dcse_tf.training.summaries import SummaryWriter
@@ -100,7 +102,12 @@ def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
     showcase = TensorBoardShowcase(setup, dev, summaries)
     return [
         Evaluate(
-            dev.evaluate, _make_best(training), options.eval_every, summaries, scored, [showcase]
+            dev.evaluate,
+            _make_best(training),
+            options.eval_every,
+            summaries,
+            scored,
+            showcase.after_evaluation,
         ),
         showcase,
         Report(
@@ -108,7 +115,7 @@ def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
             options.log_every,
             options.steps,
             lambda: float(training.trainer.optimizer.learning_rate),
-            describe_trouble,
+            advise,
         ),
         Profile(summaries.folder, options.profile_steps),
         ShowChanges(setup),
