@@ -12,7 +12,7 @@ import pytest
 from rank_bm25 import BM25Okapi
 
 from dcse_tf.data.candidates import read_groups
-from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.dialogue import GivenCandidates, Session, Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.tools.candidate_set import (
@@ -92,6 +92,24 @@ def test_rivals_are_others_responses_and_nothing_said_in_the_session(ranker, res
     if not ranker:
         assert {*COMMON} & {text for group in groups for text in group.candidates[1:]}
     assert len({group.candidates[1:] for group in groups}) > 20
+
+
+def test_rivals_are_not_of_another_piece_of_the_dialogue():
+    """Files of groups have a session for each response of a dialogue."""
+    sessions = []
+    for number in range(12):
+        turns = [Utterance("ab"[place % 2], f"{number} says {place}") for place in range(6)]
+        given = GivenCandidates(f"d{number}", ("never",))
+        sessions += [
+            Session(f"{number}:{end}", tuple(turns[:end]), given if number else None)
+            for end in range(2, 7)
+        ]
+    groups = groups_of(sessions, count=9)
+    assert len(groups) == 60
+    for group in groups:
+        own = group.candidates[0].split()[0]
+        rivals = {text.split()[0] for text in group.candidates[1:]}
+        assert own == "0" or own not in rivals
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_session_alone():

@@ -150,6 +150,14 @@ class Pool:
         keys = {turn.text.casefold() for turn in turns}
         return {self._places[key] for key in keys if key in self._places}
 
+    def places_of_pieces(self, responses: Sequence[Response]) -> dict[str, set[int]]:
+        """The indices of what a dialogue says, by its id; only of dialogues that come in pieces."""
+        places: dict[str, set[int]] = collections.defaultdict(set)
+        for session in (response.session for response in responses):
+            if session.given:
+                places[session.dialogue] |= self.places_of(session.turns)
+        return places
+
 
 def pick_nearest(
     scores: np.ndarray, banned: Collection[int], skip: int, count: int, floor: float
@@ -219,6 +227,7 @@ class Rivals:
         Raises:
             InputError: other sessions have too few different responses.
         """
+        said = self.pool.places_of_pieces(responses)
         for start in range(0, len(responses), _CHUNK):
             chunk = responses[start : start + _CHUNK]
             contexts = [_cut_context(response, context_turns) for response in chunk]
@@ -226,19 +235,26 @@ class Rivals:
             if self.ranker:
                 scores = self.ranker.score([[turn.text for turn in c] for c in contexts])
             for response, context, row in zip(chunk, contexts, scores, strict=True):
-                yield self._make_group(response, context, row)
+                session = response.session
+                own = (
+                    said[session.dialogue] if session.given else self.pool.places_of(session.turns)
+                )
+                yield self._make_group(response, context, row, own)
 
     def _make_group(
-        self, response: Response, context: tuple[Utterance, ...], scores: np.ndarray | None
+        self,
+        response: Response,
+        context: tuple[Utterance, ...],
+        scores: np.ndarray | None,
+        banned: set[int],
     ) -> tuple[CandidateGroup, int]:
         name = f"{response.name}:{response.turn}"
-        banned = self.pool.places_of(response.session.turns)
         places: list[int] = []
         if scores is not None and self.ranker:
             skipped, places = pick_nearest(
                 scores, banned, self.skip_top, self.count, self.ranker.floor
             )
-            banned |= {*skipped, *places}
+            banned = banned | {*skipped, *places}
         rng = np.random.default_rng(hash_number(f"{self.seed}:rivals:{name}"))
         drawn = draw_places(rng, len(self.pool.texts), banned, self.count - len(places))
         if len(places) + len(drawn) < self.count:
