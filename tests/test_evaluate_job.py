@@ -1,6 +1,7 @@
 """The evaluation job: which turns it sees, what its results say, what becomes of them."""
 
 import collections
+import json
 
 import pytest
 from dialogue_files import json_lines, run
@@ -10,13 +11,15 @@ from train_options import make_options
 from dcse_tf.cli.commands import evaluate as evaluate_command
 from dcse_tf.data.dialogue import Context, Utterance
 from dcse_tf.errors import OutputError
-from dcse_tf.evaluation import report, response_selection
+from dcse_tf.evaluation import changes_job, report, response_selection
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.checkpoints import write_max_sequence_length
+from dcse_tf.tools import merge_share
+from dcse_tf.tools.merge_options import AUTO, MergeOptions
 from dcse_tf.training.build import build_training
 from dcse_tf.training.dev_evaluation import DevEvaluation
 
@@ -164,6 +167,49 @@ def test_samples_say_who_speaks(data_dir):
         said = [*zip(sample.roles, sample.context), (sample.responder, sample.candidates[0])]
         assert all(Utterance(*each) in turns for each in said)
     assert {sample.roles for sample in texts if sample.roles} == set()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The lists of samples that the jobs draw, in the order of the jobs."""
+    found = []
+
+    def spy(*args, **settings):
+        found.append(make_samples(*args, **settings))
+        return found[-1]
+
+    make_samples = response_selection.make_samples
+    for module in (response_selection, changes_job, merge_share):
+        monkeypatch.setattr(module, "make_samples", spy)
+    return found
+
+
+def test_pieces_of_a_dialogue_are_no_rivals_of_each_other_in_any_job(checkpoint, tmp_path, drawn):
+    """As prepare_data holds out groups of candidates: a session for each response."""
+    lines = []
+    for number in range(10):
+        turns = [{"role": "xy"[turn % 2], "text": f"s{number} t{turn}"} for turn in range(5)]
+        lines += [
+            {"session_id": f"{number}:{end}", "turns": turns[:end], "dialogue": f"d{number}"}
+            for end in range(2, 6)
+        ]
+    path = tmp_path / "dev.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {"candidates": 8, "max_samples": 0, "seed": 0}
+    evaluate(make_config(checkpoint, path, **settings))
+    changes_job.read_held_out(tmp_path, None, 20, context=Context(3, "both"), **settings)
+    merge_share.read_judge(
+        MergeOptions(
+            start="a", trained="b", share=AUTO, data_dir=str(tmp_path), output_dir="c", **settings
+        )
+    )
+    assert len(drawn) == 3
+    said = {json.dumps([turn["text"] for turn in line["turns"][-4:]]) for line in lines}
+    for samples in drawn:
+        assert {json.dumps([*each.context, each.candidates[0]]) for each in samples} == said
+        for sample in samples:
+            own, *rivals = (text.split()[0] for text in sample.candidates)
+            assert own not in rivals
 
 
 def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(

@@ -23,6 +23,7 @@ from dcse_tf.evaluation.response_selection import (
     embed_samples,
     evaluate_by_cosine,
     evaluate_response_selection,
+    find_owners,
     make_samples,
     read_dialogues,
 )
@@ -78,7 +79,12 @@ def read_held_out(
         split = "train"
     notes = [f"Neighbours and cosines: {len(chosen)} sentences of the {split} dialogues."]
     samples = make_samples(
-        dialogues, candidates=candidates, context=context, max_samples=max_samples, seed=seed
+        dialogues,
+        candidates=candidates,
+        context=context,
+        max_samples=max_samples,
+        seed=seed,
+        owners=find_owners(data_dir / _DEV_FILE),
     )
     notes.append(
         f"Response selection: {len(samples)} dev sessions, the true response among {candidates} by "

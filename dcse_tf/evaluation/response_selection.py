@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -110,6 +111,17 @@ def read_owners(path: pathlib.Path) -> dict[str, str]:
         return line["session_id"], line.get("dialogue", line["session_id"])
 
     return dict(read_json_lines(path, BadLines(0, option=""), parse))
+
+
+def find_owners(path: pathlib.Path) -> dict[str, str] | None:
+    """Like `read_owners`, for any file that `read_turns` reads; None if no session is a piece."""
+
+    def parse(number: int, line: dict[str, Any]) -> tuple[str, str]:
+        dialogue = line.get("dialogue")
+        return str(line["session_id"]), dialogue if isinstance(dialogue, str) else ""
+
+    owners = dict(read_json_lines(path, BadLines(0, option=""), parse))
+    return {k: owner or k for k, owner in owners.items()} if any(owners.values()) else None
 
 
 def make_samples(

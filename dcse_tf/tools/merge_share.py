@@ -19,6 +19,7 @@ from dcse_tf.evaluation.response_selection import (
     cosine_score,
     embed_groups,
     evaluate_response_selection,
+    find_owners,
     make_samples,
     read_dialogues,
 )
@@ -165,6 +166,7 @@ def read_judge(options: MergeOptions) -> Judge:
         context=options.context,
         max_samples=options.max_samples,
         seed=options.seed,
+        owners=find_owners(path),
     )
     if not samples:
         raise InputError(
