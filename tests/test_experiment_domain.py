@@ -208,6 +208,8 @@ def test_a_chinese_start_is_made_of_other_text_and_learns_whole(files, tmp_path)
         (["--intent_file=", "--act_file=", "--guards"], "give --intent_file or --act_file"),
         (["--act_file=nowhere.txt"], "--act_file=nowhere.txt: no such file"),
         (["--train=shop.jsonl"], "expected FORMAT:FILE"),
+        (["--train=candidates:{}/act.txt"], "--train=.*the format one of"),
+        (["--chinese_text=candidates:{}/act.txt"], "--chinese_text=.*the format one of"),
         (["--guards", "bank"], "expected NAME:FILE, or NAME:FILE.csv:COLUMN"),
         (["--guards", "bank:{}/bank.csv"], "expected NAME:FILE, or NAME:FILE.csv:COLUMN"),
         (["--guards", "bank:{}/other.txt:x"], "expected NAME:FILE, or NAME:FILE.csv:COLUMN"),

@@ -206,6 +206,11 @@ def test_what_was_chosen_is_a_file_of_flags(files, tmp_path):
     [
         (["--ecd_train="], "no corpus"),
         (["--ecd_train=ecd"], "expected FORMAT:FILE"),
+        (["--ecd_train=ecd_candidates:{}/train.txt"], "the format one of .*, ecd, "),
+        (
+            ["--ecd_train=ecd:{}/train.txt", "--chinese_text=candidates:{}/test.txt"],
+            "--chinese_text=.*the format one of",
+        ),
         (["--ecd_train=ecd:nowhere.txt"], "no such file: nowhere.txt"),
         (["--ecd_train=ecd:{}/test.txt", "--ecd_test=ecd:{}/test.txt"], "among the training files"),
         (["--ecd_train=ecd:{}/train.txt"], "--chinese_encoder or --chinese_text"),
