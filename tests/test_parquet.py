@@ -80,6 +80,28 @@ BAD = pa.array([b"\xff", b"b", b"c", b"d"]).view(pa.string())
 
 
 @pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("intents:label", "a row is a turn, of which only session_id, role and text are read"),
+        ("turns:said", "a row is a turn, "),
+    ],
+)
+def test_a_name_that_rows_of_turns_would_ignore_is_refused(name, problem, tmp_path):
+    path = write(tmp_path / "a.parquet", {**TURNS, "label": [["x"]] * 3})
+    with pytest.raises(InputError, match=f"a.parquet: `columns`={name}: {problem}"):
+        read(path, columns=(name,))
+
+
+def test_a_name_that_no_field_of_the_turns_has_is_refused(tmp_path):
+    turns = [[{"role": "a", "text": "hi", "label": ["greet"]}]]
+    path = write(tmp_path / "a.parquet", {"session_id": ["s"], "turns": turns})
+    expected = ([("s", [Utterance("a", "hi", ("greet",))])], 0)
+    assert read(path, columns=("intents:label", "turns:turns")) == expected
+    with pytest.raises(InputError, match="`columns`=acts:lable: the structs in turns have no such"):
+        read(path, columns=("intents:label", "acts:lable"))
+
+
+@pytest.mark.parametrize(
     ("columns", "row", "problem"),
     [
         ({**TURNS, "text": ["hi", None, "你好"]}, 2, "session 's': the text is null"),

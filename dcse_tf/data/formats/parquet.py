@@ -6,7 +6,7 @@ and in order.
 """
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +64,20 @@ def has_session_rows(schema: "pa.Schema", columns: Mapping[str, str], where: str
         where: names the table in the error message.
 
     Raises:
-        InputError: the table has the columns of neither.
+        InputError: the table has the columns of neither, or a name in `columns` is not read.
     """
     session_id, turns, role, text, *_ = (columns.get(name, name) for name in NAMES)
     kinds = {name: schema.field(name).type for name in schema.names if schema.names.count(name) < 2}
     if _is_id(kinds.get(session_id)):
         if _is_list_with(kinds.get(turns), role, text):
+            fields = kinds[turns].value_type
+            read = [name for name in NAMES if fields.get_field_index(columns.get(name, name)) >= 0]
+            reason = f"the structs in {turns} have no such field"
+            _refuse_unread(columns, ("session_id", "turns", *read), where, reason)
             return True
         if _is_text(kinds.get(role)) and _is_text(kinds.get(text)):
+            reason = "a row is a turn, of which only session_id, role and text are read"
+            _refuse_unread(columns, ("session_id", "role", "text"), where, reason)
             return False
     found = ", ".join(f"{field.name} ({field.type})" for field in schema)
     raise InputError(
@@ -79,6 +85,15 @@ def has_session_rows(schema: "pa.Schema", columns: Mapping[str, str], where: str
         f"or {session_id} and {turns} (a list of structs with {role} and {text}), under these "
         f"names or those of `columns`; found {found or 'none'}"
     )
+
+
+def _refuse_unread(
+    columns: Mapping[str, str], read: Collection[str], where: str, reason: str
+) -> None:
+    """Refuses a name in `columns` that would be ignored, except "order", which Spark sorts by."""
+    for name, column in columns.items():
+        if name not in (*read, "order"):
+            raise InputError(f"{where}: `columns`={name}:{column}: {reason}")
 
 
 def _is_text(kind: Any) -> bool:
