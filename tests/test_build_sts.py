@@ -142,6 +142,15 @@ def test_word_vectors_may_come_from_a_file(tmp_path):
         assert any({record["first"], record["second"]} <= set(group) for group in groups.values())
 
 
+def test_a_table_needs_no_intents_if_no_strategy_does(tmp_path):
+    path = _write(tmp_path / "sentences.csv", [("text",), *((text,) for text in INTENTS)])
+    _, counts = _build(path, strategies=("unigram",))
+    assert counts == {"unigram": 12}
+    for changes in ({}, {"strategies": ("unigram",), "intent_column": "category"}):
+        with pytest.raises(InputError, match=r"no column '(intent|category)'"):
+            _build(path, overwrite=True, **changes)
+
+
 def test_a_sentence_is_used_once_whatever_its_case(tmp_path):
     texts = [
         "Where is it",

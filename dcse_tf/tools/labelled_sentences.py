@@ -14,13 +14,14 @@ from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
 
 
 def read_sentences(
-    config: LabelledOptions, split_words: Callable[[str], list[str]]
+    config: LabelledOptions, split_words: Callable[[str], list[str]], labelled: bool = True
 ) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
     """Reads all sentences of the input with their labels; whitespace becomes single spaces.
 
     Args:
         config: the settings.
         split_words: splits a text into words, for `min_words`.
+        labelled: whether a table must have the column of labels.
 
     Returns:
         (sentence, labels) pairs, and counts of what was left out.
@@ -33,7 +34,9 @@ def read_sentences(
     found: Iterator[Utterance]
     if config.format in TABLE_FORMATS:
         paths = resolve_inputs(config.input)
-        rows = (row for path in paths for row in _read_table(path, config, bad_lines, left_out))
+        rows = itertools.chain.from_iterable(
+            _read_table(path, config, bad_lines, left_out, labelled) for path in paths
+        )
         found = itertools.islice(rows, config.max_sessions or None)
     else:
         found = _read_dialogues(config, bad_lines, left_out)
@@ -83,20 +86,22 @@ def _read_table(
     config: LabelledOptions,
     bad_lines: BadLines,
     left_out: collections.Counter[str],
+    labelled: bool,
 ) -> Iterator[Utterance]:
     rows = read_table(path, tabs=config.format == "tsv")
     _, header = next(rows, (0, []))
-    place, label = (
-        _column(path, header, flag, getattr(config, flag))
-        for flag in ("text_column", "intent_column")
-    )
+    place = _column(path, header, "text_column", config.text_column)
+    label = None
+    if labelled or config.intent_column in header:
+        label = _column(path, header, "intent_column", config.intent_column)
     for number, row in rows:
         if len(row) != len(header):
             bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
         elif is_silent(row[place]):
             left_out["empty_utterances"] += 1
         else:
-            intents = (row[label].strip(),) if row[label].strip() else ()
+            intent = "" if label is None else row[label].strip()
+            intents = (intent,) if intent else ()
             yield from make_session("", [Utterance("", row[place], intents)]).turns
 
 

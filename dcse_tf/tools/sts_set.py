@@ -385,7 +385,8 @@ def build_sts(config: BuildStsOptions) -> dict[str, int]:
 
 def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
     """Draws distinct sentences; the intent of each is "" unless it has exactly one."""
-    sentences, _ = read_sentences(config, make_splitter(config.words))
+    labelled = "intent" in config.strategies or config.is_given("intent_column")
+    sentences, _ = read_sentences(config, make_splitter(config.words), labelled)
     first: dict[str, tuple[str, tuple[str, ...]]] = {}
     for text, intents in sentences:
         first.setdefault(text.casefold(), (text, intents))
