@@ -2,8 +2,9 @@
 
 Each run has its own folder in the work folder, with its log and `run.json`, which records the
 command. When an experiment is started again, finished runs are reused, interrupted runs are resumed
-by the same command in the same folder, and runs whose command has changed are repeated, together
-with all runs that depend on them. Nothing is deleted: the folder of a repeated run is moved aside.
+by the same command in the same folder, and runs whose command or input files have changed are
+repeated, together with all runs that depend on them. Nothing is deleted: the folder of a repeated
+run is moved aside.
 
 A new commit of the code does not make a run repeat, since most commits change no result. `run.json`
 records the commits that a run was made at, and reports list them.
@@ -30,7 +31,7 @@ from typing import Any
 from settings import SettingsError
 
 from dcse_tf.errors import InputError, LockedError
-from dcse_tf.files import atomic_file, lock_folder
+from dcse_tf.files import atomic_file, hash_file, lock_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = "{work}"  # placeholder in commands for the work folder, so that it may be moved
@@ -99,11 +100,16 @@ class Runner:
         self._seconds = None if minutes is None else 60.0 * minutes
         self._order = self._list_in_order()
         self._digests: dict[str, str] = {}
+        # What the runs read, and all that they need. It is not part of the digest, so that runs
+        # recorded without it remain done.
+        self._inputs: dict[str, str] = {}
+        hash_once = functools.cache(hash_file)
         for name in self._order:
             run = runs[name]
             needs = [self._digests[need] for need in run.needs]
-            content = json.dumps([run.command, read_flag_files(run.command), needs])
-            self._digests[name] = hashlib.sha256(content.encode()).hexdigest()
+            self._digests[name] = _hash([run.command, read_flag_files(run.command), needs])
+            files = {str(path): hash_once(path) for path in list_input_files(run.command)}
+            self._inputs[name] = _hash([files, [self._inputs[need] for need in run.needs]])
         self._processes: set[subprocess.Popen] = set()
         self._guard = threading.Lock()
         self._stopped = False
@@ -195,6 +201,8 @@ class Runner:
             return "new"
         if record.get("digest") != self._digests[run.name]:
             return f"changed, done anew: {self._describe_change(record, run)}"
+        if record.get("inputs", self._inputs[run.name]) != self._inputs[run.name]:
+            return "changed, done anew: a file that it or what it needs reads has other content"
         if "seconds" not in record:
             return "resumed"
         if not (self._work_dir / run.name / run.output).exists():
@@ -228,6 +236,7 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         record = record or {
             "digest": self._digests[run.name],
+            "inputs": self._inputs[run.name],
             "command": run.command,
             "commits": [],
         }
@@ -273,6 +282,24 @@ class Runner:
 
     def _fill_in(self, command: Sequence[str]) -> list[str]:
         return [word.replace(WORK, str(self._work_dir)) for word in command]
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def list_input_files(command: Sequence[str]) -> list[pathlib.Path]:
+    """The files that a command names by absolute paths: FILE,FILE or FORMAT:FILE,FILE or
+    --flag=FILE,FILE. Files in the work folder are not among them; other runs make these.
+    """
+    words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
+    names = [name for word in words for part in word.split(",") for name in _spellings(part)]
+    paths = [pathlib.Path(name) for name in dict.fromkeys(names) if os.path.isabs(name)]
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _spellings(part: str) -> tuple[str, str]:
+    return part, part.partition(":")[2]
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -89,6 +89,33 @@ def test_a_changed_flag_file_is_a_changed_command(runner, tmp_path, monkeypatch)
     assert "run: changed" in go(runner, work, runs)
 
 
+@pytest.mark.parametrize("word", ["--input={0},{1}", "jsonl:{0},{1}", "{1}"])
+def test_a_changed_input_file_is_done_anew_with_what_depends_on_it(runner, tmp_path, word):
+    paths = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in paths:
+        path.write_text("old")
+    copy = f"open('{{work}}/one/out.txt', 'w').write(open({str(paths[1])!r}).read())"
+    runs, other = chain(runner), make(runner, other=write("other", "o"))
+    command = ("-c", copy, word.format(*paths))
+    runs = {**runs, "one": runner.Run("one", command, "out.txt"), **other}
+    work = tmp_path / "work"
+    go(runner, work, runs)
+    assert go(runner, work, runs) == ""
+    paths[1].write_text("new")
+    said = go(runner, work, runs)
+    assert "one: changed" in said
+    assert "two: changed" in said
+    assert "] other" not in said
+    assert (work / "two/out.txt").read_text() == "newb"
+    assert (work / "two.before-1/out.txt").read_text() == "oldb"
+    # A record from before the files were recorded is kept.
+    record = json.loads((work / "one/run.json").read_text())
+    del record["inputs"]
+    (work / "one/run.json").write_text(json.dumps(record))
+    paths[1].write_text("newer")
+    assert "one: changed" not in go(runner, work, runs)
+
+
 def test_a_failure_stops_and_names_the_log(runner, tmp_path):
     bad = make(runner, bad=("-c", "import sys; sys.exit('error: no such file')"))
     after = {**bad, "after": runner.Run("after", write("after", "1"), "out.txt", ("bad",))}
