@@ -17,6 +17,7 @@ from dcse_tf.evaluation.candidate_groups import evaluate_groups, make_sample, re
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import compare_results, format_table, make_result
 from dcse_tf.evaluation.response_selection import Sample
+from dcse_tf.options import OptionError
 
 
 def make_group(labels, name="g", context=("hi", "lo")):
@@ -175,6 +176,21 @@ def test_a_set_is_its_texts_labels_and_order(tmp_path):
     for changed in (groups[::-1], [groups[0], make_group([1, 0], "y", ("q", "w", "e"))]):
         path = write(tmp_path / "b", changed)
         assert read_candidate_set(path, options(path)).fingerprint != whole.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        ({"context_turns": 5}, ", whose contexts `candidates_turns` cuts"),
+        ({"context_side": "before"}, ""),
+        ({"join_consecutive": True}, ""),
+    ],
+)
+def test_settings_of_dialogues_are_refused_for_groups_alone(setting, remedy, tmp_path):
+    problem = f"{next(iter(setting))}.*has no meaning for `candidates_file`{remedy}$"
+    with pytest.raises(OptionError, match=problem):
+        options(tmp_path / "groups", **setting)
+    options(tmp_path / "groups", **setting, response_selection=("test.jsonl",))
 
 
 def test_a_file_without_groups_is_refused(tmp_path):

@@ -153,6 +153,10 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             )
         names = ("candidates_format", "candidates_lines", "candidates_turns")
         self.check_needed("candidates_file", *names, "several_positives", "max_bad_lines")
+        for name in ("context_turns", "context_side", "join_consecutive"):
+            if self.is_given(name) and self.candidates_file and not self.response_selection:
+                remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""
+                self.refuse(name, f"has no meaning for `candidates_file`{remedy}")
         if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
             self.refuse(
                 "candidates_lines",
