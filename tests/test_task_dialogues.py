@@ -1,5 +1,6 @@
 """Schema-Guided Dialogue and CrossWOZ, and the large JSON values that they are."""
 
+import codecs
 import gzip
 import io
 import json
@@ -238,6 +239,15 @@ def test_members_and_elements_come_with_their_numbers(tmp_path, name):
     elements = list(read_elements(pack(tmp_path / name, b"\n" + ARRAY + b"\n")))
     assert elements == [(1, 1), (2, [2.5, "好"])]
     assert isinstance(elements[1][1][0], float)
+
+
+@every_packing
+def test_a_byte_order_mark_before_the_value_is_skipped(tmp_path, name):
+    mark = codecs.BOM_UTF8
+    assert len(list(read_members(pack(tmp_path / name, mark + OBJECT)))) == 2
+    assert len(list(read_elements(pack(tmp_path / name, mark + b"\n" + ARRAY)))) == 2
+    with pytest.raises(InputError, match="expected one JSON array, found b'"):
+        list(read_elements(pack(tmp_path / name, mark + OBJECT)))
 
 
 @pytest.mark.parametrize(("reader", "content"), [(read_members, b"{}"), (read_elements, b"[]")])

@@ -1,11 +1,13 @@
 """Shared by the readers of several formats: reading tables and JSON, and grouping rows."""
 
+import codecs
+import contextlib
 import csv
 import io
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import ijson
 import numpy as np
@@ -143,7 +145,7 @@ def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
     _expect(path, b"{", "object")
     number = 0
     try:
-        with open_input(path) as file:
+        with _open_json(path) as file:
             for key, value in ijson.kvitems(file, "", use_float=True):
                 number += 1
                 yield number, key, value
@@ -160,7 +162,7 @@ def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
     _expect(path, b"[", "array")
     number = 0
     try:
-        with open_input(path) as file:
+        with _open_json(path) as file:
             for value in ijson.items(file, "item", use_float=True):
                 number += 1
                 yield number, value
@@ -168,10 +170,19 @@ def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{path}: expected one JSON array: {_after(number, error)}") from error
 
 
+@contextlib.contextmanager
+def _open_json(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """`open_input`, after the byte-order mark that some programs put before UTF-8."""
+    with open_input(path) as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        yield file
+
+
 def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
     """Checks how the JSON begins: in a value of another kind ijson silently finds nothing."""
     try:
-        with open_input(path) as file:
+        with _open_json(path) as file:
             head = file.read(1024).lstrip()
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
