@@ -39,9 +39,9 @@ from dcse_tf.evaluation import bootstrap, metrics
 from dcse_tf.evaluation.job import CHOOSE, find_half
 from dcse_tf.evaluation.response_selection import (
     Sample,
-    find_owners,
     make_samples,
     read_dialogues,
+    read_owners,
 )
 from dcse_tf.files import atomic_file
 from dcse_tf.model.dialogue_cse import build_pair_similarity
@@ -290,7 +290,7 @@ def draw_samples(options: argparse.Namespace, candidates: int) -> list[Sample]:
         context=Context(options.context_turns, options.context_side),
         max_samples=options.samples,
         seed=options.seed,
-        owners=find_owners(options.dialogues),
+        owners=read_owners(options.dialogues),
     )
     if not samples:
         raise InputError(f"{options.dialogues}: too few responses for --candidates {candidates}")

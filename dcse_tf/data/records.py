@@ -233,7 +233,7 @@ class SplitRecords:
             self.scored += bool(given.scores)
         if self.texts is not None:
             content = session_to_dict(session)
-            if session.dialogue != session.session_id:
+            if session.given:
                 content["dialogue"] = session.dialogue
             self.texts.append(json.dumps(content, ensure_ascii=False) + "\n")
         self.turns.append(len(lengths))

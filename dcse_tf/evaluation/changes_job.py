@@ -23,9 +23,9 @@ from dcse_tf.evaluation.response_selection import (
     embed_samples,
     evaluate_by_cosine,
     evaluate_response_selection,
-    find_owners,
     make_samples,
     read_dialogues,
+    read_owners,
 )
 from dcse_tf.files import atomic_directory, atomic_file, hash_number
 from dcse_tf.model.tokenizer import read_vocabulary
@@ -84,7 +84,7 @@ def read_held_out(
         context=context,
         max_samples=max_samples,
         seed=seed,
-        owners=find_owners(data_dir / _DEV_FILE),
+        owners=read_owners(data_dir / _DEV_FILE),
     )
     notes.append(
         f"Response selection: {len(samples)} dev sessions, the true response among {candidates} by "

@@ -195,7 +195,7 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
         context=config.context,
         max_samples=config.max_samples,
         seed=config.seed,
-        owners=response_selection.find_owners(path),
+        owners=response_selection.read_owners(path),
     )
     if not samples:
         raise InputError(

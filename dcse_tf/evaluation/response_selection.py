@@ -104,24 +104,20 @@ def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, li
     return [(name, [turn.text for turn in turns]) for name, turns in read_turns(path, join)]
 
 
-def read_owners(path: pathlib.Path) -> dict[str, str]:
-    """The id of each session's dialogue, by the session's id, of a file that prepare_data wrote."""
+def read_owners(path: pathlib.Path) -> dict[str, str] | None:
+    """The id of each session's dialogue, by the session's id; None if sessions are whole dialogues.
 
-    def parse(number: int, line: dict[str, str]) -> tuple[str, str]:
-        return line["session_id"], line.get("dialogue", line["session_id"])
+    Sessions prepared with candidates are pieces of dialogues, which their lines name.
+    """
 
-    return dict(read_json_lines(path, BadLines(0, option=""), parse))
-
-
-def find_owners(path: pathlib.Path) -> dict[str, str] | None:
-    """Like `read_owners`, for any file that `read_turns` reads; None if no session is a piece."""
-
-    def parse(number: int, line: dict[str, Any]) -> tuple[str, str]:
+    def parse(number: int, line: dict[str, Any]) -> tuple[str, str | None]:
         dialogue = line.get("dialogue")
-        return str(line["session_id"]), dialogue if isinstance(dialogue, str) else ""
+        return str(line["session_id"]), dialogue if isinstance(dialogue, str) else None
 
     owners = dict(read_json_lines(path, BadLines(0, option=""), parse))
-    return {k: owner or k for k, owner in owners.items()} if any(owners.values()) else None
+    if not any(owners.values()):
+        return None
+    return {name: owner or name for name, owner in owners.items()}
 
 
 def make_samples(

@@ -19,9 +19,9 @@ from dcse_tf.evaluation.response_selection import (
     cosine_score,
     embed_groups,
     evaluate_response_selection,
-    find_owners,
     make_samples,
     read_dialogues,
+    read_owners,
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.input_files import resolve_inputs
@@ -166,7 +166,7 @@ def read_judge(options: MergeOptions) -> Judge:
         context=options.context,
         max_samples=options.max_samples,
         seed=options.seed,
-        owners=find_owners(path),
+        owners=read_owners(path),
     )
     if not samples:
         raise InputError(

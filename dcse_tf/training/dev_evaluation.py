@@ -137,14 +137,13 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     if not options.dev_samples:
         return []
     path = setup.data_dir / "dev.jsonl"
-    given = setup.manifest.splits["dev"].given
     samples = response_selection.make_samples(
         response_selection.read_turns(path),
         candidates=CANDIDATES,
         context=options.context,
         max_samples=options.dev_samples,
         seed=options.seed,
-        owners=response_selection.read_owners(path) if given else None,
+        owners=response_selection.read_owners(path),
     )
     if not samples:
         logging.warning(
