@@ -110,6 +110,12 @@ def test_workers_share_the_gpus(monkeypatch):
         list(launch._make_environments(3, launch._list_gpus()))
 
 
+@pytest.mark.parametrize(("value", "gpus"), [("-1", []), ("", []), ("2,-1,3", ["2"])])
+def test_workers_share_no_gpus_that_are_hidden(monkeypatch, value, gpus):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert launch._list_gpus() == gpus
+
+
 def _build(data_dir, **values):
     """A training on two devices."""
     settings = {"encoder_size": "tiny", "global_batch_size": 8, "logical_cpus": 2}

@@ -1,6 +1,7 @@
 """`dcse launch --workers=2 train --flag=value ...`: trains with several processes on a machine."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -130,7 +131,10 @@ def _find_addresses(count: int) -> list[str]:
 def _list_gpus() -> list[str]:
     """The ids of the GPUs that this process may use."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [number for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if number]
+        numbers = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        # For CUDA, a negative number hides itself and all GPUs after it.
+        seen = itertools.takewhile(lambda number: not number.strip().startswith("-"), numbers)
+        return [number for number in seen if number]
     devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in pathlib.Path("/dev").iterdir())
     return sorted((found[1] for found in devices if found), key=int)
 
