@@ -221,6 +221,15 @@ def test_embeddings_of_something_else_are_refused(config, tmp_path, change, mess
         ask(config.replace(embeddings=str(rows)), QUERIES)
 
 
+@pytest.mark.parametrize("save", [np.savez, lambda file, rows: np.save(file, rows.astype(str))])
+def test_embeddings_that_are_no_array_of_numbers_are_refused(config, tmp_path, save):
+    rows = tmp_path / "rows"
+    with rows.open("wb") as file:
+        save(file, np.zeros([10, 4]))
+    with pytest.raises(InputError, match="not a NumPy array of numbers, as embed writes it"):
+        ask(config.replace(embeddings=str(rows)), QUERIES)
+
+
 def test_without_an_index_nothing_is_left(config, tmp_path):
     kept = ask(config, QUERIES)
     (tmp_path / "elsewhere").mkdir()

@@ -286,6 +286,9 @@ def _take_rows(
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE_ARRAY as error:
         raise InputError(f"`embeddings`={path}: not a NumPy array: {error}") from error
+    # An .npz file is read as a collection of arrays.
+    if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "fiu":
+        raise InputError(f"`embeddings`={path}: not a NumPy array of numbers, as embed writes it")
     texts = layout.CorpusTexts(texts_folder)
     last, dim = int(texts.lines[-1]), encoder.dim
     if rows.ndim != 2 or rows.shape[1] != dim or len(rows) < last:
