@@ -221,6 +221,20 @@ def test_a_job_that_was_stopped_goes_on_and_ends_the_same(mine, monkeypatch, ste
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "pairs"}
 
 
+def test_a_job_is_not_resumed_with_another_setting_of_the_index(mine, monkeypatch):
+    pytest.importorskip("faiss")
+
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_write_sample", stop)
+        with pytest.raises(KeyboardInterrupt):
+            mine(index_type="binary", binary_candidates=1)
+    with pytest.raises(InputError, match=r"`binary_candidates`: 2 \(was 1\)"):
+        mine(index_type="binary", binary_candidates=2)
+
+
 def test_a_folder_that_exists_is_kept_or_replaced(mine):
     mine()
     with pytest.raises(FileExistsError, match=r"pairs already exists; .* `overwrite`"):

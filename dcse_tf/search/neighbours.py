@@ -48,7 +48,7 @@ from dcse_tf.search.mutual import (
     pair_mutually,
 )
 from dcse_tf.search.nearest import Settings, import_faiss
-from dcse_tf.search.options import MineNeighboursOptions
+from dcse_tf.search.options import ApproximateOptions, MineNeighboursOptions
 from dcse_tf.tools.embed import Rows
 
 SAMPLE_FILE = "sample.txt"
@@ -60,7 +60,7 @@ _SHARDS = 8
 # The settings that determine which neighbours are found, and which pairs are kept.
 _FINDING = (
     *("context_weight", "center", "neighbours", "same_role"),
-    *("index_type", "hnsw_m", "ef_construction", "ef_search", "nlist", "nprobe"),
+    *("index_type", *(field.name for field in dataclasses.fields(ApproximateOptions))),
 )
 _KEEPING = ("keep_share", "min_cosine")
 
