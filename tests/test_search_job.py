@@ -20,6 +20,7 @@ from dcse_tf.files import lock_output
 from dcse_tf.model.head_files import list_head_maps, project, write_heads
 from dcse_tf.model.projection import build_heads
 from dcse_tf.options import OptionError
+from dcse_tf.reranker import reranker as reranker_module
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import job
@@ -515,6 +516,18 @@ def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranke
     np.testing.assert_allclose([h.score for h in hits], [scores[t] for t in expected], atol=1e-5)
     by_text = dict(zip(DISTINCT, cosines))
     np.testing.assert_allclose([h.cosine for h in hits], [by_text[t] for t in expected], atol=1e-5)
+
+
+def test_a_reranker_takes_the_tokens_that_are_asked_for(config, reranker, monkeypatch):
+    taken = []
+    split = reranker_module.split_by_length
+    monkeypatch.setattr(
+        reranker_module,
+        "split_by_length",
+        lambda lengths, tokens: taken.append(tokens) or split(lengths, tokens),
+    )
+    ask(config.replace(reranker=str(reranker), batch_tokens=40), [DIALOGUE])
+    assert taken == [40]
 
 
 def test_the_cosine_can_weigh_beside_the_rerankers_score(config, reranker):

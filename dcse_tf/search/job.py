@@ -197,7 +197,12 @@ def _require_index(folder: pathlib.Path, buildable: bool) -> None:
 def _load_reranker(config: SearchOptions) -> Reranker | None:
     if not config.reranker:
         return None
-    return Reranker.load(config.reranker, compute_dtype=config.compute_dtype, option="reranker")
+    return Reranker.load(
+        config.reranker,
+        batch_tokens=config.batch_tokens,
+        compute_dtype=config.compute_dtype,
+        option="reranker",
+    )
 
 
 def _settings_of_index(config: SearchOptions) -> dict[str, Any]:
