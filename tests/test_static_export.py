@@ -9,6 +9,7 @@ import tensorflow as tf
 import tokenizers
 from safetensors.numpy import save_file
 from tiny_bert import build_backbone, save_checkpoint
+from tiny_checkpoints import prepare_for, train_pieces, write_weights
 
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
@@ -103,6 +104,26 @@ def test_an_export_embeds_as_means_of_its_table(folders):
     assert encoder.match is None
     assert json.loads((folder / "config.json").read_text())["normalize"]
     assert "on held-out utterances" in (folder / "model_card.md").read_text()
+
+
+def test_the_unknown_token_of_sentencepiece_is_ignored_too(dialogues_file, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    train_pieces(model, ["hello there, where is my parcel"] * 3, 60)
+    write_weights(model, "xlm-roberta")
+    folder = export(
+        ExportOptions(
+            run_dir=str(model),
+            output_dir=str(tmp_path / "export"),
+            format="static",
+            data_dir=str(prepare_for(model, dialogues_file, tmp_path)),
+            static_dim=8,
+        )
+    )
+    encoder = SentenceEncoder.load(folder)
+    alone, beside = encoder.encode(["hello", "hello\u2603"])
+    assert alone.any()
+    np.testing.assert_allclose(beside, alone, atol=1e-6)
 
 
 def test_weights_and_mapping_of_model2vec_count(folders, tmp_path):

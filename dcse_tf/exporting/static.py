@@ -89,8 +89,11 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
     utterances = normalize(_embed(backend, ids, "utterances"))
     alone = normalize(_embed(backend, _list_tokens(encoder), "tokens"))
     first = vocabulary.count_prefix() + 1
-    counts = count_tokens(ids[:, first:-1], vocabulary.index(vocabulary.special.unk), len(alone))
+    counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, len(alone))
     table, fit = fit_table(counts, utterances, alone, config.static_dim)
+    # Of SentencePiece's tokenizers model2vec and `load_static` cannot tell which token is unknown;
+    # with a zero vector it changes only the length of a sum, which is scaled to 1.
+    table[vocabulary.unk_id] = 0.0
     logging.info(
         "mean cosine with held-out utterances: %.3f, %.3f before fitting", fit.cosine, fit.before
     )
