@@ -10,6 +10,7 @@ import pytest
 from conftest import make_dialogues
 
 from dcse_tf import api, stores
+from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.options import Options, option
@@ -94,6 +95,17 @@ def test_what_is_read_is_fetched_once_and_again_when_it_has_changed(store, monke
     (folder / "sub/two").write_text("damaged")
     assert read() == {"a": "in/a", "b": "new", "two": "model/sub/two"}
     assert len(fetched) == 6
+
+
+def test_every_option_that_is_a_file_or_a_folder_may_be_a_url():
+    left = [
+        (job, field.name)
+        for job, (kind, _) in COMMANDS.items()
+        for field in kind.all_fields()
+        if field.metadata["help"].startswith(("File", "Folder"))
+        and not any(field.metadata[use] for use in ("reads", "writes", "resumes"))
+    ]
+    assert not left
 
 
 def test_an_output_is_sent_when_the_job_has_succeeded(store):

@@ -74,7 +74,7 @@ class ExportOptions(EncoderOptions):
         files=True,
     )
     data_report: str = option(
-        "", "Folder that inspect_data wrote for the corpus, for the model card."
+        "", "Folder that inspect_data wrote for the corpus, for the model card.", reads=True
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
