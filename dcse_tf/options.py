@@ -39,6 +39,7 @@ def option(
     reads: bool = False,
     files: bool = False,
     writes: bool = False,
+    renews: bool = False,
     resumes: bool = False,
     on_cluster: bool = False,
     ignored_elsewhere: bool = False,
@@ -59,6 +60,7 @@ def option(
         files: whether it names files that the job reads; the command line checks that they exist
             before anything is loaded.
         writes: whether it names a file or folder that the job replaces.
+        renews: whether the job replaces it without `overwrite`, which is about something else.
         resumes: whether it names a folder that a later run of the job continues or uses.
         on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
         ignored_elsewhere: whether the entries of a family without this option ignore it, so that
@@ -75,6 +77,7 @@ def option(
         "reads": reads or files,
         "files": files,
         "writes": writes,
+        "renews": renews,
         "resumes": resumes,
         "on_cluster": on_cluster,
         "ignored_elsewhere": ignored_elsewhere,

@@ -60,7 +60,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
                 ]
             elif rules["writes"]:
                 paths = [str(local_path(value))]
-                outputs.append(_begin_output(value, options))
+                outputs.append(_begin_output(value, options, rules["renews"]))
             elif rules["reads"]:
                 paths = [path for name in names for path in _fetch(name, rules["files"])]
             else:
@@ -87,8 +87,13 @@ def _fetch(name: str, files: bool) -> list[str]:
     return [fetch(each) for each in (list_files(name) if several else [name])]
 
 
-def _begin_output(url: str, options: Options) -> Callable[[], None]:
+def _begin_output(url: str, options: Options, renews: bool) -> Callable[[], None]:
     """Prepares an output; returns a function that sends it.
+
+    Args:
+        url: the output.
+        options: the job's options.
+        renews: whether it is replaced without `overwrite`.
 
     Raises:
         FileExistsError: the output exists, here or in the store, and may not be replaced.
@@ -101,7 +106,7 @@ def _begin_output(url: str, options: Options) -> Callable[[], None]:
             raise FileExistsError(f"{url} already exists; remove it, or give another")
         remove_folder(url)  # left by the tasks of a failed job
         replaced = {}
-    if not getattr(options, "overwrite", True):
+    if not (renews or getattr(options, "overwrite", True)):
         if replaced:
             raise FileExistsError(f"{url} already exists; give another, or `overwrite`")
         if copy.path.exists() and not copy.was_sent():

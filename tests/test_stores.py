@@ -14,6 +14,7 @@ from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.options import Options, option
+from dcse_tf.search.options import SearchOptions
 from dcse_tf.staging import stage
 
 
@@ -147,6 +148,15 @@ def test_an_output_is_sent_when_the_job_has_succeeded(store):
         write(["a"])
     write(["a", "b"], overwrite=True)
     assert _names(store, "out/data") == {"a", "b"}
+
+
+def test_answers_of_search_are_replaced_without_overwrite_which_is_of_the_index(store):
+    store.pipe_file("/answers.jsonl", b"before")
+    options = SearchOptions(model="m", index=("index",), output="memory://answers.jsonl")
+    with stage(options) as staged:
+        pathlib.Path(staged.output).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(staged.output).write_text("after")
+    assert store.cat_file("/answers.jsonl") == b"after"
 
 
 def test_parts_that_lie_beside_an_output_come_and_go_with_it(store):

@@ -91,8 +91,9 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     output: str = option(
         "",
         "File for the answers, one JSON object a line for each query; - for standard output. "
-        "Default: print them in readable form.",
+        "An existing file is replaced. Default: print them in readable form.",
         writes=True,
+        renews=True,
     )
     index_type: str | None = option(
         None,
