@@ -47,7 +47,7 @@ class Batcher:
         compute: computes a batch; called in a separate thread.
         batch_tokens: most tokens in a batch, unless one item has more.
         max_wait: how long items wait for a full batch, in seconds.
-        max_queue: the largest number of waiting items.
+        max_queue: the largest number of waiting items, unless one request alone has more.
         watch: called with the number of waiting items whenever it changes.
     """
 
@@ -84,7 +84,8 @@ class Batcher:
             QueueFull: too many items are waiting already.
             Exception: `compute` raised it.
         """
-        if self._items + len(items) > self._max_queue:
+        # One that finds nobody waiting is taken whatever its size, or it would never be.
+        if self._items and self._items + len(items) > self._max_queue:
             raise QueueFull
         loop = asyncio.get_running_loop()
         request = _Request(
