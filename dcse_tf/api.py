@@ -288,7 +288,7 @@ def make_options(
         job: the job's name, as in presets.
         preset: one preset's name or several.
         given: option name -> value; None counts as not given. Options for several files take one
-            file or an iterable; files may be text or paths.
+            file or an iterable; files may be text or paths. Likewise for several numbers or names.
 
     Raises:
         OptionError: an option is unknown, of the wrong type, missing or out of range, or
@@ -315,7 +315,8 @@ def _convert(field: dataclasses.Field, value: Any) -> Any:
     expected, words = plain_type(field.type), field.metadata["words"]
     if expected is tuple:
         several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-        entries = tuple(map(_as_text, value if several else [value]))
+        read = _as_text if field.metadata["reads"] else _as_entry
+        entries = tuple(map(read, value if several else [value]))
         if not all(isinstance(entry, str) for entry in entries):
             raise OptionError(f"`{field.name}`={show(repr(value))}: expected texts or paths")
         return entries
@@ -332,6 +333,12 @@ def _convert(field: dataclasses.Field, value: Any) -> Any:
     if type(value) is not expected:
         raise OptionError(f"`{field.name}`={show(repr(value))}: expected {_EXPECTED[expected]}")
     return value
+
+
+def _as_entry(value: Any) -> Any:
+    """Like `_as_text`, and numbers as the command line has them: a list of shares is of texts."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return str(value) if is_number else _as_text(value)
 
 
 def _as_text(value: Any) -> Any:

@@ -13,6 +13,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.exporting import saved_model
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.merge_options import MergeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +54,14 @@ def test_numbers_may_be_numpy_s_and_words():
     assert (options.steps, options.learning_rate, options.dropout) == (7, 1.0, 0.25)
     assert [type(v) for v in (options.steps, options.learning_rate)] == [int, float]
     assert train_options(negatives="all").negatives == 0  # as the command line has it
+
+
+def test_a_list_of_numbers_is_taken():
+    for dims in ([8, 16], np.array([8, 16]), ("8", "16")):
+        assert train_options(matryoshka_dims=dims, cosine_weight=0.5).matryoshka_dims == ("8", "16")
+    merge = {"start": "a", "trained": "b", "share": "auto", "data_dir": "d", "output_dir": "o"}
+    options = make_options(MergeOptions, "merge", (), {**merge, "shares": [0.5, 1]})
+    assert options.list_shares() == [0.5, 1.0]
 
 
 def test_none_is_not_given():
