@@ -220,7 +220,7 @@ class Family(typing.Generic[E]):
                     raise ValueError(
                         f"{who}: declares option {field.name!r} differently from {other!r}, and "
                         "one flag stands for both; give it another name, or only another default "
-                        "by `redefault`"
+                        "by redefault"
                     )
         self.entries[entry.name] = entry
 

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from dcse_tf.cli.commands import COMMANDS
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "dcse_tf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -88,6 +90,27 @@ def test_imports_run_one_way(path):
 def test_flags_are_read_in_the_command_lines_alone():
     readers = {path for path in MODULES if any(n.startswith("absl.flags") for n in _imports(path))}
     assert readers == {PACKAGE / "cli/flags.py"}
+
+
+def _list_messages(path: pathlib.Path) -> list[str]:
+    """The texts in a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone)
+    return [node.value for node in texts if isinstance(node.value, str)]
+
+
+def test_only_options_are_in_backticks_in_messages():
+    """The command line shows what is in backticks as a flag, and there is no --search."""
+    known = {f.name for kind, _ in COMMANDS.values() for f in kind.all_fields()} | {"preset"}
+    shown = {
+        (path.name, name)
+        for path in MODULES
+        for text in _list_messages(path)
+        for name in re.findall("`([a-z][a-z0-9_]*)`", text)
+        if name not in known
+    }
+    assert not shown
 
 
 def test_json_is_parsed_in_one_place():

@@ -119,7 +119,7 @@ def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
     if is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a re-ranker, which scores responses and embeds no sentences; "
-            "`evaluate` takes it, `search` as `reranker`, and Python as dcse_tf.Reranker"
+            "evaluate takes it, search as `reranker`, and Python as dcse_tf.Reranker"
         )
 
 

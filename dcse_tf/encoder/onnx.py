@@ -54,7 +54,7 @@ class OnnxFile:
         if takes != set(inputs) or output not in gives:
             raise InputError(
                 f"{self._path}: takes {', '.join(sorted(takes))} and gives "
-                f"{', '.join(sorted(gives))}; expected {kind} that `export` wrote, from "
+                f"{', '.join(sorted(gives))}; expected {kind} that export wrote, from "
                 f"{', '.join(inputs[:-1])} and {inputs[-1]} to {output}"
             )
 

@@ -38,7 +38,7 @@ class ExportOptions(EncoderOptions):
     )
     truncate_dim: int = option(
         0,
-        "Keep only this many dimensions of each embedding, see `embed`; with `format`=static "
+        "Keep only this many dimensions of each embedding, see embed; with `format`=static "
         "use `static_dim`. 0: all.",
         minimum=1,
         or_zero=True,

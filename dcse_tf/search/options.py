@@ -187,7 +187,7 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
         "exact",
         "exact compares every turn with all others: minutes for 200,000 turns, and four times "
         "as long for twice as many. The others are approximate indexes of FAISS for larger "
-        "corpora (pip install 'dcse_tf[search]'), see `search`.",
+        "corpora (pip install 'dcse_tf[search]'), see search.",
         choices=KINDS,
     )
     batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)

@@ -42,7 +42,7 @@ def serve(
             missing.
     """
     for package in ("fastapi", "uvicorn", "prometheus_client"):
-        require(package, "server", "`serve`")
+        require(package, "server", "serve")
     keys = read_keys(options)
     listener = listen(options)
     host, port = listener.getsockname()[:2]

@@ -43,7 +43,7 @@ class LeverOptions(BatchOptions):
         1.0,
         "Leave out negatives whose cosine with the true response, computed by the starting "
         "encoder, is above this, because they probably mean the same. How high is high depends "
-        "on the encoder: E5's cosines lie mostly above 0.7. `left_out` shows the share of "
+        "on the encoder: E5's cosines lie mostly above 0.7. left_out shows the share of "
         "negatives. 1: none. A copy of the encoder then also reads every batch.",
         minimum=-1.0,
         maximum=1.0,

@@ -75,7 +75,7 @@ class RunOptions(Options):
     changes_samples: int = option(
         1000,
         "Held-out sentences on which the trained encoder is compared with its start at the "
-        "end of the training, see `changes`. 0, or without `dev_samples`: no comparison.",
+        "end of the training, see changes. 0, or without `dev_samples`: no comparison.",
         minimum=LEAST_SENTENCES,
         or_zero=True,
     )

@@ -485,8 +485,8 @@ class EmbedOptions(ModelOptions):
         "",
         "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]. "
         "`input` is then a Parquet or text file, or a glob for several, and `output` a folder "
-        "of Parquet with all columns of the input and `embedding`. All of its workers must be "
-        "able to reach both.",
+        "of Parquet with all columns of the input and one named embedding. All of its workers "
+        "must be able to reach both.",
     )
     text_column: str = option("text", "With `spark_master`: the column to embed.")
     overwrite: bool = option(
