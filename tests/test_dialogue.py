@@ -4,9 +4,9 @@ import unicodedata
 
 import pytest
 
-from dcse_tf.data.dialogue import Session, Utterance, is_silent, make_session, session_to_dict
+from dcse_tf.data.dialogue import Session, Utterance, is_blank, make_session, session_to_dict
 
-SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
+BLANK = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 def make(session_id, turns, join=True):
@@ -63,10 +63,10 @@ def test_every_character_is_folded_as_a_pattern_folds_it():
             continue
         for text in (chr(point), f"a {chr(point)}b{chr(point)}"):
             expected = re.sub(r"\s+", " ", text).strip()
-            silent = {unicodedata.category(char) for char in text} <= SILENT
-            assert is_silent(text) == silent, ascii(text)
+            blank = {unicodedata.category(char) for char in text} <= BLANK
+            assert is_blank(text) == blank, ascii(text)
             turns = make_session("s", [Utterance("a", text)]).turns
-            assert [turn.text for turn in turns] == ([] if silent else [expected]), ascii(text)
+            assert [turn.text for turn in turns] == ([] if blank else [expected]), ascii(text)
 
 
 def test_roles_are_told_apart_by_their_exact_name():

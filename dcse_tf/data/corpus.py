@@ -10,7 +10,7 @@ from dcse_tf.data.dialogue import (
     GivenCandidates,
     Session,
     Turn,
-    drop_silent,
+    drop_blank,
     fold_spaces,
     join_turns,
 )
@@ -69,12 +69,12 @@ def join_session(
     A response with given candidates is never joined to the turn before it.
     """
     session_id, turns, *given = raw
-    heard = drop_silent(turns)
-    dropped["empty_utterances"] += len(turns) - len(heard)
+    spoken = drop_blank(turns)
+    dropped["empty_utterances"] += len(turns) - len(spoken)
     if not given:
-        return join_turns(session_id, heard, config.join_consecutive)
+        return join_turns(session_id, spoken, config.join_consecutive)
     before, response = (
-        join_turns(session_id, part, config.join_consecutive) for part in (heard[:-1], heard[-1:])
+        join_turns(session_id, part, config.join_consecutive) for part in (spoken[:-1], spoken[-1:])
     )
     negatives = tuple(map(fold_spaces, given[0].negatives))
     turns = before.turns + response.turns

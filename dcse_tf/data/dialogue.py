@@ -8,7 +8,7 @@ from typing import NamedTuple
 # Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).
 AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
 
-_SILENT = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
+_BLANK = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 class Utterance(NamedTuple):
@@ -111,13 +111,13 @@ class Context:
         return [turn for turn in around if 0 <= turn < num_turns]
 
 
-def is_silent(text: str) -> bool:
+def is_blank(text: str) -> bool:
     """Whether a text has nothing to read, only white space and control characters.
 
     Characters that this Python's Unicode version does not know (category Cn) count as readable.
     """
     for char in text:  # noqa: SIM110 - all() takes three times as long
-        if unicodedata.category(char) not in _SILENT:
+        if unicodedata.category(char) not in _BLANK:
             return False
     return True
 
@@ -135,17 +135,17 @@ def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> S
         join: whether to join consecutive utterances of one speaker into one turn, with the labels
             of all of them (paper, section 5.1.1).
     """
-    return join_turns(session_id, drop_silent(turns), join)
+    return join_turns(session_id, drop_blank(turns), join)
 
 
-def drop_silent(turns: Iterable[Turn]) -> list[Turn]:
+def drop_blank(turns: Iterable[Turn]) -> list[Turn]:
     """Keeps the turns that have something to read."""
     # Most texts begin with a letter or a digit, which makes the call unnecessary.
-    return [turn for turn in turns if turn[1][:1].isalnum() or not is_silent(turn[1])]
+    return [turn for turn in turns if turn[1][:1].isalnum() or not is_blank(turn[1])]
 
 
 def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
-    """Does the work of `make_session`, for turns without silent ones."""
+    """Does the work of `make_session`, for turns without blank ones."""
     utterances: list[Utterance] = []
     for role, text, intents, acts in turns:
         if intents or acts:

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.dialogue import Utterance, fold_spaces, is_silent, make_session
+from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, make_session
 from dcse_tf.data.formats.reading import read_table
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, resolve_inputs
@@ -97,7 +97,7 @@ def _read_table(
     for number, row in rows:
         if len(row) != len(header):
             bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
-        elif is_silent(row[place]):
+        elif is_blank(row[place]):
             left_out["empty_utterances"] += 1
         else:
             intent = "" if label is None else row[label].strip()

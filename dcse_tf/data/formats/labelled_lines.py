@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dcse_tf.data.dialogue import Utterance, is_silent
+from dcse_tf.data.dialogue import Utterance, is_blank
 from dcse_tf.input_files import BadLines, read_lines
 
 
@@ -55,10 +55,10 @@ def drop_empty(
 ) -> Iterator[Candidate]:
     """Drops turns with nothing to read; a candidate left without context or response is bad."""
     for row in rows:
-        context = tuple(turn for turn in row.context if not is_silent(turn.text))
+        context = tuple(turn for turn in row.context if not is_blank(turn.text))
         if not context:
             bad_lines.report(path, row.line, "the context is empty")
-        elif is_silent(row.response):
+        elif is_blank(row.response):
             bad_lines.report(path, row.line, "the response is empty")
         else:
             yield row._replace(context=context)

@@ -23,7 +23,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from dcse_tf.data.dialogue import Utterance, is_silent
+from dcse_tf.data.dialogue import Utterance, is_blank
 from dcse_tf.data.formats import groups
 from dcse_tf.data.formats.labelled_lines import Candidate, split_lines
 from dcse_tf.data.formats.reading import read_table
@@ -186,7 +186,7 @@ def _parse(line: int, label: int, fields: list[str], response: str, group: str =
     """Parses a candidate. Unless every turn of the context names its speaker, all roles are ""."""
     if any(_TURN_END.search(field) for field in fields):
         fields = _TURN_END.split(" ".join(fields))
-        if is_silent(_clean(fields[-1])):  # nothing follows the last tag
+        if is_blank(_clean(fields[-1])):  # nothing follows the last tag
             fields.pop()
     speakers = [_SPEAKER.match(field) for field in fields]
     roles = [speaker[1] for speaker in speakers if speaker]
