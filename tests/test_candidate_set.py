@@ -1,4 +1,4 @@
-"""Grouped candidates built from dialogues: which responses, which rivals, and in what form."""
+"""Grouped candidates built from dialogues: which responses, which negatives, and in what form."""
 
 import collections
 import json
@@ -18,8 +18,8 @@ from dcse_tf.input_files import BadLines
 from dcse_tf.tools.candidate_set import (
     Bm25Ranker,
     CosineRanker,
+    Negatives,
     Pool,
-    Rivals,
     build_candidates,
     choose_responses,
     draw_places,
@@ -48,8 +48,8 @@ def build(
 ):
     chosen = choose_responses(sessions, responses, roles, seed)
     pool = Pool(chosen)
-    rivals = Rivals(pool, count, seed, ranker and ranker(pool.texts), skip_top)
-    return list(rivals.choose(chosen, turns))
+    negatives = Negatives(pool, count, seed, ranker and ranker(pool.texts), skip_top)
+    return list(negatives.choose(chosen, turns))
 
 
 def groups_of(*args, **settings):
@@ -71,7 +71,7 @@ def by_letters(pool):
 
 @pytest.mark.parametrize("ranker", [None, by_words, by_letters])
 @pytest.mark.parametrize("responses", ["one", "all"])
-def test_rivals_are_others_responses_and_nothing_said_in_the_session(ranker, responses):
+def test_negatives_are_others_responses_and_nothing_said_in_the_session(ranker, responses):
     sessions = make_sessions()
     groups = groups_of(sessions, ranker=ranker, responses=responses)
     by_id = {session.session_id: session for session in sessions}
@@ -94,7 +94,7 @@ def test_rivals_are_others_responses_and_nothing_said_in_the_session(ranker, res
     assert len({group.candidates[1:] for group in groups}) > 20
 
 
-def test_rivals_are_not_of_another_piece_of_the_dialogue():
+def test_negatives_are_not_of_another_piece_of_the_dialogue():
     """Files of groups have a session for each response of a dialogue."""
     sessions = []
     for number in range(12):
@@ -108,8 +108,8 @@ def test_rivals_are_not_of_another_piece_of_the_dialogue():
     assert len(groups) == 60
     for group in groups:
         own = group.candidates[0].split()[0]
-        rivals = {text.split()[0] for text in group.candidates[1:]}
-        assert own == "0" or own not in rivals
+        negatives = {text.split()[0] for text in group.candidates[1:]}
+        assert own == "0" or own not in negatives
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_session_alone():
@@ -124,7 +124,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_session_alone():
     assert half.items() <= {name: group.candidates[0] for name, group in first.items()}.items()
 
 
-def test_only_named_speakers_respond_and_are_rivals():
+def test_only_named_speakers_respond_and_are_negatives():
     groups = groups_of(make_sessions(), roles=("b",), responses="all")
     assert len(groups) == 60
     assert {group.responder for group in groups} == {"b"}
@@ -260,7 +260,7 @@ def options(tmp_path, sessions, **settings):
 @pytest.mark.parametrize("kind", ["random", "bm25"])
 def test_the_file_is_read_as_groups(tmp_path, kind):
     sessions = [*make_sessions(), Session("short", (Utterance("a", "hi"),))]
-    built = build_candidates(options(tmp_path, sessions, rivals=kind, candidates=5))
+    built = build_candidates(options(tmp_path, sessions, negatives_from=kind, candidates=5))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     ranker = by_words if kind == "bm25" else None
     expected = build(make_sessions(), ranker=ranker, turns=10)
@@ -279,17 +279,17 @@ def test_an_encoder_finds_the_nearest(tmp_path, monkeypatch):
         "dcse_tf.encoder.sentence_encoder.SentenceEncoder.load",
         lambda model: loaded.append(model) or Encoder,
     )
-    settings = {"rivals": "model", "model": "run", "skip_top": 1, "candidates": 5}
+    settings = {"negatives_from": "model", "model": "run", "skip_top": 1, "candidates": 5}
     build_candidates(options(tmp_path, make_sessions(), **settings))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert loaded == ["run"]
     assert read == groups_of(make_sessions(), ranker=by_letters, skip_top=1, turns=10)
 
 
-def test_rivals_come_from_the_split_of_their_response(tmp_path):
+def test_negatives_come_from_the_split_of_their_response(tmp_path):
     sessions = make_sessions(120)
     shares = {"dev_fraction": 0.3, "test_fraction": 0.2, "seed": 3}
-    config = options(tmp_path, sessions, rivals="bm25", candidates=5, **shares)
+    config = options(tmp_path, sessions, negatives_from="bm25", candidates=5, **shares)
     built = build_candidates(config)
     groups = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert built.groups == len(groups) == 120
@@ -298,8 +298,8 @@ def test_rivals_come_from_the_split_of_their_response(tmp_path):
     for session in sessions:
         said[split_of[session.session_id]] |= {turn.text.casefold() for turn in session.turns}
     for group in groups:
-        rivals = {text.casefold() for text in group.candidates[1:]}
-        assert rivals <= said[split_of[group.dialogue]]
+        negatives = {text.casefold() for text in group.candidates[1:]}
+        assert negatives <= said[split_of[group.dialogue]]
     # As if each split were built alone.
     for split in ("train", "dev", "test"):
         own = [session for session in sessions if split_of[session.session_id] == split]
@@ -316,14 +316,20 @@ def test_what_cannot_be_built_is_refused_and_leaves_nothing(tmp_path):
         build_candidates(options(tmp_path, make_sessions(), candidates=15, dev_fraction=0.2))
     silent = [Session("s", (Utterance("a", "?"), Utterance("b", "!")))]
     with pytest.raises(InputError, match="no response has a word"):
-        build_candidates(options(tmp_path, silent, rivals="bm25"))
+        build_candidates(options(tmp_path, silent, negatives_from="bm25"))
     assert [path.name for path in tmp_path.iterdir()] == ["dialogues.jsonl"]
 
 
 def test_the_command_builds_once_and_starts_no_tensorflow(tmp_path, no_tensorflow):
     path = write(tmp_path / "dialogues.jsonl", make_sessions())
     flags = ["--format=jsonl", f"--input={path}", f"--output={tmp_path}/groups.jsonl"]
-    command = [sys.executable, "-m", "dcse_tf.cli.build_candidates", *flags, "--rivals=bm25"]
+    command = [
+        sys.executable,
+        "-m",
+        "dcse_tf.cli.build_candidates",
+        *flags,
+        "--negatives_from=bm25",
+    ]
 
     def run(*more):
         return subprocess.run([*command, *more], env=no_tensorflow, capture_output=True, text=True)
@@ -348,9 +354,9 @@ def test_memory_does_not_grow_with_the_square_of_the_sessions():
     sessions = make_sessions(20_000)
     chosen = choose_responses(sessions, "one", (), 0)
     pool = Pool(chosen)
-    rivals = Rivals(pool, 9, 0, CosineRanker(pool.texts, lambda texts: embed(texts)[:, :4]))
+    negatives = Negatives(pool, 9, 0, CosineRanker(pool.texts, lambda texts: embed(texts)[:, :4]))
     tracemalloc.start()
-    groups = rivals.choose(chosen, 10)
+    groups = negatives.choose(chosen, 10)
     for _ in range(1500):
         next(groups)
     peak = tracemalloc.get_traced_memory()[1]

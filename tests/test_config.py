@@ -180,23 +180,23 @@ def test_a_broken_file_is_named(tmp_path, content):
         (BuildCandidatesOptions, {"responses": "two"}, "`responses`=two: expected one of 'one', "),
         (
             BuildCandidatesOptions,
-            {"rivals": "model"},
-            "`model` goes with `rivals`=model, and only with it",
+            {"negatives_from": "model"},
+            "`model` goes with `negatives_from`=model, and only with it",
         ),
         (
             BuildCandidatesOptions,
             {"model": "run"},
-            "`model` goes with `rivals`=model, and only with it",
+            "`model` goes with `negatives_from`=model, and only with it",
         ),
         (
             BuildCandidatesOptions,
             {"skip_top": 3},
-            "`skip_top`=3: has no meaning with `rivals`=random",
+            "`skip_top`=3: has no meaning with `negatives_from`=random",
         ),
         (
             BuildCandidatesOptions,
-            {"rivals": "model", "model": "run", "words": "jieba"},
-            "`words`=jieba: has no meaning with `rivals`=model",
+            {"negatives_from": "model", "model": "run", "words": "jieba"},
+            "`words`=jieba: has no meaning with `negatives_from`=model",
         ),
         (
             BuildCandidatesOptions,

@@ -184,7 +184,9 @@ def drawn(monkeypatch):
     return found
 
 
-def test_pieces_of_a_dialogue_are_no_rivals_of_each_other_in_any_job(checkpoint, tmp_path, drawn):
+def test_pieces_of_a_dialogue_are_no_negatives_of_each_other_in_any_job(
+    checkpoint, tmp_path, drawn
+):
     """As prepare_data holds out groups of candidates: a session for each response."""
     lines = []
     for number in range(10):
@@ -208,8 +210,8 @@ def test_pieces_of_a_dialogue_are_no_rivals_of_each_other_in_any_job(checkpoint,
     for samples in drawn:
         assert {json.dumps([*each.context, each.candidates[0]]) for each in samples} == said
         for sample in samples:
-            own, *rivals = (text.split()[0] for text in sample.candidates)
-            assert own not in rivals
+            own, *negatives = (text.split()[0] for text in sample.candidates)
+            assert own not in negatives
 
 
 def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(

@@ -237,7 +237,7 @@ def test_the_records_of_the_fixture_are_what_the_tests_say(corpus):
         assert negatives == [turn_ids(20 + session, 3 + i) for i in range(session % 4 + 1)]
 
 
-def test_dev_ranks_the_last_turn_of_each_group_without_rivals_of_its_dialogue(tmp_path):
+def test_dev_ranks_the_last_turn_of_each_group_without_negatives_of_its_dialogue(tmp_path):
     """Three groups from each dialogue, whose contexts are its first 1, 2 and 3 turns."""
     groups = [make_group(n, context=turns) for n in range(30) for turns in (1, 2, 3)]
     manifest = run(

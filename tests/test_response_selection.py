@@ -33,13 +33,13 @@ def _make(sessions, **changes):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_rivals_never_equal_the_response_or_each_other_whatever_the_case(seed):
+def test_negatives_never_equal_the_response_or_each_other_whatever_the_case(seed):
     samples = _make(_sessions(), seed=seed)
     assert len(samples) == 40
     for sample in samples:
         assert len(sample.candidates) == 5
         assert len({text.casefold() for text in sample.candidates}) == 5
-    # The common texts were drawn as true responses and as rivals, so the rule was needed.
+    # The common texts were drawn as true responses and as negatives, so the rule was needed.
     assert any(sample.candidates[0] in _COMMON for sample in samples)
     assert any(text in _COMMON for sample in samples for text in sample.candidates[1:])
 
@@ -96,7 +96,7 @@ def test_context_is_what_surrounds_the_response(context_side, context_turns):
     assert places == set(range(0 if context_side == "both" else 1, 6))
 
 
-def test_rivals_are_responses_of_other_sessions():
+def test_negatives_are_responses_of_other_sessions():
     sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(6)]) for n in range(30)]
     samples = _make(sessions)
     responses = {sample.candidates[0] for sample in samples}
@@ -107,7 +107,7 @@ def test_rivals_are_responses_of_other_sessions():
     assert len({frozenset(sample.candidates[1:]) for sample in samples}) > 20  # a draw for each
 
 
-def test_pieces_of_dialogues_end_with_their_response_and_rivals_are_of_other_dialogues():
+def test_pieces_of_dialogues_end_with_their_response_and_negatives_are_of_other_dialogues():
     """Every dialogue of five turns is three pieces, and every second one says "ok" before it."""
     sessions, owners = [], {}
     for number in range(12):
@@ -124,10 +124,10 @@ def test_pieces_of_dialogues_end_with_their_response_and_rivals_are_of_other_dia
     )
     for sample in samples:
         number = sample.candidates[0].split()[0]
-        rivals, heard = ({text.casefold() for text in texts} for texts in
+        negatives, heard = ({text.casefold() for text in texts} for texts in
                          (sample.candidates[1:], sample.context))  # fmt: skip
-        assert number not in {text.split()[0] for text in rivals}
-        assert not rivals & heard
+        assert number not in {text.split()[0] for text in negatives}
+        assert not negatives & heard
     assert {"OK", "NO"} <= {text for sample in samples for text in sample.candidates[1:]}
 
 

@@ -200,7 +200,7 @@ def test_every_candidate_has_the_context_that_it_is_the_response_to():
     whole = {name: value.numpy() for name, value in whole.items()}
     responses = [row[0] for row in candidates(whole)]
     for batch, before in zip(
-        make_batches(turns, 3, draw, 2, PADDED, rival_contexts=True), plain, strict=True
+        make_batches(turns, 3, draw, 2, PADDED, negative_contexts=True), plain, strict=True
     ):
         batch, before = ({k: v.numpy() for k, v in b.items()} for b in (batch, before))
         assert len(batch["context_index"]) == 8  # of both replicas
@@ -218,7 +218,7 @@ def test_fixed_shapes_have_room_for_the_contexts_of_all_replicas():
     shapes = Shapes(rows=5, candidates=4, utterances=60, tokens=9, contexts=10)
     turns = turns_of_samples(make_samples(), 2)
     for batch in make_batches(
-        turns, 3, tf.constant([1, 0]), 2, PADDED, shapes=shapes, rival_contexts=True
+        turns, 3, tf.constant([1, 0]), 2, PADDED, shapes=shapes, negative_contexts=True
     ):
         assert batch["candidate_context"].shape == batch["candidate_index"].shape == (5, 4)
         assert batch["context_index"].shape == batch["turn_mask"].shape == (10, 3)

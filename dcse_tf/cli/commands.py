@@ -226,7 +226,7 @@ def build_candidates(options: BuildCandidatesOptions) -> None:
     built = job.build_candidates(options)
     print(
         f"{built.groups} groups of {options.candidates} candidates from {built.sessions} sessions "
-        f"with {built.pool} different responses; {built.drawn} rivals drawn at random"
+        f"with {built.pool} different responses; {built.drawn} negatives drawn at random"
     )
     print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
     print(

@@ -278,7 +278,7 @@ def make_batches(
     layout: Layout,
     distinct: bool = True,
     shapes: Shapes | None = None,
-    rival_contexts: bool = False,
+    negative_contexts: bool = False,
 ) -> list[Tensors]:
     """Makes the batches of one step, one for each replica.
 
@@ -294,18 +294,18 @@ def make_batches(
         distinct: whether the table holds every utterance once; else ("plain", the paper's
             procedure) every use has its own entry, padded to the corpus' longest utterance.
         shapes: sizes to pad to; None for no padding.
-        rival_contexts: whether a batch also has its negatives' contexts: those of all replicas.
+        negative_contexts: whether a batch also has its negatives' contexts: those of all replicas.
 
     Returns:
         For every replica a dict of
             padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
                 the table `[utterances, tokens]`, see `lay_out`.
-            context_index: int32 `[contexts, slots]` into the table; one per row without rivals.
+            context_index: int32 `[contexts, slots]` into the table, one per row; see below.
             turn_mask: bool `[contexts, slots]`, True = real turn.
             candidate_index: int32 `[rows, 1 + negatives]` into the table; column 0 is the response.
             candidate_mask: bool `[rows, 1 + negatives]`; column 0 is False only in padding rows.
-            With rival contexts: candidate_context int32 `[rows, 1 + negatives]`, the context that
-                each candidate responds to.
+            With negative contexts, those of all replicas' rows: candidate_context int32
+                `[rows, 1 + negatives]`, the context that each candidate responds to.
             With given candidates: given_index int32 into the table, given_mask bool and
                 teacher_scores float32, all `[rows, 1 + given]`.
             With neighbours: neighbour_index int32 `[texts, 1]`, and the rows of `share_pairs`.
@@ -319,7 +319,7 @@ def make_batches(
         "turn_mask": turns["turn_mask"],
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
-        **({"candidate_context": candidate_rows} if rival_contexts else {}),
+        **({"candidate_context": candidate_rows} if negative_contexts else {}),
         **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
@@ -342,7 +342,7 @@ def _make_batch(
 
 
 def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
-    """Takes a range of rows; with rival contexts, which may be any row's, keeps all contexts."""
+    """Takes a range of rows; with negative contexts, which may be any row's, keeps all contexts."""
     own = {name: value[begin:end] for name, value in rows.items()}
     if "candidate_context" in rows:
         own |= {name: rows[name] for name in ("context", "turn_mask")}

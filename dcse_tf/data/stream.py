@@ -271,7 +271,7 @@ class BatchForm:
         given: the largest number of negatives that the corpus gives with any session, to train on
             a teacher's scores of them; 0 to ignore them. The response is then the session's last
             turn. Not with "dense".
-        rival_contexts: whether a batch also has the contexts that its negatives respond to.
+        negative_contexts: whether a batch also has the contexts that its negatives respond to.
         unordered: whether the turns of a session have no order: the response is then any turn, and
             its context any other one. For "unique" with a context of one turn before.
     """
@@ -281,7 +281,7 @@ class BatchForm:
     session_turns: int = 0
     context_tokens: int = 0
     given: int = 0
-    rival_contexts: bool = False
+    negative_contexts: bool = False
     unordered: bool = False
 
 
@@ -334,7 +334,7 @@ def make_contrastive_dataset(
             stream.layout,
             distinct=form.name != "plain",
             shapes=shapes,
-            rival_contexts=form.rival_contexts,
+            negative_contexts=form.negative_contexts,
         )
         return stream.take_own(batches)
 
@@ -397,7 +397,7 @@ def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: i
 
     # A table holds at most one entry per use of an utterance in its rows...
     given = 1 + form.given if form.given else 0
-    contexts = rows if form.rival_contexts else own
+    contexts = rows if form.negative_contexts else own
     slots = 1 if form.context_tokens else context.slots
     used = contexts * slots + own * (candidates + given)
     # ... and, if each utterance is stored once, at most the utterances of the step: one turn per

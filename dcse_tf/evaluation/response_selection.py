@@ -129,13 +129,13 @@ def make_samples(
     seed: int,
     owners: Mapping[str, str] | None = None,
 ) -> list[Sample]:
-    """Draws one response per session, and its rivals from the responses of other sessions.
+    """Draws one response per session, and its negatives from the responses of other sessions.
 
-    Rivals are drawn without replacement and differ, ignoring case, from the true response and from
-    each other. Which response is drawn from a session depends only on the seed and the session.
+    Negatives are drawn without replacement and differ, ignoring case, from the true response and
+    from each other. Which response is drawn depends only on the seed and the session.
 
     With `owners`, the sessions are pieces of dialogues, each with its response at its end: that is
-    the response, and what its dialogue says anywhere, ignoring case, is no rival.
+    the response, and what its dialogue says anywhere, ignoring case, is no negative.
 
     Args:
         sessions: sessions of two turns or more. If they have roles, the samples do too.
@@ -161,16 +161,16 @@ def make_samples(
     samples = []
     for (session_id, _), sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session_id))
-        rivals: dict[str, str] = {}
+        negatives: dict[str, str] = {}
         own = said[owners[session_id]] if owners else {sample.candidates[0].casefold()}
         for index in rng.permutation(len(texts)):
             if keys[index] not in own:
-                rivals.setdefault(keys[index], texts[index])
-            if len(rivals) == candidates - 1:
+                negatives.setdefault(keys[index], texts[index])
+            if len(negatives) == candidates - 1:
                 break
-        if len(rivals) < candidates - 1:
+        if len(negatives) < candidates - 1:
             return []
-        together = [*sample.candidates, *rivals.values()]
+        together = [*sample.candidates, *negatives.values()]
         samples.append(dataclasses.replace(sample, candidates=together))
     return samples
 

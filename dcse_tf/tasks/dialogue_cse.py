@@ -194,7 +194,7 @@ def _make_dataset(
         first_step,
         replicas,
         given=given.most if given else 0,
-        rival_contexts=options.both_directions,
+        negative_contexts=options.both_directions,
         neighbours=neighbours,
         rehearsal=rehearsal,
     )

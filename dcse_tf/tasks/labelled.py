@@ -56,7 +56,7 @@ def _make_dataset(
     from dcse_tf.data.stream import BatchForm, make_contrastive_dataset
     from dcse_tf.tasks.shared import make_stream
 
-    form = BatchForm("unique", negatives=0, rival_contexts=True, unordered=True)
+    form = BatchForm("unique", negatives=0, negative_contexts=True, unordered=True)
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(setup.corpus, form, setup.options.context, stream)
 

@@ -75,7 +75,7 @@ def make_dialogue_dataset(
     replicas: int,
     context_tokens: int = 0,
     given: int = 0,
-    rival_contexts: bool = False,
+    negative_contexts: bool = False,
     neighbours: NeighbourForm | None = None,
     rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
@@ -87,7 +87,7 @@ def make_dialogue_dataset(
         replicas: number of batches in a step.
         context_tokens: the largest number of tokens of a context joined to one sequence; 0 to keep
             its turns apart.
-        given, rival_contexts: see `BatchForm`.
+        given, negative_contexts: see `BatchForm`.
         neighbours, rehearsal: see `make_contrastive_dataset`.
     """
     options = setup.options
@@ -97,7 +97,7 @@ def make_dialogue_dataset(
         options.session_turns,
         context_tokens=context_tokens,
         given=given,
-        rival_contexts=rival_contexts,
+        negative_contexts=negative_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
     return make_contrastive_dataset(

@@ -1,6 +1,6 @@
-"""Builds grouped candidates from dialogues: a context, its true response, and rivals.
+"""Builds grouped candidates from dialogues: a context, its true response, and negatives.
 
-Rivals are responses from other sessions. Most random rivals are easy to tell from the true
+Negatives are responses from other sessions. Most random negatives are easy to tell from the true
 response; those that BM25 or an encoder finds nearest to the context are hard. The very nearest may
 answer the context as well as the true response does, so some of them can be skipped.
 """
@@ -128,7 +128,7 @@ def choose_responses(
 
 
 class Pool:
-    """The distinct responses, ignoring case, that rivals are chosen from.
+    """The distinct responses, ignoring case, that negatives are chosen from.
 
     Args:
         responses: the responses that candidates are made for.
@@ -196,14 +196,14 @@ def draw_places(
 
 
 @dataclasses.dataclass(frozen=True)
-class Rivals:
-    """How the rivals of a response are chosen.
+class Negatives:
+    """How the negatives of a response are chosen.
 
     Attributes:
         pool: the responses they are chosen from.
-        count: number of rivals for a response.
-        seed: seed of random rivals.
-        ranker: finds the nearest responses; None to draw all rivals at random.
+        count: number of negatives for a response.
+        seed: seed of random negatives.
+        ranker: finds the nearest responses; None to draw all negatives at random.
         skip_top: how many of the nearest to skip.
         source: where the pool comes from, for an error.
     """
@@ -218,7 +218,7 @@ class Rivals:
     def choose(
         self, responses: Sequence[Response], context_turns: int
     ) -> Iterator[tuple[CandidateGroup, int]]:
-        """Yields the group of each response, and how many of its rivals were drawn at random.
+        """Yields the group of each response, and how many of its negatives were drawn at random.
 
         Args:
             responses: the responses to make groups for.
@@ -264,10 +264,10 @@ class Rivals:
                 + (f" and `skip_top`={self.skip_top}" if self.skip_top else "")
             )
         true = response.session.turns[response.turn]
-        rivals = [self.pool.texts[place] for place in (*places, *drawn)]
+        negatives = [self.pool.texts[place] for place in (*places, *drawn)]
         labels = (1, *[0] * self.count)
         dialogue = response.session.dialogue
-        group = CandidateGroup(name, context, (true.text, *rivals), labels, true.role, dialogue)
+        group = CandidateGroup(name, context, (true.text, *negatives), labels, true.role, dialogue)
         return group, len(drawn)
 
 
@@ -283,8 +283,8 @@ class Built:
     Attributes:
         sessions: sessions used.
         groups: groups written.
-        pool: different responses that rivals were chosen from, over all splits.
-        drawn: rivals that were drawn at random.
+        pool: different responses that negatives were chosen from, over all splits.
+        drawn: negatives that were drawn at random.
         left_out: reason -> how many were left out.
     """
 
@@ -320,10 +320,12 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
     for source, own in _divide(responses, config):
         pool = Pool(own)
         ranker = make_ranker(pool)
-        rivals = Rivals(pool, config.candidates - 1, config.seed, ranker, config.skip_top, source)
-        divided.append((own, rivals))
+        negatives = Negatives(
+            pool, config.candidates - 1, config.seed, ranker, config.skip_top, source
+        )
+        divided.append((own, negatives))
     groups = itertools.chain.from_iterable(
-        rivals.choose(own, config.context_turns) for own, rivals in divided
+        negatives.choose(own, config.context_turns) for own, negatives in divided
     )
     drawn = 0
     with (
@@ -343,7 +345,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
         "sessions_without_response": len(sessions) - used,
         **left_out,
     }
-    pooled = sum(len(rivals.pool.texts) for _, rivals in divided)
+    pooled = sum(len(negatives.pool.texts) for _, negatives in divided)
     return Built(used, len(responses), pooled, drawn, counts)
 
 
@@ -362,9 +364,9 @@ def _divide(
 
 def _ranker_maker(config: BuildCandidatesOptions) -> Callable[[Pool], Ranker | None]:
     """A function that makes the ranker of a pool, with an encoder that is loaded once."""
-    if config.rivals == "bm25":
+    if config.negatives_from == "bm25":
         return lambda pool: Bm25Ranker(pool.texts, config.words)
-    if config.rivals == "random":
+    if config.negatives_from == "random":
         return lambda pool: None
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder  # starts TensorFlow
 

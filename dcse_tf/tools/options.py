@@ -127,7 +127,7 @@ class BuildRetrievalOptions(LabelledOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BuildCandidatesOptions(SplitOptions):
-    """Builds grouped candidates from dialogues: each context with its response and rivals."""
+    """Builds grouped candidates from dialogues: each context with its response and negatives."""
 
     output: str = option(
         "",
@@ -143,7 +143,8 @@ class BuildCandidatesOptions(SplitOptions):
     )
     roles: tuple[str, ...] = option(
         (),
-        "Only turns of these speakers can be a response or a rival, comma-separated. Default: all.",
+        "Only turns of these speakers can be a response or a negative, comma-separated. "
+        "Default: all.",
     )
     context_turns: int = option(
         10, "Turns before the response to use as its context, at most. 0: all.", minimum=0
@@ -151,19 +152,19 @@ class BuildCandidatesOptions(SplitOptions):
     candidates: int = option(
         10, "Candidates for a context, including the true response.", minimum=2, maximum=10_000
     )
-    rivals: str = option(
+    negatives_from: str = option(
         "random",
-        "How the other candidates (rivals) are chosen among the responses of other sessions. "
+        "How the other candidates (negatives) are chosen among the responses of other sessions. "
         "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
         "model: those whose embeddings are nearest to the mean of the context's. If there are "
-        "too few near ones, the rest is drawn at random. Rivals come from the split of their "
+        "too few near ones, the rest is drawn at random. Negatives come from the split of their "
         "response, so that no held-out response is a negative in training: give the "
         "`dev_fraction`, `test_fraction` and `seed` that prepare_data will divide the groups by.",
         choices=("random", "bm25", "model"),
     )
     model: str = option(
         "",
-        "With `rivals`=model: the encoder; takes the same values as in evaluate.",
+        "With `negatives_from`=model: the encoder; takes the same values as in evaluate.",
         reads=True,
     )
     skip_top: int = option(
@@ -179,7 +180,7 @@ class BuildCandidatesOptions(SplitOptions):
         "characters, or auto (jieba for texts with Chinese characters, words for others).",
         choices=WORD_KINDS,
     )
-    # No split: rivals come from all other sessions.
+    # No split: negatives come from all other sessions.
     dev_fraction: float = redefault(SplitOptions, "dev_fraction", 0.0)
     test_fraction: float = redefault(SplitOptions, "test_fraction", 0.0)
     seed: int = option(
@@ -189,12 +190,12 @@ class BuildCandidatesOptions(SplitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.rivals == "model") != bool(self.model):
-            raise OptionError("`model` goes with `rivals`=model, and only with it")
-        if self.rivals == "random" and self.skip_top:
-            self.refuse("skip_top", "has no meaning with `rivals`=random")
-        if self.rivals != "bm25" and self.is_given("words"):
-            self.refuse("words", f"has no meaning with `rivals`={self.rivals}")
+        if (self.negatives_from == "model") != bool(self.model):
+            raise OptionError("`model` goes with `negatives_from`=model, and only with it")
+        if self.negatives_from == "random" and self.skip_top:
+            self.refuse("skip_top", "has no meaning with `negatives_from`=random")
+        if self.negatives_from != "bm25" and self.is_given("words"):
+            self.refuse("words", f"has no meaning with `negatives_from`={self.negatives_from}")
 
 
 @dataclasses.dataclass(frozen=True)
