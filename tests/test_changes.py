@@ -187,6 +187,13 @@ def test_the_job_compares_an_encoder_with_itself(start, data_dir, tmp_path, caps
     assert "sentences of the dev dialogues" in page
 
 
+@pytest.mark.parametrize("option", ["before", "after"])
+def test_an_encoder_that_is_not_there_is_named_by_its_option(start, data_dir, tmp_path, option):
+    options = make_job(start, start, data_dir).replace(**{option: str(tmp_path / "none")})
+    with pytest.raises(InputError, match=f"`{option}`={tmp_path / 'none'}"):
+        show_changes(options)
+
+
 def test_an_empty_dev_split_gives_way_to_the_train_split(start, data_dir, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data_dir, folder)

@@ -34,8 +34,12 @@ from dcse_tf.model.weights import read_bert_tensors
 _FIXED = "an export computes as it was exported; {}, or name the run directory"
 
 
-def load_backend(options: ModelOptions) -> Backend:
+def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
+
+    Args:
+        options: the model and its settings.
+        option: the option that names the model, for messages.
 
     Raises:
         InputError: there is no such model; it is damaged; or it does not support a setting, such
@@ -46,12 +50,12 @@ def load_backend(options: ModelOptions) -> Backend:
         _refuse_settings(options, _FIXED)
         return SavedModelBackend(folder, options.batch_tokens)
     if is_onnx(folder):
-        refuse_reranker(folder, options.model, "model")
+        refuse_reranker(folder, options.model, option)
         _refuse_settings(options, _FIXED)
         return OnnxBackend(folder, options.batch_tokens)
 
-    folder = find_folder(options.model, "model")
-    refuse_reranker(folder, options.model, "model")
+    folder = find_folder(options.model, option)
+    refuse_reranker(folder, options.model, option)
     if is_static(folder):
         _refuse_settings(options, _FIXED)
         return load_static(folder)

@@ -63,6 +63,7 @@ class SentenceEncoder:
         batch_tokens: int = 2048,
         truncate_dim: int = 0,
         jit_compile: bool = False,
+        option: str = "model",
     ) -> Self:
         """Loads an encoder; the arguments are the options of the same names.
 
@@ -80,6 +81,7 @@ class SentenceEncoder:
             truncate_dim: number of leading dimensions of each embedding to keep; 0 for all.
                 `similarity`, which compares token embeddings, always uses all.
             jit_compile: whether XLA compiles the encoder.
+            option: the option that names the model, for messages.
 
         Raises:
             OptionError: a setting has a value that is not allowed.
@@ -96,13 +98,14 @@ class SentenceEncoder:
                 batch_tokens=batch_tokens,
                 truncate_dim=truncate_dim,
                 jit_compile=jit_compile,
-            )
+            ),
+            option,
         )
 
     @classmethod
-    def from_options(cls, options: ModelOptions) -> Self:
+    def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
         """Loads the encoder that options name; see `load`."""
-        backend = load_backend(options.replace(model=fetch(options.model)))
+        backend = load_backend(options.replace(model=fetch(options.model)), option)
         return cls(backend, options.model, options.truncate_dim)
 
     @functools.cached_property

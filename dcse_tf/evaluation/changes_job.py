@@ -200,7 +200,8 @@ def show_changes(options: ChangesOptions) -> Changes:
         max_samples=options.max_samples,
         seed=options.seed,
     )
-    before, after = (SentenceEncoder.load(name) for name in (options.before, options.after))
+    before = SentenceEncoder.load(options.before, option="before")
+    after = SentenceEncoder.load(options.after, option="after")
     notes = (*held_out.notes, *note_settings(before, after))
     for note in notes:
         logging.info("%s", note)
