@@ -424,6 +424,7 @@ def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, t
     [
         ({}, "give `corpus`, or `index`"),
         ({"index": ("i",), "overwrite": True}, "`overwrite` .* needs `corpus`"),
+        ({"index": ("i",), "hnsw_m": 64}, "`hnsw_m`=64: has no meaning without `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
         ({"corpus": "c", "rerank_top": 9}, "`rerank_top`=9: has no meaning without `reranker`"),

@@ -116,6 +116,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         if self.query and self.queries:
             raise OptionError("give either `query` or `queries`")
         self.check_needed("reranker", "rerank_top", "cosine_weight")
+        self.check_needed("corpus", "hnsw_m", "ef_construction", "nlist")  # to build the index
         if self.projection:
             raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.find == "responses" and self.truncate_dim:
