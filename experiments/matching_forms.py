@@ -40,8 +40,7 @@ from dcse_tf.evaluation.job import CHOOSE, find_half
 from dcse_tf.evaluation.response_selection import (
     Sample,
     make_samples,
-    read_dialogues,
-    read_owners,
+    read_sessions,
 )
 from dcse_tf.files import atomic_file
 from dcse_tf.model.dialogue_cse import build_pair_similarity
@@ -285,12 +284,11 @@ def draw_samples(options: argparse.Namespace, candidates: int) -> list[Sample]:
         InputError: the dialogues cannot be read, or are too few.
     """
     samples = make_samples(
-        read_dialogues(options.dialogues),
+        read_sessions(options.dialogues),
         candidates=candidates,
         context=Context(options.context_turns, options.context_side),
         max_samples=options.samples,
         seed=options.seed,
-        owners=read_owners(options.dialogues),
     )
     if not samples:
         raise InputError(f"{options.dialogues}: too few responses for --candidates {candidates}")

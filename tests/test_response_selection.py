@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from dcse_tf.data.dialogue import Context
+from dcse_tf.data.dialogue import Context, Utterance
 from dcse_tf.evaluation.response_selection import (
+    HeldOutSession,
     Sample,
     cosine_score,
     evaluate_response_selection,
@@ -28,8 +29,15 @@ def _sessions(count: int = 40) -> list[tuple[str, list[str]]]:
     return sessions
 
 
-def _make(sessions, **changes):
-    return make_samples(sessions, **{**SETTINGS, **changes})
+def _make(sessions, dialogues=None, **changes):
+    """Makes samples of sessions given as (id, texts), and of the dialogues they are pieces of."""
+    spoken = [
+        HeldOutSession(
+            name, tuple(Utterance("x", text) for text in texts), (dialogues or {}).get(name)
+        )
+        for name, texts in sessions
+    ]
+    return make_samples(spoken, **{**SETTINGS, **changes})
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -109,15 +117,14 @@ def test_negatives_are_responses_of_other_sessions():
 
 def test_pieces_of_dialogues_end_with_their_response_and_negatives_are_of_other_dialogues():
     """Every dialogue of five turns is three pieces, and every second one says "ok" before it."""
-    sessions, owners = [], {}
+    sessions, dialogues = [], {}
     for number in range(12):
         turns = ["Ok" if number % 2 else "no", *(f"{number} turn {i}" for i in range(1, 5))]
         for end in (2, 3, 5):
             sessions.append((f"{number}:{end}", turns[:end]))
-            owners[f"{number}:{end}"] = f"d{number}"
+            dialogues[f"{number}:{end}"] = f"d{number}"
     sessions += [("a", ["hello", "OK"]), ("b", ["hello", "NO"])]
-    owners |= {"a": "a", "b": "b"}
-    samples = _make(sessions, owners=owners, context=Context(9, "before"), candidates=20)
+    samples = _make(sessions, dialogues, context=Context(9, "before"), candidates=20)
     assert len(samples) == len(sessions)
     assert sorted((*s.context, s.candidates[0]) for s in samples) == sorted(
         tuple(turns) for _, turns in sessions

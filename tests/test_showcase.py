@@ -19,7 +19,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.geometry import NAMES
-from dcse_tf.evaluation.response_selection import evaluate_by_cosine, read_dialogues
+from dcse_tf.evaluation.response_selection import evaluate_by_cosine, read_sessions
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
@@ -114,7 +114,7 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
     ]
     encoder = SentenceEncoder.load(shown, max_sequence_length=16)
     samples = response_selection.make_samples(
-        read_dialogues(data_dir / "dev.jsonl"),
+        read_sessions(data_dir / "dev.jsonl"),
         candidates=CANDIDATES,
         context=Context(3, "both"),
         max_samples=12,

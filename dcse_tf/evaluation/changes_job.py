@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -24,8 +24,7 @@ from dcse_tf.evaluation.response_selection import (
     evaluate_by_cosine,
     evaluate_response_selection,
     make_samples,
-    read_dialogues,
-    read_owners,
+    read_sessions,
 )
 from dcse_tf.files import atomic_directory, atomic_file, hash_number
 from dcse_tf.model.tokenizer import read_vocabulary
@@ -68,8 +67,9 @@ def read_held_out(
         sentences: how many sentences to draw, at most, by a hash of the text and the seed.
         candidates, context, max_samples, seed: see `make_samples`.
     """
-    dialogues = read_dialogues(data_dir / _DEV_FILE)
-    chosen, split = draw_sentences(dialogues, sentences, seed), "dev"
+    sessions = read_sessions(data_dir / _DEV_FILE)
+    said = [text for session in sessions for text in session.texts]
+    chosen, split = draw_sentences(said, sentences, seed), "dev"
     if len(chosen) < LEAST_SENTENCES:
         found = sample_utterances(data_dir, manifest, sentences, seed)
         vocabulary = read_vocabulary(data_dir / VOCABULARY_FOLDER)
@@ -79,12 +79,11 @@ def read_held_out(
         split = "train"
     notes = [f"Neighbours and cosines: {len(chosen)} sentences of the {split} dialogues."]
     samples = make_samples(
-        dialogues,
+        sessions,
         candidates=candidates,
         context=context,
         max_samples=max_samples,
         seed=seed,
-        owners=read_owners(data_dir / _DEV_FILE),
     )
     notes.append(
         f"Response selection: {len(samples)} dev sessions, the true response among {candidates} by "
@@ -95,18 +94,15 @@ def read_held_out(
     return HeldOut(chosen, samples, tuple(notes))
 
 
-def draw_sentences(
-    dialogues: Sequence[tuple[str, Sequence[str]]], count: int, seed: int
-) -> list[str]:
+def draw_sentences(said: Iterable[str], count: int, seed: int) -> list[str]:
     """Draws `count` distinct texts, ignoring case, by a hash of the text and the seed.
 
     A smaller draw is the beginning of a larger one. Whether a text comes before another does not
-    depend on the rest of the dialogues.
+    depend on the rest of what was said.
     """
     texts: dict[str, str] = {}
-    for _, turns in dialogues:
-        for text in turns:
-            texts.setdefault(text.casefold(), text)
+    for text in said:
+        texts.setdefault(text.casefold(), text)
     order = sorted(texts, key=lambda key: (hash_number(f"{seed}:sentence:{key}"), key))
     return [texts[key] for key in order[:count]]
 

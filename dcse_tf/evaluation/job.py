@@ -27,7 +27,7 @@ from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
     SampleScore,
-    read_turns,
+    read_sessions,
     score_dialogues,
     score_texts,
 )
@@ -182,20 +182,19 @@ def _score_responses(
 
 
 def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_selection.Sample]:
-    dialogues = read_turns(path, config.join_consecutive)
-    if not config.join_consecutive and dialogues != read_turns(path, join=True):
+    sessions = read_sessions(path, config.join_consecutive)
+    if not config.join_consecutive and sessions != read_sessions(path, join=True):
         logging.warning(
             "%s: consecutive turns of one speaker stay apart, as they are in the file; "
             "`join_consecutive` makes one turn of them",
             path,
         )
     samples = response_selection.make_samples(
-        dialogues,
+        sessions,
         candidates=config.candidates,
         context=config.context,
         max_samples=config.max_samples,
         seed=config.seed,
-        owners=response_selection.read_owners(path),
     )
     if not samples:
         raise InputError(

@@ -2,8 +2,8 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,27 @@ from dcse_tf.model.head_files import HeadMaps, project
 # better.
 Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 
-# A session's id and its turns, or just the turns' texts if speakers do not matter.
-Dialogue = tuple[str, Sequence[str] | Sequence[Utterance]]
-
 _CHUNK = 1000  # contexts whose embeddings are held at a time
+
+
+class HeldOutSession(NamedTuple):
+    """A session to draw a response from.
+
+    Attributes:
+        session_id: its id.
+        turns: its turns, in order.
+        dialogue: the id of the dialogue that the session is a piece of, as those prepared with
+            candidates are; None for a whole dialogue.
+    """
+
+    session_id: str
+    turns: tuple[Utterance, ...]
+    dialogue: str | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the turns."""
+        return [turn.text for turn in self.turns]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,83 +103,73 @@ def score_dialogues(score: Callable[..., Sequence[np.ndarray]]) -> SampleScore:
     return score_samples
 
 
-def read_turns(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[Utterance]]]:
-    """Reads the sessions of a jsonl file that have at least two turns, as (id, turns).
+def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession]:
+    """Reads the sessions of a jsonl file that have at least two turns.
 
     Args:
         path: the file.
         join: whether to join consecutive turns of one speaker. Not for files that prepare_data
             wrote, which have the turns as training sees them.
     """
-    raw_sessions = jsonl.read_sessions(path, BadLines(0, option=""))
-    sessions = [make_session(*raw, join=join) for raw in raw_sessions]
-    return [(s.session_id, list(s.turns)) for s in sessions if len(s.turns) > 1]
+
+    def parse(number: int, line: dict[str, Any]) -> HeldOutSession:
+        session = make_session(*jsonl.parse_session(line), join=join)
+        dialogue = line.get("dialogue")
+        named = dialogue if isinstance(dialogue, str) else None
+        return HeldOutSession(session.session_id, session.turns, named)
+
+    sessions = read_json_lines(path, BadLines(0, option=""), parse)
+    return [session for session in sessions if len(session.turns) > 1]
 
 
 def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
-    """Like `read_turns`, with only the texts of the turns."""
-    return [(name, [turn.text for turn in turns]) for name, turns in read_turns(path, join)]
-
-
-def read_owners(path: pathlib.Path) -> dict[str, str] | None:
-    """The id of each session's dialogue, by the session's id; None if sessions are whole dialogues.
-
-    Sessions prepared with candidates are pieces of dialogues, which their lines name.
-    """
-
-    def parse(number: int, line: dict[str, Any]) -> tuple[str, str | None]:
-        dialogue = line.get("dialogue")
-        return str(line["session_id"]), dialogue if isinstance(dialogue, str) else None
-
-    owners = dict(read_json_lines(path, BadLines(0, option=""), parse))
-    if not any(owners.values()):
-        return None
-    return {name: owner or name for name, owner in owners.items()}
+    """Like `read_sessions`, as (id, texts of the turns)."""
+    return [(session.session_id, session.texts) for session in read_sessions(path, join)]
 
 
 def make_samples(
-    sessions: Sequence[Dialogue],
+    sessions: Sequence[HeldOutSession],
     *,
     candidates: int,
     context: Context,
     max_samples: int,
     seed: int,
-    owners: Mapping[str, str] | None = None,
 ) -> list[Sample]:
     """Draws one response per session, and its negatives from the responses of other sessions.
 
     Negatives are drawn without replacement and differ, ignoring case, from the true response and
     from each other. Which response is drawn depends only on the seed and the session.
 
-    With `owners`, the sessions are pieces of dialogues, each with its response at its end: that is
-    the response, and what its dialogue says anywhere, ignoring case, is no negative.
+    If any session names its dialogue, they are pieces of dialogues, each with its response at its
+    end: that is the response, and what its dialogue says anywhere, ignoring case, is no negative.
 
     Args:
-        sessions: sessions of two turns or more. If they have roles, the samples do too.
+        sessions: sessions of two turns or more.
         candidates: number of candidates per sample, including the true response.
         context: which turns around a response are its context.
         max_samples: largest number of sessions, which are drawn at random; 0 for all.
         seed: seed of all draws.
-        owners: the id of each session's dialogue, by the session's id; None if sessions are whole
-            dialogues.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
     """
-    ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session[0]))
+    pieces = any(session.dialogue for session in sessions)
+    ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session.session_id))
     chosen = ordered[:max_samples] if max_samples else ordered
-    drawn = [_draw_response(session, context, seed, owners is not None) for session in chosen]
+    drawn = [_draw_response(session, context, seed, pieces) for session in chosen]
     said: dict[str, set[str]] = {}
-    if owners:
-        for name, turns in sessions:
-            said.setdefault(owners[name], set()).update(map(str.casefold, _list_texts(turns)))
+    if pieces:
+        for session in sessions:
+            texts_of = said.setdefault(session.dialogue or session.session_id, set())
+            texts_of.update(map(str.casefold, session.texts))
     texts = sorted({sample.candidates[0] for sample in drawn})
     keys = np.array([text.casefold() for text in texts])
     samples = []
-    for (session_id, _), sample in zip(chosen, drawn, strict=True):
-        rng = np.random.default_rng(_draw(seed, "rivals", session_id))
+    for session, sample in zip(chosen, drawn, strict=True):
+        rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
         negatives: dict[str, str] = {}
-        own = said[owners[session_id]] if owners else {sample.candidates[0].casefold()}
+        dialogue = session.dialogue or session.session_id
+        own = said[dialogue] if pieces else {sample.candidates[0].casefold()}
         for index in rng.permutation(len(texts)):
             if keys[index] not in own:
                 negatives.setdefault(keys[index], texts[index])
@@ -179,24 +186,19 @@ def _draw(seed: int, purpose: str, session_id: str) -> int:
     return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
-def _list_texts(turns: Sequence[str] | Sequence[Utterance]) -> list[str]:
-    return [turn.text if isinstance(turn, Utterance) else turn for turn in turns]
-
-
-def _draw_response(session: Dialogue, context: Context, seed: int, last: bool) -> Sample:
+def _draw_response(session: HeldOutSession, context: Context, seed: int, last: bool) -> Sample:
     """A sample with the true response, drawn or the `last` turn, as its only candidate."""
-    session_id, turns = session
-    rng = np.random.default_rng(_draw(seed, "response", session_id))
+    turns = session.turns
+    rng = np.random.default_rng(_draw(seed, "response", session.session_id))
     first = len(turns) - 1 if last else context.first_response
     response = int(rng.integers(first, len(turns)))
-    texts = _list_texts(turns)
-    around = context.of(len(turns), response)
-    sample = Sample([texts[turn] for turn in around], [texts[response]])
-    roles = [turn.role for turn in turns if isinstance(turn, Utterance)]
-    if not roles:
-        return sample
-    own = [roles[turn] for turn in around]
-    return dataclasses.replace(sample, roles=own, responder=roles[response])
+    around = [turns[turn] for turn in context.of(len(turns), response)]
+    return Sample(
+        [turn.text for turn in around],
+        [turns[response].text],
+        roles=[turn.role for turn in around],
+        responder=turns[response].role,
+    )
 
 
 def evaluate_response_selection(

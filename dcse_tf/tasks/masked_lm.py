@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from dcse_tf.data.masking import MaskingRule
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLmOptions(MaskingOptions):
@@ -43,11 +45,17 @@ def _make_dataset(
     setup: Setup[MaskedLmOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
     from dcse_tf.data.stream import make_masked_lm_dataset
-    from dcse_tf.tasks.shared import make_masking_rule, make_stream
+    from dcse_tf.tasks.shared import make_stream
 
     stream = make_stream(setup, first_step, replicas)
-    rule = make_masking_rule(setup, setup.vocabulary.count_prefix())
-    return make_masked_lm_dataset(setup.corpus, rule, stream)
+    return make_masked_lm_dataset(setup.corpus, _make_rule(setup), stream)
+
+
+def _make_rule(setup: Setup[MaskedLmOptions]) -> "MaskingRule":
+    """Each row is one text with the corpus' prefix, whose tokens are not predicted."""
+    from dcse_tf.tasks.shared import make_masking_rule
+
+    return make_masking_rule(setup, setup.vocabulary.count_prefix())
 
 
 def compute_masked_lm_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
@@ -78,7 +86,7 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     import tensorflow as tf
 
     from dcse_tf.data.stream import Stream, make_masked_lm_dataset
-    from dcse_tf.tasks.shared import average_sums, make_layout, make_masking_rule
+    from dcse_tf.tasks.shared import average_sums, make_layout
 
     split = setup.manifest.splits["dev"]
     utterances = min(20 * setup.options.dev_samples, split.utterances)
@@ -86,9 +94,8 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
         return dict
     batch_size = min(64, utterances)
     stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
-    rule = make_masking_rule(setup, setup.vocabulary.count_prefix())
     batches = utterances // batch_size
-    dataset = make_masked_lm_dataset(setup.corpus, rule, stream, "dev").take(batches)
+    dataset = make_masked_lm_dataset(setup.corpus, _make_rule(setup), stream, "dev").take(batches)
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )

@@ -209,28 +209,27 @@ def _choose(
     """
     heads = read_heads(trained.folder)
 
-    def embed(tensors: dict[str, np.ndarray]) -> tuple[Encode, HeadMaps | None]:
+    def embed(tensors: dict[str, np.ndarray]) -> tuple[GraphBackend, Encode]:
         backend = _load(trained, tensors)
-        encode = SentenceEncoder(backend).encode
+        return backend, judge.embed(SentenceEncoder(backend).encode)
+
+    def finish(backend: GraphBackend, look_up: Encode) -> tuple[Encode, HeadMaps | None]:
         if not options.center:
-            return judge.embed(encode), heads
+            return look_up, heads
         mean = corpus.mean_embedding(backend)
-        centred = judge.embed(lambda texts: encode(texts) - mean)
-        return centred, center_heads(heads, mean) if heads else None
+        return lambda texts: look_up(texts) - mean, center_heads(heads, mean) if heads else None
 
     def measure(name: str, look_up: Encode, heads: HeadMaps | None = None) -> Measured:
         found = judge.measure(look_up, heads)
         logging.info("%s: %s", name, describe_measured(found))
         return found
 
-    plain = judge.embed(SentenceEncoder(_load(trained, start.tensors)).encode)
-    as_it_is = base = measure("the start", plain)
-    if options.center:
-        base = measure("share 0", *embed(start.tensors))
-    elif heads:
-        base = measure("share 0", plain, heads)
+    plain = embed(start.tensors)
+    as_it_is = base = measure("the start", plain[1])
+    if options.center or heads:
+        base = measure("share 0", *finish(*plain))
     shares = {}
     for share in options.list_shares():
         tensors = average_tensors(start.tensors, trained.tensors, share)
-        shares[share] = measure(f"share {share:g}", *embed(tensors))
+        shares[share] = measure(f"share {share:g}", *finish(*embed(tensors)))
     return compare_shares(judge, as_it_is, base, shares, options.keep, options.guard_tolerance)

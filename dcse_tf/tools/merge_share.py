@@ -20,8 +20,7 @@ from dcse_tf.evaluation.response_selection import (
     embed_groups,
     evaluate_response_selection,
     make_samples,
-    read_dialogues,
-    read_owners,
+    read_sessions,
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.input_files import resolve_inputs
@@ -130,7 +129,7 @@ class Judge:
         said = [text for sample in samples for text in (*sample.context, *sample.candidates)]
         asked = [text for guard in guards.values() for text in guard.sentences]
         self.texts = sorted({*said, *asked})
-        self.sentences = draw_sentences([("", said)], _SENTENCES, seed)
+        self.sentences = draw_sentences(said, _SENTENCES, seed)
         self.guards = tuple(guards)
         self._samples = samples
         self._sets = list(guards.values())
@@ -161,12 +160,11 @@ def read_judge(options: MergeOptions) -> Judge:
     """
     path = pathlib.Path(options.data_dir) / "dev.jsonl"
     samples = make_samples(
-        read_dialogues(path),
+        read_sessions(path),
         candidates=options.candidates,
         context=options.context,
         max_samples=options.max_samples,
         seed=options.seed,
-        owners=read_owners(path),
     )
     if not samples:
         raise InputError(

@@ -138,12 +138,11 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
         return []
     path = setup.data_dir / "dev.jsonl"
     samples = response_selection.make_samples(
-        response_selection.read_turns(path),
+        response_selection.read_sessions(path),
         candidates=CANDIDATES,
         context=options.context,
         max_samples=options.dev_samples,
         seed=options.seed,
-        owners=response_selection.read_owners(path),
     )
     if not samples:
         logging.warning(
