@@ -17,7 +17,7 @@ from dcse_tf.search.mutual import (
     make_keys,
     pair_mutually,
 )
-from dcse_tf.search.nearest import Settings
+from dcse_tf.search.options import ApproximateOptions
 
 
 def at(*degrees):
@@ -130,7 +130,7 @@ def test_an_approximate_index_finds_the_same_in_a_small_corpus(kind):
     dialogue, text = np.arange(200) // 5, np.arange(200) % 150
     exact = find_others(keys, dialogue, text, 3)
     told = []
-    found = find_others_by_index(keys, dialogue, text, 3, kind, Settings(), told.append)
+    found = find_others_by_index(keys, dialogue, text, 3, kind, ApproximateOptions(), told.append)
     np.testing.assert_array_equal(found.rows, exact.rows)
     np.testing.assert_array_equal(found.cosines, exact.cosines)
     assert told == [200]

@@ -24,12 +24,12 @@ from dcse_tf.search.index import (
     scale_to_unit_length,
     write_corpus_texts,
 )
-from dcse_tf.search.nearest import ApproximateIndex, Settings
-from dcse_tf.search.options import KINDS
+from dcse_tf.search.nearest import ApproximateIndex
+from dcse_tf.search.options import KINDS, ApproximateOptions
 
 APPROXIMATE = [kind for kind in KINDS if kind != "exact"]
 # Every list, and every row as a candidate.
-ALL = Settings(nprobe=1000, binary_candidates=1000)
+ALL = ApproximateOptions(nprobe=1000, binary_candidates=1000)
 
 
 def draw_directions(rows, dim, seed=0):
@@ -314,7 +314,7 @@ def test_files_of_two_indexes_do_not_go_together(folder):
 def test_approximate_search_without_faiss_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(InputError, match=r"`index_type`=hnsw.*pip install .dcse_tf.search"):
-        ApproximateIndex.build(draw_directions(50, 4), "hnsw", Settings())
+        ApproximateIndex.build(draw_directions(50, 4), "hnsw", ApproximateOptions())
 
 
 @pytest.mark.parametrize("kind", APPROXIMATE)
@@ -350,7 +350,9 @@ def test_codes_take_their_share_of_the_memory(kind, share, tmp_path):
     sizes = []
     for dim in (64, 128):  # the difference is 64 dimensions of 2000 rows and of 10 centres
         matrix = draw_directions(2000, dim)
-        ApproximateIndex.build(matrix, kind, Settings(nlist=10, hnsw_m=2)).write(tmp_path / "a")
+        ApproximateIndex.build(matrix, kind, ApproximateOptions(nlist=10, hnsw_m=2)).write(
+            tmp_path / "a"
+        )
         sizes.append((tmp_path / "a").stat().st_size)
     assert sizes[1] - sizes[0] == pytest.approx(2000 * 64 * 4 * share, rel=0.03)
 
@@ -364,9 +366,9 @@ def test_equal_cosines_come_by_row_from_an_approximate_index_too(kind):
     cosines = np.array([0.6, 0.6 + 1e-7, 0.6 + 2e-7, *np.linspace(0.5, -0.9, 60)])
     matrix = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
     assert matrix[0, 0] < matrix[1, 0] < matrix[2, 0]
-    settings = Settings(nprobe=1000)
-    index = ApproximateIndex.build(matrix, kind, settings)
-    (found,) = index.find_nearest(np.array([[1.0, 0.0]], np.float32), 2, settings)
+    options = ApproximateOptions(nprobe=1000)
+    index = ApproximateIndex.build(matrix, kind, options)
+    (found,) = index.find_nearest(np.array([[1.0, 0.0]], np.float32), 2, options)
     assert found.rows.tolist() == [0, 1]
 
 
@@ -376,15 +378,15 @@ def test_fewer_lists_read_is_a_lower_recall():
     matrix = draw_directions(2000, 16)
     recalls = []
     for nprobe in (1, 5, 1000):
-        settings = Settings(nlist=40, nprobe=nprobe)
-        recalls.append(ApproximateIndex.build(matrix, "ivf", settings).measure_recall(settings, 10))
+        options = ApproximateOptions(nlist=40, nprobe=nprobe)
+        recalls.append(ApproximateIndex.build(matrix, "ivf", options).measure_recall(options, 10))
     assert recalls[0] < recalls[1] < recalls[2] == 1.0
 
 
 def test_recall_of_a_single_row_is_whole():
     pytest.importorskip("faiss")
-    built = ApproximateIndex.build(draw_directions(1, 4), "hnsw", Settings())
-    assert built.measure_recall(Settings(), 10) == 1.0
+    built = ApproximateIndex.build(draw_directions(1, 4), "hnsw", ApproximateOptions())
+    assert built.measure_recall(ApproximateOptions(), 10) == 1.0
 
 
 def test_slack_is_over_the_error_of_float32():

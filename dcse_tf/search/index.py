@@ -27,7 +27,8 @@ from dcse_tf.evaluation.nearest import Nearest, find_nearest
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
 from dcse_tf.progress import Progress
-from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.search.nearest import ApproximateIndex
+from dcse_tf.search.options import ApproximateOptions
 
 TEXTS_FOLDER = "texts"
 EMBEDDINGS_FILE = "embeddings.npy"
@@ -201,11 +202,11 @@ class IndexFolder:
         made_from: see `describe`.
     """
 
-    def __init__(self, path: pathlib.Path, settings: Settings):
+    def __init__(self, path: pathlib.Path, options: ApproximateOptions):
         """Raises InputError if this is no index, a file is damaged, or FAISS is not installed."""
         self.path = path
         self.made_from = _read_description(path)
-        self._settings = settings
+        self._options = options
         self._texts = CorpusTexts(path / TEXTS_FOLDER)
         embeddings = path / EMBEDDINGS_FILE
         self._matrix = _map_array(embeddings)
@@ -219,7 +220,7 @@ class IndexFolder:
     def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
         """The `top` rows nearest to each query; queries are float32 `[queries, dim]`, length 1."""
         if self._faiss:
-            return self._faiss.find_nearest(queries, top, self._settings)
+            return self._faiss.find_nearest(queries, top, self._options)
         return find_nearest(self._matrix, queries, top)
 
     def read_hit(self, row: int, cosine: float) -> Hit:
@@ -235,14 +236,14 @@ class SearchIndex:
         folders: the indexes.
     """
 
-    def __init__(self, folders: Sequence[pathlib.Path], settings: Settings | None = None):
+    def __init__(self, folders: Sequence[pathlib.Path], options: ApproximateOptions | None = None):
         """Opens the folders.
 
         Raises:
             InputError: a folder is no index, a file is damaged, or FAISS is needed and not
                 installed.
         """
-        self.folders = [IndexFolder(path, settings or Settings()) for path in folders]
+        self.folders = [IndexFolder(path, options or ApproximateOptions()) for path in folders]
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.

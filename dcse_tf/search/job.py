@@ -32,7 +32,7 @@ from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.index import Hit, IndexFolder, SearchIndex
-from dcse_tf.search.nearest import ApproximateIndex, Settings, import_faiss
+from dcse_tf.search.nearest import ApproximateIndex, import_faiss
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools.embed import embed
 from dcse_tf.tools.options import EmbedOptions
@@ -162,8 +162,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         reranker = _load_reranker(config)  # before the index is built, which takes long
         if not exists:
             build_index(config, folders[0], indexed)
-        settings = Settings(**{name: getattr(config, name) for name in vars(Settings())})
-        index = SearchIndex(folders, settings)
+        index = SearchIndex(folders, config)
         if exists:
             for each in index.folders:
                 _require_same(config, each, indexed)
@@ -324,12 +323,11 @@ def _take_rows(
 def _build_approximate(
     config: SearchOptions, kind: str, matrix: np.ndarray, path: pathlib.Path
 ) -> None:
-    settings = Settings(**{name: getattr(config, name) for name in vars(Settings())})
     started = time.monotonic()
-    index = ApproximateIndex.build(matrix, kind, settings)
+    index = ApproximateIndex.build(matrix, kind, config)
     index.write(path)
     logging.info("%s over %d texts in %.0f s", kind, len(matrix), time.monotonic() - started)
-    recall = index.measure_recall(settings, _RECALL_AT)
+    recall = index.measure_recall(config, _RECALL_AT)
     logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, _RECALL_AT)
 
 

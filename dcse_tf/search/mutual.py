@@ -13,7 +13,8 @@ from absl import logging
 
 from dcse_tf.evaluation.nearest import BLOCK_ROWS, Neighbours, find_neighbours
 from dcse_tf.search.index import scale_to_unit_length
-from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.search.nearest import ApproximateIndex
+from dcse_tf.search.options import ApproximateOptions
 
 _ROWS_AT_A_TIME = 8192
 
@@ -104,22 +105,22 @@ def find_others_by_index(
     text: np.ndarray,
     count: int,
     kind: str,
-    settings: Settings,
+    options: ApproximateOptions,
     tell: Tell = lambda done: None,
 ) -> Neighbours:
     """`find_others` with a FAISS index, which misses some neighbours; its recall is logged.
 
     Args:
         keys, dialogue, text, count, tell: see `find_others`.
-        kind, settings: see `ApproximateIndex.build`.
+        kind, options: see `ApproximateIndex.build`.
     """
-    index = ApproximateIndex.build(keys, kind, settings)
-    recall = index.measure_recall(settings, count)
+    index = ApproximateIndex.build(keys, kind, options)
+    recall = index.measure_recall(options, count)
     logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, count)
     found = Neighbours.none(len(keys), count)
     for start in range(0, len(keys), _QUERIES):
         queries = np.asarray(keys[start : start + _QUERIES])
-        answers = index.find_nearest(queries, _ASKED * count, settings)
+        answers = index.find_nearest(queries, _ASKED * count, options)
         for row, near in enumerate(answers, start):
             other = (dialogue[near.rows] != dialogue[row]) & (text[near.rows] != text[row])
             kept = np.flatnonzero(other)[:count]

@@ -1,6 +1,5 @@
 """Approximate search with FAISS: nearly all of the nearest rows, in a fraction of the time."""
 
-import dataclasses
 import math
 import mmap
 import pathlib
@@ -11,6 +10,7 @@ import numpy as np
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
 from dcse_tf.files import atomic_file
+from dcse_tf.search.options import ApproximateOptions
 
 _ADDED_ROWS = 65_536  # at a time
 # Training rows per list. FAISS warns about fewer than the first; more than the second hardly change
@@ -22,18 +22,6 @@ _SEED = 0
 # Candidates that FAISS is asked for per row wanted; they are then ranked by exact cosines.
 _CANDIDATES = 2
 _INT8 = "_int8"  # suffix of the kinds that store eight bits per dimension
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How an approximate index is built and searched; see the options of the same names."""
-
-    hnsw_m: int = 32
-    ef_construction: int = 200
-    ef_search: int = 128
-    nlist: int = 0
-    nprobe: int = 32
-    binary_candidates: int = 50
 
 
 def import_faiss(kind: str) -> Any:
@@ -57,21 +45,23 @@ class ApproximateIndex:
         self._matrix = matrix
 
     @classmethod
-    def build(cls, matrix: np.ndarray, kind: str, settings: Settings) -> "ApproximateIndex":
+    def build(
+        cls, matrix: np.ndarray, kind: str, options: ApproximateOptions
+    ) -> "ApproximateIndex":
         """Builds an index whose content does not depend on the timing of threads.
 
         Args:
             matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
             kind: "hnsw" or "ivf", which hold a copy of the matrix in memory; "hnsw_int8" or
                 "ivf_int8", a quarter of that; or "binary", only the signs, a 32nd.
-            settings: see `Settings`.
+            options: how to build it.
         """
         faiss = import_faiss(kind)
         threads = faiss.omp_get_max_threads()
         if kind.startswith("hnsw"):
             faiss.omp_set_num_threads(1)  # the links depend on the order of insertion
         try:
-            index = _make_empty(faiss, kind, matrix, settings)
+            index = _make_empty(faiss, kind, matrix, options)
             for start in range(0, len(matrix), _ADDED_ROWS):
                 index.add(_encode(kind, matrix[start : start + _ADDED_ROWS]))
         finally:
@@ -119,14 +109,16 @@ class ApproximateIndex:
             raise InputError(f"{path}: {found}, expected {len(matrix)} of {dim}")
         return cls(index, kind, matrix)
 
-    def find_nearest(self, queries: np.ndarray, top: int, settings: Settings) -> list[Nearest]:
+    def find_nearest(
+        self, queries: np.ndarray, top: int, options: ApproximateOptions
+    ) -> list[Nearest]:
         """At most `top` near rows of each query; queries are float32 `[queries, dim]`."""
-        each = settings.binary_candidates if self._kind == "binary" else _CANDIDATES
+        each = options.binary_candidates if self._kind == "binary" else _CANDIDATES
         wanted = min(each * top, len(self._matrix))
         if self._kind.startswith("hnsw"):
-            self._index.hnsw.efSearch = max(settings.ef_search, wanted)
+            self._index.hnsw.efSearch = max(options.ef_search, wanted)
         elif self._kind.startswith("ivf"):
-            self._index.nprobe = min(settings.nprobe, self._index.nlist)
+            self._index.nprobe = min(options.nprobe, self._index.nlist)
         _, rows = self._index.search(_encode(self._kind, queries), wanted)
         # FAISS fills missing answers with -1.
         return [
@@ -134,7 +126,7 @@ class ApproximateIndex:
             for found, query in zip(rows, queries, strict=True)
         ]
 
-    def measure_recall(self, settings: Settings, top: int, sample: int = 1000) -> float:
+    def measure_recall(self, options: ApproximateOptions, top: int, sample: int = 1000) -> float:
         """The share of the exact `top` nearest rows that the index finds; 0 to 1.
 
         The queries are `sample` rows of the matrix. A query's own row, which is always found, does
@@ -143,7 +135,7 @@ class ApproximateIndex:
         rows = _draw(len(self._matrix), sample)
         queries = np.asarray(self._matrix[rows])
         exact = find_nearest(self._matrix, queries, top + 1)
-        found = self.find_nearest(queries, top + 1, settings)
+        found = self.find_nearest(queries, top + 1, options)
         shares = []
         for row, expected, near in zip(rows, exact, found, strict=True):
             others = [other for other in expected.rows if other != row][:top]
@@ -152,7 +144,7 @@ class ApproximateIndex:
         return float(np.mean(shares)) if shares else 1.0
 
 
-def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, settings: Settings) -> Any:
+def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, options: ApproximateOptions) -> Any:
     """A FAISS index, trained on some of the rows, to which all rows can be added."""
     rows, dim = matrix.shape
     metric, codes = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_8bit
@@ -160,13 +152,13 @@ def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, settings: Settings) -
         return faiss.IndexBinaryFlat(8 * _count_bytes(kind, dim))
     if kind.startswith("hnsw"):
         if kind.endswith(_INT8):
-            index = faiss.IndexHNSWSQ(dim, codes, settings.hnsw_m, metric)
+            index = faiss.IndexHNSWSQ(dim, codes, options.hnsw_m, metric)
             index.train(_draw_rows(matrix, _MOST_OF_A_LIST * _MOST_LISTS))
         else:
-            index = faiss.IndexHNSWFlat(dim, settings.hnsw_m, metric)
-        index.hnsw.efConstruction = settings.ef_construction
+            index = faiss.IndexHNSWFlat(dim, options.hnsw_m, metric)
+        index.hnsw.efConstruction = options.ef_construction
         return index
-    lists = settings.nlist or min(round(4 * math.sqrt(rows)), _MOST_LISTS)
+    lists = options.nlist or min(round(4 * math.sqrt(rows)), _MOST_LISTS)
     lists = max(1, min(lists, rows // _LEAST_OF_A_LIST))
     centres = faiss.IndexFlatIP(dim)
     if kind.endswith(_INT8):

@@ -47,7 +47,7 @@ from dcse_tf.search.mutual import (
     make_keys,
     pair_mutually,
 )
-from dcse_tf.search.nearest import Settings, import_faiss
+from dcse_tf.search.nearest import import_faiss
 from dcse_tf.search.options import ApproximateOptions, MineNeighboursOptions
 from dcse_tf.tools.embed import Rows
 
@@ -234,7 +234,6 @@ def _find(
     """The neighbours of all turns, as indices into `rows`; results are stored role by role."""
     groups = np.unique(turns.speaker[rows], return_index=True)[1] if options.same_role else [0]
     found = Neighbours.none(len(rows), options.neighbours)
-    settings = Settings(**{name: getattr(options, name) for name in vars(Settings())})
     with Progress("turns", len(rows)) as progress:
         for number, (start, stop) in enumerate(zip(groups, [*groups[1:], len(rows)])):
             own = slice(int(start), int(stop))
@@ -249,7 +248,7 @@ def _find(
                 if options.index_type == "exact":
                     near = find_others(*given, tell)
                 else:
-                    near = find_others_by_index(*given, options.index_type, settings, tell)
+                    near = find_others_by_index(*given, options.index_type, options, tell)
                 with atomic_file(path) as partial, partial.open("wb") as file:
                     np.savez(file, rows=near.rows, cosines=near.cosines)
             with np.load(path) as saved:

@@ -29,16 +29,16 @@ import numpy as np
 
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
-from dcse_tf.search.nearest import ApproximateIndex, Settings
-from dcse_tf.search.options import KINDS
+from dcse_tf.search.nearest import ApproximateIndex
+from dcse_tf.search.options import KINDS, ApproximateOptions
 
 QUERIES, TOP = 100, 10
 BLOCK_ROWS = 65_536
 LONGEST_S = 60  # seconds for queries one at a time, at most
 # Suffix of the figures -> the default search settings, and four times as thorough ones.
 EFFORTS = {
-    "": Settings(),
-    " x4": Settings(ef_search=4 * 128, nprobe=4 * 32, binary_candidates=4 * 50),
+    "": ApproximateOptions(),
+    " x4": ApproximateOptions(ef_search=4 * 128, nprobe=4 * 32, binary_candidates=4 * 50),
 }
 ROWS_FILE, QUERIES_FILE, TRUTH_FILE, INDEX_FILE = "rows.npy", "queries.npy", "truth.npy", "index"
 
@@ -104,7 +104,9 @@ def build(folder: pathlib.Path, kind: str) -> dict[str, float]:
     matrix = np.load(folder / ROWS_FILE, mmap_mode="r")
     started = time.perf_counter()
     _, peak = watch_memory(
-        lambda: ApproximateIndex.build(matrix, kind, Settings()).write(folder / INDEX_FILE)
+        lambda: ApproximateIndex.build(matrix, kind, ApproximateOptions()).write(
+            folder / INDEX_FILE
+        )
     )
     return {
         "build s": time.perf_counter() - started,
@@ -115,7 +117,9 @@ def build(folder: pathlib.Path, kind: str) -> dict[str, float]:
 
 def search(folder: pathlib.Path, kind: str) -> dict[str, float]:
     """Opens an index and times queries one at a time, first with the files not in memory."""
-    ranking = time_ranking(folder, Settings().binary_candidates if kind == "binary" else 2)
+    ranking = time_ranking(
+        folder, ApproximateOptions().binary_candidates if kind == "binary" else 2
+    )
     for name in (ROWS_FILE, INDEX_FILE):
         drop_from_memory(folder / name)
     before = read_memory()["own"]
@@ -124,23 +128,23 @@ def search(folder: pathlib.Path, kind: str) -> dict[str, float]:
     truth = np.load(folder / TRUTH_FILE)
     if kind == "exact":
 
-        def find(query: np.ndarray, settings: Settings) -> Nearest:
+        def find(query: np.ndarray, options: ApproximateOptions) -> Nearest:
             return find_nearest(matrix, query, TOP)[0]
     else:
         index = ApproximateIndex.read(folder / INDEX_FILE, kind, matrix)
 
-        def find(query: np.ndarray, settings: Settings) -> Nearest:
-            return index.find_nearest(query, TOP, settings)[0]
+        def find(query: np.ndarray, options: ApproximateOptions) -> Nearest:
+            return index.find_nearest(query, TOP, options)[0]
 
-    first, _ = time_each(lambda query: find(query, Settings()), queries)
+    first, _ = time_each(lambda query: find(query, ApproximateOptions()), queries)
     memory = read_memory()
     figures = {
         "ms first": float(np.median(first)),
         "own MB": memory["own"] - before,
         "of files MB": memory["of files"],
     }
-    for name, settings in EFFORTS.items() if kind != "exact" else [("", Settings())]:
-        times, found = time_each(functools.partial(find, settings=settings), queries)
+    for name, options in EFFORTS.items() if kind != "exact" else [("", ApproximateOptions())]:
+        times, found = time_each(functools.partial(find, options=options), queries)
         recall = np.mean([np.isin(t, f.rows).mean() for t, f in zip(truth, found)])
         figures |= {
             f"recall@10{name}": 100 * float(recall),

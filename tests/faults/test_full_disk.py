@@ -10,7 +10,8 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.errors import OutputError
-from dcse_tf.search.nearest import ApproximateIndex, Settings
+from dcse_tf.search.nearest import ApproximateIndex
+from dcse_tf.search.options import ApproximateOptions
 from dcse_tf.tools.embed import embed
 from dcse_tf.tools.options import EmbedOptions
 
@@ -93,7 +94,7 @@ def test_an_approximate_index_on_a_full_disk(small_disk):
     pytest.importorskip("faiss")
     folder, _ = small_disk
     matrix = np.eye(600, 500, dtype=np.float32)  # 1.2 MB
-    index = ApproximateIndex.build(matrix, "hnsw", Settings())
+    index = ApproximateIndex.build(matrix, "hnsw", ApproximateOptions())
     with pytest.raises(OutputError, match=rf"^{folder}/a: cannot be written: .*No space left"):
         index.write(folder / "a")
     assert list(folder.iterdir()) == []
