@@ -75,7 +75,7 @@ def format_table(results: list[Result]) -> str:
             rows.append(
                 (
                     file,
-                    _add_size(result, score_label(result.task, name)),
+                    _add_size(result, name),
                     f"{result.scores[name]:.2f}",
                     f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
                     f"{result.scores[f'chance_{name}']:.2f}",
@@ -117,12 +117,6 @@ def _describe_sizes(result: Result) -> str:
         f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
         f"groups of {size}; R@1 of 2, MAP and MRR are over all"
     )
-
-
-def score_label(task: str, score: str) -> str:
-    """The label of a score in a table, with the similarity if the task names one."""
-    way = re.search(r"\((.+)\)", task)
-    return f"{way[1]}_{score}" if way else score
 
 
 def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
@@ -296,7 +290,7 @@ def format_comparisons(comparisons: list[Comparison], corrected: list[float]) ->
     rows = [
         (
             short_path(c.source),
-            score_label(c.task, c.score),
+            c.score,
             f"{c.first:.2f}",
             f"{c.second:.2f}",
             f"{c.difference.value:+.2f}",
