@@ -47,7 +47,7 @@ def interval(items: Items, name: str, seed: int = 0) -> tuple[float, float] | No
     """The 95% interval of a score; None if there are fewer than two items."""
     if name == "spearman":
         return _bootstrap((items["degree"], items["cosine"]), _correlation, seed)[1]
-    return _bootstrap((items[name],), _mean, seed)[1]
+    return _bootstrap((items[name],), np.mean, seed)[1]
 
 
 def difference(first: Items, second: Items, name: str, seed: int = 0) -> Difference:
@@ -63,7 +63,7 @@ def difference(first: Items, second: Items, name: str, seed: int = 0) -> Differe
         return paired_difference(data, _correlation_difference, seed)
     if len(first[name]) != len(second[name]):
         raise ValueError("the items of the two results are not the same")
-    return paired_difference((second[name] - first[name],), _mean, seed)
+    return paired_difference((second[name] - first[name],), np.mean, seed)
 
 
 def paired_difference(
@@ -112,10 +112,6 @@ def _correlation_difference(
     degree: np.ndarray, first: np.ndarray, second: np.ndarray, axis: int = -1
 ) -> np.ndarray:
     return _correlation(degree, second, axis) - _correlation(degree, first, axis)
-
-
-def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.mean(values, axis=axis)
 
 
 def _bootstrap(

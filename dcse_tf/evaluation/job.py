@@ -298,11 +298,10 @@ def _select_responses(
     model: SentenceEncoder | Reranker,
 ) -> dict[str, Evaluation]:
     """The evaluation by each similarity; those of embeddings come with their geometry."""
-    compared = {"cosine", PROJECTED} if isinstance(model, SentenceEncoder) else set[str]()
     found = {
         way: response_selection.evaluate_samples(samples, score, way)
         for way, score in ways.items()
-        if way not in compared
+        if way not in ("cosine", PROJECTED)
     }
     if isinstance(model, SentenceEncoder):
         found |= response_selection.evaluate_by_embeddings(samples, model.encode, model.heads)
