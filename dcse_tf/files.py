@@ -178,6 +178,12 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
 
 
+def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
+    """Writes an indented file of JSON, all in ASCII; not atomically."""
+    text = json.dumps(content, indent=2, sort_keys=sort_keys) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
 # Atomic writes
 
 

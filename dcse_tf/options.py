@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import os
 import pathlib
 import types
@@ -10,7 +9,7 @@ import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Self
 
-from dcse_tf.files import atomic_file
+from dcse_tf.files import atomic_file, write_json
 from dcse_tf.input_files import parse_json
 from dcse_tf.plugins import load_plugins
 
@@ -162,7 +161,7 @@ class Options:
     def write_json(self, path: pathlib.Path) -> None:
         """Writes the configuration, atomically."""
         with atomic_file(path) as partial:
-            partial.write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n")
+            write_json(partial, self.to_dict(), sort_keys=True)
 
     @classmethod
     def read_json(cls, path: pathlib.Path) -> Self:

@@ -7,7 +7,6 @@ nodes.
 
 import contextlib
 import dataclasses
-import json
 import logging as python_logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from dcse_tf.encoder.onnx import INPUTS, MODEL_FILE, OUTPUT
 from dcse_tf.encoder.saved_model import SETTINGS_FILE, export_fingerprint
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
-from dcse_tf.files import hash_file
+from dcse_tf.files import hash_file, write_json
 from dcse_tf.model import checkpoints, sentence_modules
 from dcse_tf.model.families import RELATIVE_BIAS
 from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
@@ -334,8 +333,7 @@ def write_onnx(
     encoder.vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "config.json", config, sort_keys=True)
     fingerprint = export_fingerprint(encoder.fingerprint(), unit_norm)
     write_settings(folder, quantize, fingerprint, pooling=encoder.pooling, unit_norm=unit_norm)
     return agreement
@@ -356,8 +354,7 @@ def write_settings(folder: pathlib.Path, quantize: str, fingerprint: str, **furt
         "sha256": hash_file(folder / MODEL_FILE),
         **({"fingerprint": fingerprint} if quantize == "none" else {}),
     }
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
+    write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
 
 
 def _compare(

@@ -1,6 +1,5 @@
 """Exports re-rankers: chooses the format, and writes the one that sentence-transformers loads."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -11,6 +10,7 @@ from dcse_tf.errors import InputError, require
 from dcse_tf.exporting.card import ModelCard, collect_training, list_versions, write_model_card
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.sentence_transformers import true_config
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import hash_files, read_config
 from dcse_tf.model.matchers import read_matcher_settings
@@ -109,7 +109,7 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
         "sentence_transformers": {"activation_fn": _IDENTITY},
         "sbert_ce_default_activation_function": _IDENTITY,  # before version 4
     }
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config, sort_keys=True)
     tensors = {
         name if name.startswith(CLASSIFIER) else f"bert.{name}": np.ascontiguousarray(value)
         for name, value in read_tensors(graph.source, settings).items()
@@ -117,7 +117,8 @@ def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:
     write_tensors(folder, tensors)
     graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     path = folder / "tokenizer_config.json"
-    _write_json(path, {**read_json_object(path), "truncation_side": "left"})
+    content = {**read_json_object(path), "truncation_side": "left"}
+    write_json(path, content, sort_keys=True)
     write_reranker_settings(folder, settings)  # so that `Reranker.load` can read the folder too
 
 
@@ -127,10 +128,6 @@ def _describe_sizes(graph: RerankerGraph) -> str:
         return f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide"
     sizes = read_matcher_settings(graph.source)
     return f"LSTMs of {sizes['hidden_dim']} units, embeddings of {sizes['embedding_dim']}"
-
-
-def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelCard:

@@ -1,7 +1,6 @@
 """Exports a cross-encoder as an ONNX model, from token ids to scores."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +24,7 @@ from dcse_tf.exporting.onnx import (
     write_settings,
 )
 from dcse_tf.exporting.sentence_transformers import true_config
+from dcse_tf.files import write_json
 from dcse_tf.model.reranker_files import (
     CLASSIFIER,
     POOLER,
@@ -142,8 +142,7 @@ def write_reranker(
     settings = graph.settings
     graph.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     write_reranker_settings(folder, settings)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "config.json", config, sort_keys=True)
     write_settings(folder, quantize, fingerprint(graph))
     return agreement
 

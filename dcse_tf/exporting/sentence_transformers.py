@@ -1,6 +1,5 @@
 """Exports an encoder as a sentence-transformers folder."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.model import checkpoints
 from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.reranker_files import POOLER
@@ -71,7 +71,7 @@ def write_sentence_transformers(
         **describe_prefix(encoder.vocabulary.prefix),
         "similarity_fn_name": "cosine",
     }
-    _write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / "config_sentence_transformers.json", settings, sort_keys=True)
 
 
 def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -86,11 +86,6 @@ def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:
         f"{POOLER}.weight": kernel.astype(np.float32),
         f"{POOLER}.bias": np.zeros(dim, np.float32),
     }
-
-
-def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-    path.write_text(text, encoding="utf-8")
 
 
 def true_config(source: pathlib.Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ initial table, so vectors of tokens that the corpus does not contain stay as the
 """
 
 import dataclasses
-import json
 import pathlib
 
 import numpy as np
@@ -24,6 +23,7 @@ from dcse_tf.encoder.static import MODEL_TYPE, TABLE, WEIGHTS_FILE
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.files import write_json
 from dcse_tf.model.tensor_files import write_tensor_file
 from dcse_tf.progress import Progress
 
@@ -108,7 +108,7 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
         "normalize": True,
         "embedding_dtype": "float32",
     }
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", settings)
     return fit
 
 

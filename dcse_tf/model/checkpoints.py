@@ -4,7 +4,6 @@ files in it. What sentence-transformers' format adds is in `dcse_tf.model.senten
 Reading a folder must not import TensorFlow.
 """
 
-import json
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import ijson
 
 from dcse_tf.errors import InputError
-from dcse_tf.files import hash_file
+from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import find_package, read_json_object
 from dcse_tf.model.families import FAMILIES, RELATIVE_BUCKETS, make_bert_config
 from dcse_tf.model.relative_positions import BUCKETS
@@ -268,4 +267,4 @@ def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = 
     settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     if not pooler:
         settings["model_args"] = {"add_pooling_layer": False}
-    (folder / _SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+    write_json(folder / _SETTINGS_FILE, settings)

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 import tokenizers
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.model.vocabulary import SpecialTokens, Vocabulary, save_tokenizer
 
 SPECIAL_TOKENS = SpecialTokens(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
@@ -31,8 +31,7 @@ class FastVocabulary(Vocabulary):
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
         limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
         _write_files(folder, self, self._make_fast(), limits)
-        path, names = folder / "special_tokens_map.json", _name_tokens()
-        path.write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "special_tokens_map.json", _name_tokens())
 
 
 def _name_tokens() -> dict[str, str]:
@@ -52,8 +51,7 @@ def _write_files(
     <pad>.
     """
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **_name_tokens(), **further}
-    text = json.dumps(settings, indent=2) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", settings)
     save_tokenizer(folder / "tokenizer.json", vocabulary, tokenizer)
 
 

@@ -6,7 +6,6 @@ for each row, to which a task applies its head, and a vector for each token.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model import weights
 from dcse_tf.model.checkpoints import MATCHER_FILE
@@ -396,8 +396,7 @@ def write_matcher(folder: pathlib.Path, matcher: DualLSTM | ESIM) -> None:
     Raises:
         OutputError: the weights cannot be written.
     """
-    content = json.dumps(matcher.settings(), indent=2, sort_keys=True)
-    (folder / MATCHER_FILE).write_text(content + "\n", encoding="utf-8")
+    write_json(folder / MATCHER_FILE, matcher.settings(), sort_keys=True)
     weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
 
 

@@ -6,12 +6,12 @@ paper's form.
 """
 
 import dataclasses
-import json
 import pathlib
 
 import safetensors
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.bert import initialize_weights
 from dcse_tf.model.checkpoints import ATTENTION_FILE, MATCHING_FILE
@@ -81,8 +81,7 @@ def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
     content: dict[str, str | float] = {"kind": form.kind}
     if form.residual:
         content["lambda"] = float(form.residual.value())
-    text = json.dumps(content, indent=2) + "\n"
-    (folder / MATCHING_FILE).write_text(text, encoding="utf-8")
+    write_json(folder / MATCHING_FILE, content)
     if form.attention:
         _write_attention(folder / ATTENTION_FILE, form.attention)
 

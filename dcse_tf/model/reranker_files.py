@@ -5,11 +5,11 @@ its last entry. This module does not import TensorFlow.
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import RERANKER_FILE
 
@@ -67,5 +67,4 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
 
 def write_reranker_settings(folder: pathlib.Path, settings: RerankerSettings) -> None:
     """Writes reranker.json, which marks a checkpoint folder as a re-ranker."""
-    text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    (folder / RERANKER_FILE).write_text(text, encoding="utf-8")
+    write_json(folder / RERANKER_FILE, dataclasses.asdict(settings))

@@ -7,13 +7,13 @@ elsewhere: reading a folder must not import TensorFlow.
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import parse_json, read_json_object
 from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 
@@ -156,7 +156,7 @@ def read_prefix(transformer: pathlib.Path) -> str:
 def write_prefix(folder: pathlib.Path, prefix: str) -> None:
     """Writes a prefix for `read_prefix` and sentence-transformers; an empty one writes nothing."""
     if prefix:
-        _write_json(folder / PROMPTS_FILE, describe_prefix(prefix))
+        write_json(folder / PROMPTS_FILE, describe_prefix(prefix))
 
 
 def describe_prefix(prefix: str) -> dict[str, Any]:
@@ -220,10 +220,10 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
         kind = f"sentence_transformers.models.{name}"
         entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
         (folder / path).mkdir(exist_ok=True)
-    _write_json(folder / MODULES_FILE, entries)
+    write_json(folder / MODULES_FILE, entries)
     # The names that all versions of the library read.
     pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
-    _write_json(
+    write_json(
         folder / "1_Pooling" / _CONFIG_FILE,
         {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
     )
@@ -239,7 +239,7 @@ def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
         "bias": True,
         "activation_function": _RELU if step.relu else _IDENTITY,
     }
-    _write_json(folder / _CONFIG_FILE, config)
+    write_json(folder / _CONFIG_FILE, config)
     matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
     tensors = {
         "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
@@ -253,7 +253,3 @@ def _read_json(path: pathlib.Path) -> Any:
         return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def _write_json(path: pathlib.Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

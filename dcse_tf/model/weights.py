@@ -7,7 +7,6 @@ keras-hub can load such files but not write them.
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import plain_name, read_json_object
 from dcse_tf.model.checkpoints import find_padding
 from dcse_tf.model.families import (
@@ -327,7 +327,7 @@ def write_bert(
             {name: _pad_first(name, value, 1) for name, value in tensors.items()}
         )
         config = make_mpnet_config(config)
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_json(folder / "config.json", config, sort_keys=True)
     write_tensors(folder, tensors)
 
 

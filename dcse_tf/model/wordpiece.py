@@ -9,7 +9,6 @@ the result with the HuggingFace tokenizer token for token.
 
 import collections
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ import tokenizers.pre_tokenizers
 import tokenizers.trainers
 
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.vocabulary import (
     END_OF_TURN,
@@ -66,8 +66,7 @@ class WordPiece(Vocabulary):
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
         limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
         _write_files(folder, self, limits)
-        text = json.dumps(_name_tokens(self), indent=2) + "\n"
-        (folder / "special_tokens_map.json").write_text(text, encoding="utf-8")
+        write_json(folder / "special_tokens_map.json", _name_tokens(self))
         save_tokenizer(folder / "tokenizer.json", self, _make_fast(self))
 
     def make_tokenizer(self) -> "WordPieceTokenizer":
@@ -247,8 +246,7 @@ def _write_files(folder: pathlib.Path, vocabulary: WordPiece, further: dict[str,
         **_name_tokens(vocabulary),
         **further,
     }
-    text = json.dumps(settings, indent=2) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 class WordPieceTokenizer(Tokenizer):

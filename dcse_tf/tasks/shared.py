@@ -3,7 +3,6 @@
 Unlike the tasks' own modules, which commands import for their options, this one needs TensorFlow.
 """
 
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from dcse_tf.data.neighbours import NeighbourForm
 from dcse_tf.data.rehearsal import RehearsalForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.model import bert, checkpoints, masked_lm
 from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
@@ -233,7 +233,8 @@ def write_bert_files(setup: Setup[TrainOptions], folder: pathlib.Path, architect
         folder: an existing folder.
         architecture: the HuggingFace class that the weights are for.
     """
-    _write_config(folder, {**read_base_config(setup), "architectures": [architecture]})
+    config = {**read_base_config(setup), "architectures": [architecture]}
+    write_json(folder / "config.json", config, sort_keys=True)
     write_tokenization(setup, folder)
 
 
@@ -258,14 +259,9 @@ def write_reranker_files(
     else:
         # Code that looks for a checkpoint reads config.json: this one says that it is no BERT.
         config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
-    _write_config(folder, config)
+    write_json(folder / "config.json", config, sort_keys=True)
     setup.vocabulary.write(folder)
     write_reranker_settings(folder, settings)
-
-
-def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def count_batch(
