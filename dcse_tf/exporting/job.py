@@ -3,8 +3,6 @@
 import contextlib
 import pathlib
 
-from absl import logging
-
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.load import find_folder, load_graph, truncate
 from dcse_tf.errors import require
@@ -85,15 +83,10 @@ def _write_saved_model(
     }
     if encoder.postprocessing is None:
         settings["matching"] = encoder.matching.kind
-    found = write_saved_model(
+    write_saved_model(
         folder,
         encoder,
         settings,
         unit_norm=config.unit_norm,
         warmup=config.warmup,
-    )
-    logging.info(
-        "computed by a fresh process: largest difference %.1e, allowed %.1e",
-        found.difference,
-        found.tolerance,
     )

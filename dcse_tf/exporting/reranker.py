@@ -4,7 +4,6 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from dcse_tf.errors import InputError, require
 from dcse_tf.exporting.card import ModelCard, collect_training, list_versions, write_model_card
@@ -73,12 +72,7 @@ def _write_saved_model(config: ExportOptions, folder: pathlib.Path, graph: Reran
         "sha256": hash_files(graph.source),
         "fingerprint": fingerprint(graph),
     }
-    found = write_reranker(folder, graph, settings, config.warmup)
-    logging.info(
-        "computed by a fresh process: largest difference %.1e, allowed %.1e",
-        found.difference,
-        found.tolerance,
-    )
+    write_reranker(folder, graph, settings, config.warmup)
 
 
 def write_cross_encoder(folder: pathlib.Path, graph: RerankerGraph) -> None:

@@ -12,7 +12,6 @@ from dcse_tf.exporting.saved_model import (
     CANDIDATES,
     CONTEXTS,
     Request,
-    Verification,
     save_and_verify,
 )
 from dcse_tf.reranker.graph import NO_CANDIDATE, RerankerGraph
@@ -135,7 +134,7 @@ def _answer(reranker: Reranker, speakers: np.ndarray | None) -> np.ndarray:
 
 def write_reranker(
     folder: pathlib.Path, graph: RerankerGraph, settings: dict[str, Any], warmup: bool
-) -> Verification:
+) -> None:
     """Writes a SavedModel with the signatures of `ServedReranker`, and verifies it.
 
     Args:
@@ -144,11 +143,8 @@ def write_reranker(
         settings: written beside the model.
         warmup: whether to include warm-up requests for TensorFlow Serving.
 
-    Returns:
-        The largest difference between the export's scores and the re-ranker's.
-
     Raises:
         InputError, OutputError: see `write_saved_model`.
     """
     served = ServedReranker(graph)
-    return save_and_verify(folder, served, lambda: make_requests(graph), settings, warmup)
+    save_and_verify(folder, served, lambda: make_requests(graph), settings, warmup)

@@ -303,29 +303,20 @@ def write_warmup_requests(folder: pathlib.Path, requests: list[Request]) -> None
 _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
 
 
-@dataclasses.dataclass(frozen=True)
-class Verification:
-    """The largest absolute difference of an answer, and the tolerance of that request."""
-
-    difference: float
-    tolerance: float
-
-
-def verify(folder: pathlib.Path, requests: list[Request]) -> Verification:
+def verify(folder: pathlib.Path, requests: list[Request]) -> None:
     """Runs requests on an export in a fresh process that has only TensorFlow and tensorflow-text.
+
+    Logs the absolute difference that is the largest relative to its tolerance.
 
     Args:
         folder: the export's folder.
         requests: the requests, with their expected answers.
 
-    Returns:
-        The difference that is the largest relative to its tolerance.
-
     Raises:
         OutputError: the process failed, or an answer differs by more than its tolerance.
     """
     answers = _answer(folder, requests)
-    largest = Verification(0.0, requests[0].tolerance)
+    largest, allowed = 0.0, requests[0].tolerance
     for number, request in enumerate(requests):
         found, expected = answers[f"{number}/{request.output}"], request.answer
         where = f"{request.output} of the signature {request.signature}"
@@ -340,9 +331,11 @@ def verify(folder: pathlib.Path, requests: list[Request]) -> Verification:
                 f"the export is refused: {where} differ from the encoder's by {difference:.1e}, "
                 f"expected at most {request.tolerance:.1e}"
             )
-        if difference / request.tolerance >= largest.difference / largest.tolerance:
-            largest = Verification(difference, request.tolerance)
-    return largest
+        if difference / request.tolerance >= largest / allowed:
+            largest, allowed = difference, request.tolerance
+    logging.info(
+        "computed by a fresh process: largest difference %.1e, allowed %.1e", largest, allowed
+    )
 
 
 def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarray]:
@@ -387,7 +380,7 @@ def write_saved_model(
     *,
     unit_norm: bool = False,
     warmup: bool = False,
-) -> Verification:
+) -> None:
     """Writes a SavedModel with the signatures of `ServedEncoder`, and verifies it.
 
     Args:
@@ -396,14 +389,11 @@ def write_saved_model(
         settings: written beside the model, together with the versions of the libraries used.
         warmup: whether to include warm-up requests for TensorFlow Serving.
 
-    Returns:
-        The largest difference between the export's answers and the encoder's.
-
     Raises:
         InputError: `warmup` is set and TensorFlow Serving's message modules are not installed.
         OutputError: the model cannot be written, or its answers differ from the encoder's.
     """
-    return save_and_verify(
+    save_and_verify(
         folder,
         ServedEncoder(encoder, unit_norm),
         lambda: make_requests(encoder, unit_norm),
@@ -418,7 +408,7 @@ def save_and_verify(
     make: Callable[[], list[Request]],
     settings: dict[str, Any],
     warmup: bool,
-) -> Verification:
+) -> None:
     """Saves and verifies any module, as `write_saved_model` does for an encoder.
 
     Args:
@@ -439,7 +429,7 @@ def save_and_verify(
     settings = {**settings, "signatures": sorted(served.functions), "versions": _versions()}
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
-    return verify(folder, requests)
+    verify(folder, requests)
 
 
 @contextlib.contextmanager
