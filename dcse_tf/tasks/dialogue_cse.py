@@ -13,7 +13,7 @@ from dcse_tf.options import option, redefault
 from dcse_tf.tasks.levers import LeverOptions, read_neighbours
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors, centering_parts
 
 if TYPE_CHECKING:
     import keras
@@ -117,9 +117,8 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
     from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
     from dcse_tf.model.projection import build_heads
-    from dcse_tf.tasks.shared import build_centering
 
-    parts = build_centering(options, dim)
+    parts = centering_parts(options, dim)
     if width := options.projection_dim:
         heads = build_heads(dim, width, options.projection_rate, options.seed + 3)
         parts = dataclasses.replace(parts, heads=heads)

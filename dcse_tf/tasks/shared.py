@@ -19,7 +19,6 @@ from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.model import bert, checkpoints, masked_lm
-from dcse_tf.model.bert import TokenCentering
 from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
 from dcse_tf.model.head_files import list_head_maps, write_heads
 from dcse_tf.model.layout import Layout, count_cells
@@ -31,12 +30,11 @@ from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import compute_token_embeddings
 from dcse_tf.tasks.options import (
     BatchOptions,
-    ContrastOptions,
     MaskingOptions,
     TrainOptions,
 )
 from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import EncoderParts, Scores, Setup, Tensors
+from dcse_tf.tasks.spec import Scores, Setup, Tensors
 
 # With jit_compile, the number of rows in a packed table is a multiple of this, since XLA compiles
 # a program for each shape.
@@ -61,12 +59,6 @@ def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> S
         fixed_shapes=options.jit_compile,
         own=setup.own_replicas,
     )
-
-
-def build_centering(options: ContrastOptions, dim: int) -> EncoderParts:
-    """The parts of an encoder with centred token embeddings, if `center_tokens` is set."""
-    centering = TokenCentering(dtype="float32") if options.center_tokens else None
-    return EncoderParts(centering=centering)
 
 
 def make_dialogue_dataset(

@@ -92,9 +92,11 @@ def no_parts(options: Options, dim: int) -> EncoderParts:
 
 
 def centering_parts(options: "ContrastOptions", dim: int) -> EncoderParts:
-    from dcse_tf.tasks.shared import build_centering
+    """The parts of an encoder with centred token embeddings, if `center_tokens` is set."""
+    from dcse_tf.model.bert import TokenCentering
 
-    return build_centering(options, dim)
+    centering = TokenCentering(dtype="float32") if options.center_tokens else None
+    return EncoderParts(centering=centering)
 
 
 def no_metrics(options: Options) -> tuple[str, ...]:
