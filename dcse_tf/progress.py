@@ -148,10 +148,6 @@ class Progress:
         parts += [f"{name} {value:.4g}" for name, value in figures.items()]
         return ", ".join(parts)
 
-    def say(self, text: str) -> None:
-        """Writes a line above the moving one."""
-        say(text)
-
     def close(self) -> None:
         """Erases the moving line."""
         if self._shown is not None:

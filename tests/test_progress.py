@@ -165,7 +165,7 @@ def test_what_is_said_meanwhile_stands_above_the_moving_line(open_terminal, cloc
     terminal = open_terminal()
     with Progress("steps", 9, clock=clock) as counter:
         counter.update(3)
-        counter.say("a checkpoint was saved")
+        progress.say("a checkpoint was saved")
         progress.say("and a warning")
         first, second, moving = terminal.screen
         assert first[9:] == "a checkpoint was saved"
