@@ -237,13 +237,13 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
         partial = partial_path(path)
-        _remove(partial)  # left by a run that was killed
+        remove(partial)  # left by a run that was killed
         try:
             partial.mkdir()
             yield partial
             _flush_tree(partial)
         except BaseException:
-            _remove(partial)
+            remove(partial)
             raise
         _replace(partial, path)
 
@@ -290,15 +290,15 @@ def resumable(path: pathlib.Path, made_from: "MadeFrom", overwrite: bool) -> Ite
         if _has_steps(work) and not overwrite:
             _require_same(work, made_from)
         else:
-            _remove(work)
+            remove(work)
             work.mkdir(parents=True)
             made_from.write(work / MADE_FROM_FILE)
         yield work
     except BaseException:
         if not _has_steps(work):
-            _remove(work)
+            remove(work)
         raise
-    _remove(work)
+    remove(work)
 
 
 def restore_replaced(path: pathlib.Path) -> None:
@@ -341,14 +341,22 @@ def flush(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
+def remove(path: pathlib.Path) -> None:
+    """Deletes a file, a link or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _replace(partial: pathlib.Path, path: pathlib.Path) -> None:
     previous = marked(path, _PREVIOUS)
     if os.path.lexists(path):
-        _remove(previous)
+        remove(previous)
         path.rename(previous)
     partial.rename(path)
     flush(path.parent)
-    _remove(previous)
+    remove(previous)
 
 
 def _has_steps(work: pathlib.Path) -> bool:
@@ -381,13 +389,6 @@ def _flush_tree(folder: pathlib.Path) -> None:
         for name in names:
             flush(pathlib.Path(path, name))
         flush(pathlib.Path(path))
-
-
-def _remove(path: pathlib.Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 # What results were made from

@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import shutil
 
 import tensorflow as tf
 from absl import logging
@@ -13,6 +12,7 @@ from dcse_tf.files import (
     atomic_directory,
     find_damage,
     hash_folder,
+    remove,
 )
 from dcse_tf.input_files import parse_json
 
@@ -60,7 +60,7 @@ class CheckpointStore:
                 f"{path}: the checkpoint cannot be written: {_reason(error)}; {kept}"
             ) from error
         for old in _list(self._folder)[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old)
         return path
 
     def restore(self) -> pathlib.Path | None:
@@ -87,10 +87,7 @@ class CheckpointStore:
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if _LEFT_OVER.fullmatch(path.name):
-                    if path.is_dir():
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink()
+                    remove(path)
 
 
 def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
