@@ -22,7 +22,7 @@ _PARSERS: dict[str, Callable[[pathlib.Path, Any], Vocabulary]] = {
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads a folder's vocabulary, including the prefix of every text (`checkpoints.read_prefix`).
+    """Reads a folder's vocabulary, including the prefix of every text (`read_prefix`).
 
     It uses the first of these files that exists: vocab.txt, tokenizer.json,
     sentencepiece.bpe.model, vocab.json.

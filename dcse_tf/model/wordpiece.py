@@ -34,7 +34,7 @@ from dcse_tf.model.vocabulary import (
     save_tokenizer,
 )
 
-_LONGEST_WORD = 100
+_LONGEST_WORD = 100  # characters; to BERT, a longer one is unknown
 PIECE = "##"  # prefix of entries that continue a word
 
 
@@ -154,7 +154,7 @@ def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
 # and the replacement character.
 _REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
 
-# To BERT, a word of more than 100 characters is unknown; FastBertTokenizer counts bytes instead.
+# A word of more than `_LONGEST_WORD` characters; FastBertTokenizer counts bytes instead.
 # The pattern lists the letters of scripts that separate words by spaces, because a hundred
 # repetitions of all of Unicode's classes exceed RE2's memory. Words of other characters (mostly
 # symbols) are limited to 400 bytes instead: 100 characters of four bytes or 133 of three.
@@ -162,9 +162,8 @@ _LONG_WORD = (
     r"[0-9A-Za-z\x{C0}-\x{24F}\x{370}-\x{37D}\x{37F}-\x{386}\x{388}-\x{52F}\x{5D0}-\x{5EA}"
     r"\x{620}-\x{64A}\x{900}-\x{963}\x{E01}-\x{E4E}\x{1100}-\x{11FF}\x{AC00}-\x{D7A3}]{101,}"
 )
-_TOKENIZATION_LONGEST_WORD = 100
 _LONGEST_ENTRY = 256  # bytes; a limit of FastBertTokenizer
-_LONG_RUN = re.compile(rf"\S{{{_TOKENIZATION_LONGEST_WORD + 1}}}")
+_LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
 # A private-use character, which is removed from every text, so that no vocabulary can match it.
 _UNKNOWN_WORD = "\ue000"
 
@@ -302,7 +301,7 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
         if not _LONG_RUN.search(text):
             return text
         words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
-        return " ".join(word for word, _ in words if len(word) <= _TOKENIZATION_LONGEST_WORD)
+        return " ".join(word for word, _ in words if len(word) <= _LONGEST_WORD)
 
     for text in map(known, texts):
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
