@@ -5,10 +5,10 @@ there is no Chinese checkpoint, an encoder is trained on other Chinese text.
 import dataclasses
 from collections.abc import Sequence
 
-from plan import ENCODER, LAST
-from runner import WORK, Run
+from plan import ENCODER, LAST, VOCABULARY, Planner, make_mlm_flags
+from runner import WORK
 
-_VOCABULARY, _LONGEST_CHINESE = 6000, 50
+_LONGEST_CHINESE = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Dialogues:
     test_share: float
 
 
-class CorpusPlanner:
-    """Collects runs, each after the runs it needs. Methods that add a run return its name.
+class CorpusPlanner(Planner):
+    """Collects the first runs of experiments on a corpus.
 
     Args:
         chinese_text: other Chinese dialogues, each entry "FORMAT:FILE".
@@ -42,18 +42,12 @@ class CorpusPlanner:
     """
 
     def __init__(self, chinese_text: Sequence[str], mlm_steps: int):
-        self.runs: dict[str, Run] = {}
+        super().__init__()
         self._chinese_text, self._mlm_steps = chinese_text, mlm_steps
-
-    def add_run(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
-        """Adds a job of the package, unless there is a run of this name."""
-        command = ("-m", f"dcse_tf.cli.{job}", *flags)
-        self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
-        return name
 
     def add_data(self, dialogues: Dialogues) -> str:
         """Adds the preparation of a corpus with held-out sessions."""
-        needs = [self._add_joined(dialogues.name, dialogues.train)]
+        needs = [self.add_joined(f"joined/{dialogues.name}", dialogues.train)]
         vocabulary = dialogues.encoder
         if not vocabulary:
             needs.append(self._add_chinese_text())
@@ -79,13 +73,7 @@ class CorpusPlanner:
             return encoder, []
         data, name = self._add_chinese_text(), "encoders/chinese"
         flags = [
-            "--task=mlm",
-            "--encoder_size=mini",
-            f"--steps={self._mlm_steps}",
-            "--global_batch_size=128",
-            "--learning_rate=5e-4",
-            f"--warmup_steps={min(500, self._mlm_steps // 6)}",
-            "--decay=linear",
+            *make_mlm_flags(["--encoder_size=mini"], self._mlm_steps),
             *LAST,
             f"--data_dir={WORK}/{data}/data",
             f"--run_dir={WORK}/{name}/model",
@@ -93,11 +81,11 @@ class CorpusPlanner:
         return f"{WORK}/{name}/model", [self.add_run(name, "train", flags, ENCODER, [data])]
 
     def _add_chinese_text(self) -> str:
-        joined = self._add_joined("chinese_text", self._chinese_text)
+        joined = self.add_joined("joined/chinese_text", self._chinese_text)
         flags = [
             "--format=jsonl",
             f"--input={WORK}/{joined}/sessions.jsonl",
-            f"--vocab_size={_VOCABULARY}",
+            f"--vocab_size={VOCABULARY}",
             f"--max_sequence_length={_LONGEST_CHINESE}",
             "--dev_fraction=0",
             "--test_fraction=0",
@@ -105,11 +93,3 @@ class CorpusPlanner:
         ]
         name = "data/chinese_text"
         return self.add_run(name, "prepare_data", flags, "data/manifest.json", [joined])
-
-    def _add_joined(self, name: str, sources: Sequence[str]) -> str:
-        """Adds the joining of files of several formats to one file of sessions."""
-        run = f"joined/{name}"
-        output = f"--output={WORK}/{run}/sessions.jsonl"
-        command = ("experiments/join_corpora.py", output, *sources)
-        self.runs.setdefault(run, Run(run, command, "sessions.jsonl"))
-        return run

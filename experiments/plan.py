@@ -5,6 +5,7 @@ further training.
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 from rows import RECIPE, Row, Variant
 from runner import WORK, Run
@@ -13,7 +14,7 @@ from settings import Corpus, Settings
 # Size small: the longest utterances in tokens, as in the paper (section 5.3).
 _LONGEST = {"mdc": 50, "jddc": 100, "ecd": 50}
 _MIN_TURNS = {"mdc": 2, "jddc": 4, "ecd": 4}
-_VOCABULARY = 6000
+VOCABULARY = 6000
 _WARMUP = 500
 _SESSIONS = 20  # per batch, as in the paper (section 5.3)
 ENCODER = "model/encoder/config.json"  # written by train when it is done
@@ -56,17 +57,35 @@ def make_plan(settings: Settings, variants: list[Variant], half: str) -> Plan:
     return Plan(planner.runs, results, skipped)
 
 
-class _Planner:
-    """Collects runs. Methods that add a run return its name, or the path of what it makes."""
+class Planner:
+    """Collects runs, each after the runs it needs. A run that is there already is not added again.
+
+    Methods that add a run return its name, or the path of what it makes.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def add_run(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
+        """Adds a job of the package."""
+        command = ("-m", f"dcse_tf.cli.{job}", *flags)
+        self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
+        return name
+
+    def add_joined(self, name: str, sources: Sequence[str]) -> str:
+        """Adds the joining of dialogues, each entry "FORMAT:FILE,FILE", to one file of sessions."""
+        output = f"--output={WORK}/{name}/sessions.jsonl"
+        command = ("experiments/join_corpora.py", output, *sources)
+        self.runs.setdefault(name, Run(name, command, "sessions.jsonl"))
+        return name
+
+
+class _Planner(Planner):
+    """Collects the runs of the tables."""
 
     def __init__(self, settings: Settings):
-        self.runs: dict[str, Run] = {}
+        super().__init__()
         self._settings = settings
-
-    def _add(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
-        command = ("-m", f"dcse_tf.cli.{job}", *flags)
-        self.runs.setdefault(name, Run(name, command, output, tuple(needs)))
-        return name
 
     def add_scores(self, corpus: Corpus, variant: Variant, seed: int | None, half: str) -> str:
         """Adds a row's evaluation on one half of the corpus' sets."""
@@ -83,7 +102,7 @@ class _Planner:
             f"--half={half}",
             f"--output={WORK}/{name}/results.json",
         ]
-        return self._add(name, "evaluate", flags, "results.json", needs)
+        return self.add_run(name, "evaluate", flags, "results.json", needs)
 
     def _add_model(
         self, corpus: Corpus, variant: Variant, seed: int | None, name: str
@@ -102,9 +121,9 @@ class _Planner:
             flags.append(f"--seed={seed}")
         if row.train:
             flags = [*self._train_flags(variant), f"--run_dir={model}", *flags]
-            return model, [self._add(name, "train", flags, ENCODER, needs)]
+            return model, [self.add_run(name, "train", flags, ENCODER, needs)]
         flags = [*self._fit_flags(corpus, row), f"--output_dir={model}", *flags]
-        return model, [self._add(name, "fit_baseline", flags, "model/baseline.json", needs)]
+        return model, [self.add_run(name, "fit_baseline", flags, "model/baseline.json", needs)]
 
     def _train_flags(self, variant: Variant) -> list[str]:
         settings, flags = self._settings, list(variant.row.train)
@@ -135,16 +154,9 @@ class _Planner:
             name, data = which, self._add_joint()
             steps = settings.mlm_steps if which == "adapted" else 1
             vectors = zip(("token_vectors", "token_index"), settings.token_vectors)
-            flags = [
-                "--task=mlm",
-                f"--encoder_size={settings.encoder_size}",
-                *(f"--{flag}={file}" for flag, file in vectors),
-                f"--steps={steps}",
-                "--global_batch_size=128",
-                f"--learning_rate={'5e-4' if which == 'adapted' else '0'}",
-                f"--warmup_steps={min(_WARMUP, steps // 6)}",
-                "--decay=linear",
-            ]
+            size = [f"--encoder_size={settings.encoder_size}"]
+            size += [f"--{flag}={file}" for flag, file in vectors]
+            flags = make_mlm_flags(size, steps, "5e-4" if which == "adapted" else "0")
         elif which == "original" or not settings.adapts:
             return corpus.encoder, []
         else:
@@ -155,27 +167,24 @@ class _Planner:
             flags = [*how, f"--encoder={corpus.encoder}"]
         model = f"{WORK}/encoders/{name}/model"
         places = [f"--data_dir={WORK}/{data}/data", f"--run_dir={model}"]
-        run = self._add(f"encoders/{name}", "train", [*flags, *LAST, *places], ENCODER, [data])
+        run = self.add_run(f"encoders/{name}", "train", [*flags, *LAST, *places], ENCODER, [data])
         return model, [run]
 
     def _add_joint(self) -> str:
         """Size small: adds the joined training text of all corpora, and its vocabulary."""
         corpora = self._settings.joint
         texts = [f"{c.format}:{','.join(c.train)}" for c in corpora]
-        joined, file = "data/joined", f"{WORK}/data/joined/sessions.jsonl"
-        command = ("experiments/join_corpora.py", f"--output={file}", *texts)
-        self.runs.setdefault(joined, Run(joined, command, "sessions.jsonl"))
-        name = "data/joint"
+        joined, name = self.add_joined("data/joined", texts), "data/joint"
         flags = [
             "--format=jsonl",
-            f"--input={file}",
-            f"--vocab_size={_VOCABULARY}",
+            f"--input={WORK}/{joined}/sessions.jsonl",
+            f"--vocab_size={VOCABULARY}",
             f"--max_sequence_length={max(_LONGEST[corpus.name] for corpus in corpora)}",
             f"--min_turns={min(_MIN_TURNS[corpus.name] for corpus in corpora)}",
             *_hold_out(1.0),
             f"--output_dir={WORK}/{name}/data",
         ]
-        return self._add(name, "prepare_data", flags, "data/manifest.json", [joined])
+        return self.add_run(name, "prepare_data", flags, "data/manifest.json", [joined])
 
     def _add_data(self, corpus: Corpus, share: float) -> str:
         """Adds the preparation of a corpus; a share below 1 holds out the other sessions."""
@@ -197,7 +206,20 @@ class _Planner:
         if corpus.train:
             flags.append(f"--input={','.join(corpus.train)}")
         flags += [*_hold_out(share), f"--output_dir={WORK}/{name}/data"]
-        return self._add(name, "prepare_data", flags, "data/manifest.json", needs)
+        return self.add_run(name, "prepare_data", flags, "data/manifest.json", needs)
+
+
+def make_mlm_flags(size: Sequence[str], steps: int, learning_rate: str = "5e-4") -> list[str]:
+    """Flags of a training of a new encoder, whose size other flags give."""
+    return [
+        "--task=mlm",
+        *size,
+        f"--steps={steps}",
+        "--global_batch_size=128",
+        f"--learning_rate={learning_rate}",
+        f"--warmup_steps={min(_WARMUP, steps // 6)}",
+        "--decay=linear",
+    ]
 
 
 def _hold_out(share: float) -> list[str]:
