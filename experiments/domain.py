@@ -25,7 +25,6 @@ from domain_report import (
     GUARD_FALL,
     RESPONSE_FALL,
     SIGNIFICANCE,
-    Lines,
     make_lines,
     make_overview,
     make_verdicts,
@@ -102,16 +101,11 @@ def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Rep
         ],
         sets,
         origin,
-        make_tables(settings, found, lines),
+        {
+            "Overview": make_overview(settings, found, lines),
+            "Which rows pass": make_verdicts(lines),
+        },
     )
-
-
-def make_tables(settings: DomainSettings, found: DomainPlan, lines: Lines) -> dict[str, Any]:
-    """The tables of the overview and of which rows pass."""
-    return {
-        "Overview": make_overview(settings, found, lines),
-        "Which rows pass": make_verdicts(lines),
-    }
 
 
 def _describe_lack(found: DomainPlan) -> list[str]:

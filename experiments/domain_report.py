@@ -95,16 +95,16 @@ def make_lines(scores: Mapping[Measured, Mapping[DomainRow, Seeds]]) -> Lines:
         lines = []
         for row, seeds in scored.items():
             names = get_names(seeds)
-            differs = base is not None and row not in BASES
+            differences = {}
+            if base is not None and row not in BASES:
+                differences = {measured.score: compare(base, seeds, measured.score)}
             lines.append(
                 Line(
                     row.title,
                     row.title,
                     None,
                     {name: summarise(seeds, name) for name in names},
-                    {},
-                    {measured.score: compare(base, seeds, measured.score)} if differs else {},
-                    {},
+                    differences=differences,
                 )
             )
         (corrected,) = correct({measured.title: lines}).values()

@@ -74,9 +74,9 @@ class Line:
     series: str
     x: float | None
     scores: dict[str, Score]
-    paper: dict[str, float]
-    differences: dict[str, Difference]
-    geometry: dict[str, float]
+    paper: dict[str, float] = dataclasses.field(default_factory=dict)
+    differences: dict[str, Difference] = dataclasses.field(default_factory=dict)
+    geometry: dict[str, float] = dataclasses.field(default_factory=dict)
     corrected: dict[str, float] = dataclasses.field(default_factory=dict)
 
 

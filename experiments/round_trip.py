@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -71,12 +70,6 @@ def compare(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(cosines.min() >= LOWEST)
 
 
-def export(run_dir: str, folder: pathlib.Path, pooling: str) -> None:
-    command = [sys.executable, "-m", "dcse_tf.cli.export", "--format=sentence_transformers"]
-    flags = [f"--run_dir={run_dir}", f"--output_dir={folder}", f"--pooling={pooling}"]
-    subprocess.run([*command, *flags], check=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run_dir", required=True)
@@ -92,7 +85,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
         exported, saved, embedded = work / "exported", work / "saved", work / "embedded.npz"
-        export(args.run_dir, exported, args.pooling)
+        dcse_tf.export(
+            run_dir=args.run_dir,
+            output_dir=exported,
+            format="sentence_transformers",
+            pooling=args.pooling,
+        )
         (work / "sentences.txt").write_text("\n".join(sentences), encoding="utf-8")
         settings = {
             "model": str(exported),

@@ -93,7 +93,6 @@ def make_lines(
                 {name: summarise(seeds, name) for name in get_names(seeds)},
                 SELECTION.get(variant.row.name, {}).get(corpus, {}),
                 {name: compare(base, seeds, name) for name in COMPARED} if base else {},
-                {},
             )
         )
     return lines
@@ -215,7 +214,7 @@ def make_length_lines(
             part = [{"candidates": _take(seed["candidates"], places)} for seed in seeds]
             score = {"r1": summarise(part, "r1")}
             mean = float(values[places].mean())
-            lines.append(Line(label, variant.row.title, mean, score, {}, {}, {}))
+            lines.append(Line(label, variant.row.title, mean, score))
     return lines
 
 
