@@ -1,10 +1,10 @@
 """The benchmarks' own parts that can be told without a clock: ratios, inputs, arguments."""
 
 import dataclasses
-import importlib
 import json
 import pathlib
 import sys
+from importlib import import_module as load
 
 import numpy as np
 import pytest
@@ -15,10 +15,6 @@ FOLDER = pathlib.Path(__file__).parent.parent / "experiments/benchmarks"
 @pytest.fixture(autouse=True)
 def benchmarks_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 def fixed_case(name, seconds, log, unit="samples", **counts):

@@ -1,13 +1,13 @@
 """The measure of a domain: rows to runs, which jobs can read, and reports of made-up scores."""
 
 import dataclasses
-import importlib
 import json
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module as load
 
 import numpy as np
 import pytest
@@ -23,12 +23,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
-    monkeypatch.setattr(importlib.import_module("report"), "RESAMPLES", 200)
+    monkeypatch.setattr(load("report"), "RESAMPLES", 200)
     monkeypatch.setattr(sys, "argv", ["experiments/domain.py"])
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 @pytest.fixture

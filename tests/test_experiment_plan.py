@@ -1,12 +1,12 @@
 """What the experiments run: settings, rows, and that every command line can be read by its job."""
 
 import argparse
-import importlib
 import json
 import pathlib
 import re
 import subprocess
 import sys
+from importlib import import_module as load
 
 import pytest
 
@@ -17,10 +17,6 @@ FOLDER = ROOT / "experiments"
 @pytest.fixture(autouse=True)
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import argparse
 import dataclasses
-import importlib
 import json
 import pathlib
 import sys
+from importlib import import_module as load
 
 import numpy as np
 import pytest
@@ -24,11 +24,7 @@ RISING, FALLING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5], [0.9, 0.8, 0.7, 0.6, 0.5, 0.5]
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
-    monkeypatch.setattr(importlib.import_module("report"), "RESAMPLES", 200)
-
-
-def load(name):
-    return importlib.import_module(name)
+    monkeypatch.setattr(load("report"), "RESAMPLES", 200)
 
 
 def results(more=0.0, cosine=RISING, fingerprint="f"):

@@ -1,10 +1,10 @@
 """The experiments on response selection: plans as lists of commands, and that jobs read them."""
 
-import importlib
 import pathlib
 import re
 import subprocess
 import sys
+from importlib import import_module as load
 
 import pytest
 
@@ -15,10 +15,6 @@ FOLDER = ROOT / "experiments"
 @pytest.fixture(autouse=True)
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 @pytest.fixture

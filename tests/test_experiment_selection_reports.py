@@ -1,10 +1,10 @@
 """What the experiments on response selection report, from made-up results."""
 
-import importlib
 import json
 import pathlib
 import sys
 import types
+from importlib import import_module as load
 
 import numpy as np
 import pytest
@@ -23,12 +23,8 @@ HITS = {"bert": [0, 0, 0, 100], "bert_vft": [0, 0, 100, 100], "bert_sl": [100, 0
 def experiments_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
-    monkeypatch.setattr(importlib.import_module("report"), "RESAMPLES", 200)
+    monkeypatch.setattr(load("report"), "RESAMPLES", 200)
     monkeypatch.setattr(sys, "argv", ["experiments/selection.py", "table1"])
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 def result(hits, way="reranker", fingerprint="f"):
