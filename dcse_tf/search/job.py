@@ -327,8 +327,7 @@ def _build_approximate(
     index = ApproximateIndex.build(matrix, kind, config)
     index.write(path)
     logging.info("%s over %d texts in %.0f s", kind, len(matrix), time.monotonic() - started)
-    recall = index.measure_recall(config, _RECALL_AT)
-    logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, _RECALL_AT)
+    index.measure_recall(config, _RECALL_AT)
 
 
 def _require_same(config: SearchOptions, index: IndexFolder, encoder: SentenceEncoder) -> None:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from absl import logging
 
 from dcse_tf.evaluation.nearest import BLOCK_ROWS, Neighbours, find_neighbours
 from dcse_tf.search.index import scale_to_unit_length
@@ -115,8 +114,7 @@ def find_others_by_index(
         kind, options: see `ApproximateIndex.build`.
     """
     index = ApproximateIndex.build(keys, kind, options)
-    recall = index.measure_recall(options, count)
-    logging.info("%s finds %.1f%% of the exact %d nearest", kind, 100 * recall, count)
+    index.measure_recall(options, count)
     found = Neighbours.none(len(keys), count)
     for start in range(0, len(keys), _QUERIES):
         queries = np.asarray(keys[start : start + _QUERIES])

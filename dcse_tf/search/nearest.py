@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.nearest import Nearest, find_nearest, rank_rows
@@ -127,7 +128,7 @@ class ApproximateIndex:
         ]
 
     def measure_recall(self, options: ApproximateOptions, top: int, sample: int = 1000) -> float:
-        """The share of the exact `top` nearest rows that the index finds; 0 to 1.
+        """The share of the exact `top` nearest rows that the index finds; 0 to 1. It is logged.
 
         The queries are `sample` rows of the matrix. A query's own row, which is always found, does
         not count.
@@ -141,7 +142,9 @@ class ApproximateIndex:
             others = [other for other in expected.rows if other != row][:top]
             if others:
                 shares.append(np.isin(others, near.rows).mean())
-        return float(np.mean(shares)) if shares else 1.0
+        recall = float(np.mean(shares)) if shares else 1.0
+        logging.info("%s finds %.1f%% of the exact %d nearest", self._kind, 100 * recall, top)
+        return recall
 
 
 def _make_empty(faiss: Any, kind: str, matrix: np.ndarray, options: ApproximateOptions) -> Any:
