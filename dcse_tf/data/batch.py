@@ -28,10 +28,9 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
 from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
 from dcse_tf.data.rehearsal import share_rehearsed
-from dcse_tf.model.layout import Layout, fingerprint_rows, lay_out
+from dcse_tf.model.layout import Layout, Tensors, fingerprint_rows, lay_out
 from dcse_tf.model.ragged import find_rows
 
-Tensors = dict[str, tf.Tensor]
 _GIVEN = ("given", "given_mask", "teacher_scores")
 
 

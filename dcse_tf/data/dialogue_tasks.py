@@ -13,10 +13,9 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.data.batch import sample_negatives
+from dcse_tf.model.layout import Tensors
 from dcse_tf.model.pairs import strip_ends
 from dcse_tf.model.ragged import find_rows, put_apart, put_in_rows
-
-Tensors = dict[str, tf.Tensor]
 
 
 def draw_dialogue(

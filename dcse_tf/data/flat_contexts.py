@@ -2,9 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.model.layout import fingerprint_rows, join_tables
-
-Tensors = dict[str, tf.Tensor]
+from dcse_tf.model.layout import Tensors, fingerprint_rows, join_tables
 
 
 def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:

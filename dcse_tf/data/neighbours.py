@@ -9,9 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.data.manifest import Corpus
-from dcse_tf.model.layout import join_tables
-
-Tensors = dict[str, tf.Tensor]
+from dcse_tf.model.layout import Tensors, join_tables
 
 
 @dataclasses.dataclass(frozen=True)

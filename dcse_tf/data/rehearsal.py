@@ -9,9 +9,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.model.layout import fingerprint_rows, join_tables
+from dcse_tf.model.layout import Tensors, fingerprint_rows, join_tables
 
-Tensors = dict[str, tf.Tensor]
 # Probability that an ordinary token of a text is replaced.
 GARBLED = 0.5
 

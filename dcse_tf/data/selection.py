@@ -18,11 +18,9 @@ from dcse_tf.data.dialogue_tasks import (
     make_next_session_rows,
     make_restoration_rows,
 )
-from dcse_tf.model.layout import Layout, lay_out
+from dcse_tf.model.layout import Layout, Tensors, lay_out
 from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments
 from dcse_tf.model.ragged import find_rows, put_in_rows
-
-Tensors = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
