@@ -281,6 +281,18 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     assert json.loads((run / "changes.json").read_text())["kept"] == 100.0
 
 
+def _setup_of(data_dir, run_dir, start):
+    """What the report at the end of a training in `run_training` reads."""
+    settings = {"encoder": str(start), "dev_samples": 12, "changes_samples": 40, "task": "simcse"}
+    return types.SimpleNamespace(
+        options=make_options(data_dir=str(data_dir), run_dir=str(run_dir), **settings),
+        data_dir=data_dir,
+        manifest=read_manifest(data_dir),
+        vocabulary=read_vocabulary(data_dir / "vocabulary"),
+        source=start,
+    )
+
+
 def test_the_start_reads_the_prefix_of_the_corpus(data_dir, tmp_path, start, monkeypatch):
     """Otherwise the prefix alone would count as a change."""
     corpus, run = tmp_path / "data", tmp_path / "run"
@@ -291,17 +303,22 @@ def test_the_start_reads_the_prefix_of_the_corpus(data_dir, tmp_path, start, mon
     content["tokenizer_fingerprint"] = vocabulary.fingerprint()
     (corpus / "manifest.json").write_text(json.dumps(content))
     run_training(corpus, run, start, learning_rate=1e-9, steps=1, dev_samples=0)
-    settings = {"encoder": str(start), "dev_samples": 12, "changes_samples": 40}
-    options = make_options(data_dir=str(corpus), run_dir=str(run), task="simcse", **settings)
-    manifest = read_manifest(corpus)
-    setup = types.SimpleNamespace(
-        options=options, data_dir=corpus, manifest=manifest, vocabulary=vocabulary, source=start
-    )
     monkeypatch.setattr(ShowChanges, "_why_not", lambda self: "")
-    ShowChanges(setup).end(1)
+    ShowChanges(_setup_of(corpus, run, start)).end(1)
     found = json.loads((run / "changes.json").read_text())
     assert found["cosine"] == pytest.approx(1.0, abs=1e-4)
     assert not any("Put before" in note for note in found["notes"])
+
+
+def test_too_few_dev_sessions_choose_no_step(data_dir, tmp_path, start, monkeypatch):
+    """Then the report does not say that they did."""
+    monkeypatch.setattr(at_the_end, "CANDIDATES", 1000)
+    run_training(data_dir, tmp_path / "run", start, steps=1, dev_samples=0)
+    ShowChanges(_setup_of(data_dir, tmp_path / "run", start))._show()
+    notes = " ".join(json.loads((tmp_path / "run/changes.json").read_text())["notes"])
+    assert "No response selection: too few dev sessions" in notes
+    assert "chosen by its scores" not in notes
+    assert notes.endswith("The test sessions were not used.")
 
 
 @pytest.mark.parametrize(
