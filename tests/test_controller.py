@@ -357,6 +357,11 @@ def test_what_an_attempt_before_the_first_checkpoint_kept_does_not_count(tmp_pat
     assert outcome.kept.step == 10
 
 
+def test_a_best_metric_that_the_dev_data_are_too_few_for_is_one_error(tmp_path):
+    with pytest.raises(TrainingError, match=r"dev/score: .*`dev_fraction`, .* one of dev/other$"):
+        _start(tmp_path, CountingTrainer(), lambda: {"dev/other": 50.0})
+
+
 def test_the_scores_of_an_evaluation_are_a_table():
     scores = {
         "dev/map": 61.25,

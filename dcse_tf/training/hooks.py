@@ -145,7 +145,10 @@ class Evaluate(Hook):
             kept = self._best.offer(scores, step)
         except KeyError as error:
             known = ", ".join(sorted(scores))
-            raise TrainingError(f"`best_metric`={error.args[0]}: not among {known}") from error
+            raise TrainingError(
+                f"`best_metric`={error.args[0]}: cannot be computed on these dev data; prepare "
+                f"them with a larger `dev_fraction`, or choose by one of {known}"
+            ) from error
         self._scored.assign(step)
         self._after_evaluation(step, scores, kept)
         return scores
