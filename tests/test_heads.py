@@ -83,6 +83,11 @@ def test_a_sentence_transformers_folder_holds_a_head(model, encoder, expected, t
     np.testing.assert_allclose(SentenceEncoder.load(tmp_path).encode(TEXTS), rows, atol=1e-5)
 
 
+def test_a_side_without_a_head_is_refused(encoder):
+    with pytest.raises(ValueError, match="side='ctx': expected one of 'context', 'response'"):
+        encoder.project(np.zeros([1, DIM]), "ctx")
+
+
 def test_responses_are_ranked_by_the_cosine_behind_the_heads(encoder, expected):
     samples = [Sample(TEXTS[:2], TEXTS[2:]), Sample(TEXTS[4:], TEXTS[:3])]
     ways = list_similarities(encoder)

@@ -212,10 +212,12 @@ class SentenceEncoder:
             float32 `[n, projection_dim]`, each of length 1.
 
         Raises:
-            ValueError: the encoder has no projection heads.
+            ValueError: the encoder has no projection heads, or none for that side.
         """
         if not self.heads:
             raise ValueError(f"{self.name}: has no projection heads")
+        if side not in self.heads:
+            raise ValueError(f"side={side!r}: expected one of {', '.join(map(repr, self.heads))}")
         return normalize(project(embeddings, self.heads[side])).astype(np.float32)
 
     @property
