@@ -94,7 +94,9 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
             found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            raise InputError(f"`{option}`={pattern}: no such file")
+            folder = pathlib.Path(pattern).is_dir()
+            found_there = "is a folder; name its files" if folder else "no such file"
+            raise InputError(f"`{option}`={pattern}: {found_there}")
         paths.extend(files)
     return list(dict.fromkeys(paths))  # a file that two patterns match counts once
 

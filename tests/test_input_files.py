@@ -236,13 +236,20 @@ def test_a_file_is_found_whose_name_looks_like_a_glob(tmp_path):
     assert resolve_inputs([str(path)]) == [path]
 
 
-@pytest.mark.parametrize("name", ["nowhere.tsv", "*.tsv", "."])
-def test_an_input_that_names_no_file_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nowhere.tsv", "no such file"),
+        ("*.tsv", "no such file"),
+        (".", "is a folder; name its files"),
+    ],
+)
+def test_an_input_that_names_no_file_is_refused(tmp_path, name, problem):
     write(tmp_path / "a.txt", CONTENT)
     pattern = f"{tmp_path}/{name}"
     with pytest.raises(InputError) as caught:
         resolve_inputs([f"{tmp_path}/a.txt", pattern])
-    assert f"`input`={pattern}: no such file" in str(caught.value)
+    assert f"`input`={pattern}: {problem}" in str(caught.value)
 
 
 def test_a_file_inside_an_installed_package():
