@@ -190,9 +190,19 @@ def test_a_corpus_without_a_session_to_train_on_is_refused(tmp_path, content):
     assert not (tmp_path / "data").exists()
 
 
+def test_sessions_that_are_all_held_out_are_counted(tmp_path):
+    """As when a dev.jsonl that was held out is prepared again with the same fractions."""
+    run(tmp_path, tsv(dict.fromkeys("abcdefgh", DIALOGUES["a"])), dev_fraction=0.5)
+    held_out = (tmp_path / "data/dev.jsonl").read_text()
+    with pytest.raises(InputError, match=r"for training \(\d sessions held out, 0 sessions too"):
+        run(tmp_path, held_out, format="jsonl", dev_fraction=0.5, overwrite=True)
+
+
 def test_texts_that_were_all_empty_are_said_to_be(tmp_path):
     dialogues = {key: [("x", ""), ("y", " "), ("x", "\ufffd")] for key in "ab"}
-    counted = r"\(2 sessions too short, 6 utterances without text, 0 bad lines\)"
+    counted = (
+        r"\(0 sessions held out, 2 sessions too short, 6 utterances without text, 0 bad lines\)"
+    )
     with pytest.raises(InputError, match=counted):
         run(tmp_path, json_lines(dialogues), format="jsonl")
 

@@ -135,9 +135,11 @@ def make_manifest(
     """
     _check_given(config, splits)
     if not splits["train"].sessions:
+        held_out = sum(split.sessions for split in splits.values())
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"for training ({dropped['short_sessions']} sessions too short, "
+            f"for training ({held_out} sessions held out, "
+            f"{dropped['short_sessions']} sessions too short, "
             f"{dropped['empty_utterances']} utterances without text, {dropped['bad_lines']} bad "
             "lines)"
         )
