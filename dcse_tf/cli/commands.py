@@ -196,7 +196,7 @@ def export(options: ExportOptions) -> None:
     from dcse_tf.exporting import job
 
     folder = job.export(options)
-    print(f"the {options.format} is in {folder}")
+    print(f"the export ({options.format}) is in {folder}")
 
 
 def serve(options: ServeOptions) -> None:

@@ -87,7 +87,7 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
 
     backend = GraphBackend(encoder, _BATCH_TOKENS, "float32", jit_compile=False)
     utterances = normalize(_embed(backend, ids, "utterances"))
-    alone = normalize(_embed(backend, _list_tokens(encoder), "tokens"))
+    alone = normalize(_embed(backend, _list_tokens(encoder), "the vocabulary"))
     first = vocabulary.count_prefix() + 1
     counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, len(alone))
     table, fit = fit_table(counts, utterances, alone, config.static_dim)
