@@ -176,9 +176,12 @@ def test_pairs_with_too_few_degrees_are_left_out(tmp_path, least, kept):
     assert merged.left_out == 4 - len(kept)
 
 
-@pytest.mark.parametrize(("columns", "least"), [(["1 2", "1 2"], 3), (["1 .", "2 ."], 1)])
-def test_fewer_than_two_pairs_are_refused(tmp_path, columns, least):
-    with pytest.raises(InputError, match=f"fewer than two pairs have {least} degree"):
+@pytest.mark.parametrize(
+    ("columns", "least", "pairs"), [(["1 2", "1 2"], 3, 0), (["1 .", "2 ."], 1, 1)]
+)
+def test_fewer_than_two_pairs_are_refused(tmp_path, columns, least, pairs):
+    problem = rf"^{pairs} pair\(s\) with a degree in at least {least} of the 2 sheet\(s\)"
+    with pytest.raises(InputError, match=problem):
         merge_sheets(_sheets(tmp_path, columns), least)
 
 

@@ -262,7 +262,7 @@ def test_filled_sheets_become_a_set(sentences, tmp_path):
 def test_sheets_that_nobody_filled_are_refused(sentences, tmp_path):
     _build(sentences)
     sheets, output = (str(tmp_path / "out/sheet_*.csv"),), str(tmp_path / "sts.txt")
-    with pytest.raises(InputError, match="fewer than two pairs"):
+    with pytest.raises(InputError, match=r"^0 pair\(s\) with a degree"):
         job.merge_sts(MergeStsOptions(sheets=sheets, output=output))
     with pytest.raises(InputError, match=r"`sheets`=no_\*.csv: no such file"):
         job.merge_sts(MergeStsOptions(sheets=("no_*.csv",), output=output))

@@ -149,7 +149,10 @@ def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
     degrees = np.array([[sheet.get(name, nothing)[2] for name in names] for sheet in sheets])
     kept = np.sum(~np.isnan(degrees), axis=0) >= min_annotators
     if kept.sum() < 2:
-        raise InputError(f"fewer than two pairs have {min_annotators} degree(s) or more")
+        raise InputError(
+            f"{int(kept.sum())} pair(s) with a degree in at least {min_annotators} of the "
+            f"{len(sheets)} sheet(s), `min_annotators`; expected two or more"
+        )
     degrees = degrees[:, kept]
     pairs = [texts[name] for name, keep in zip(names, kept, strict=True) if keep]
     return Merged(
