@@ -73,7 +73,7 @@ def trained(dialogues_file, tmp_path_factory):
     )
     assert f"manifest.json are in {folder}/data" in printed
     printed = run("train", *train_flags(folder / "data", folder / "run", deterministic=True))
-    assert f"the trained encoder is {folder}/run/encoder" in printed
+    assert f"the trained model is in {folder}/run/encoder" in printed
     assert "4 of 4 steps" in printed
     return folder
 

@@ -103,7 +103,7 @@ def train(options: TrainOptions) -> None:
         return
     for name, value in outcome.scores.items():
         print(f"{name}: {value:.4g}")
-    print(f"the trained encoder is {options.run_dir}/encoder")
+    print(f"the trained model is in {options.run_dir}/encoder")
     print(f"kept: {outcome.kept.describe()}")
     if outcome.kept.step == 0:
         print(f"warning: {UNTRAINED}")

@@ -13,7 +13,7 @@ from dcse_tf.input_files import read_json_object
 
 RECORD_FILE = "training.json"
 UNTRAINED = (
-    "this encoder is the one that the training started from, unchanged: no later evaluation was "
+    "this model is the one that the training started from, unchanged: no later evaluation was "
     "better"
 )
 
