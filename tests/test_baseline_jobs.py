@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS
+from tiny_checkpoints import prepare_for
 from train_options import make_options
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
@@ -160,6 +161,18 @@ def test_the_corpus_centred_has_mean_zero(baselines, bert, utterances, tmp_path)
     np.testing.assert_allclose((utterances - tensors["mean"]).mean(axis=0), 0, atol=1e-5)
     found = embed_sentences(baselines["centering"], tmp_path)
     np.testing.assert_allclose(found, plain(bert) - utterances.mean(axis=0), atol=1e-5)
+
+
+def test_a_baseline_puts_the_prefix_it_was_fitted_with_before_every_text(
+    fit, bert, dialogues_file, tmp_path
+):
+    prepared = prepare_for(bert, dialogues_file, tmp_path, prefix="query: ")
+    folder = fit("centering", data_dir=str(prepared), prefix="query: ")
+    mean = safetensors.numpy.load_file(folder / "baseline.safetensors")["mean"]
+    expected = SentenceEncoder.load(bert, prefix="query: ").encode(SENTENCES) - mean
+    assert np.abs(expected - (plain(bert) - mean)).max() > 0.01
+    found = SentenceEncoder.load(folder).encode(SENTENCES)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_dimensions_kept_are_the_first(fit, baselines, tmp_path):

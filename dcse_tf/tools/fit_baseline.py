@@ -73,6 +73,7 @@ class _Sample:
         assert graph.source
         checkpoints.copy_checkpoint(graph.source, folder)
         checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
+        sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
         return graph.pooling
 
     @functools.cached_property
