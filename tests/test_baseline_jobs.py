@@ -305,6 +305,10 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, tmp_path):
             {"kind": "word_vectors", "word_vectors": "a.txt", "pooling": "cls"},
             "`pooling`=cls: has no meaning with `kind`=word_vectors",
         ),
+        (
+            {"kind": "centering", "encoder": "a", "data_dir": "d", "projection": "context"},
+            "`projection`=context: a baseline is fitted to embeddings without a head",
+        ),
         ({"kind": "word_vectors", "word_vectors": "a.npz"}, "`word_index` goes with"),
         (
             {"kind": "word_vectors", "word_vectors": "a.txt", "word_index": "b.json"},

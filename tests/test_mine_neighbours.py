@@ -283,6 +283,7 @@ def test_where_nothing_is_found_one_error_says_what_to_change(mine, tmp_path):
         ({"keep_share": 1.5}, "`keep_share`=1.5: expected at most 1"),
         ({"context_weight": -1.0}, "`context_weight`=-1.0: expected at least 0"),
         ({"neighbours": 0}, "`neighbours`=0: expected at least 1"),
+        ({"projection": "context"}, "`projection`=context: utterances are compared by their embed"),
         ({"output_dir": "data"}, "would overwrite `data_dir`=data"),
     ],
 )

@@ -56,6 +56,11 @@ class FittedToEmbeddings(FittedToTexts, EncoderOptions):
     )
     batch_tokens: int = option(2048, "Tokens encoded at a time, including padding.", minimum=1)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.projection:
+            self.refuse("projection", "a baseline is fitted to embeddings without a head")
+
 
 class Corpus(Protocol):
     """The sentences that a baseline is fitted to: distinct utterances of the train split.

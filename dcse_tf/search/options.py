@@ -199,6 +199,8 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.projection:
+            self.refuse("projection", "utterances are compared by their embeddings, without a head")
         for field in dataclasses.fields(ApproximateOptions):
             if self.index_type == "exact" and self.is_given(field.name):
                 self.refuse(field.name, "only with an approximate `index_type`")
