@@ -36,6 +36,15 @@ def test_a_run_that_ends_within_the_trace_still_writes_it(tmp_path):
     assert len(traces(tmp_path)) == 1
 
 
+def test_a_run_that_returns_to_a_checkpoint_while_it_is_traced_goes_on(tmp_path):
+    profiler = Profile(tmp_path, 3)
+    profiler.begin(0, resumed=False)
+    # The loss diverged at the step after 11, and the last checkpoint is that of step 8.
+    for step in (0, 10, 11, 8, 10, 13):
+        profiler.at_boundary(step, last=False)
+    assert len(traces(tmp_path)) == 1
+
+
 def test_without_steps_to_trace_there_is_no_trace_and_no_boundary(tmp_path):
     profiler = Profile(tmp_path, 0)
     assert profiler.next_boundary(0) is None

@@ -184,7 +184,8 @@ class Profile(Hook):
     def at_boundary(self, step: int, last: bool) -> None:
         if self._folder is None:
             return
-        if step == self._begin < self._end and not last:
+        # A run that returned to a checkpoint after a divergence comes here while it is traced.
+        if step == self._begin < self._end and not last and not self._running:
             tf.profiler.experimental.start(str(self._folder))
             self._running = True
         elif self._running and (last or step >= self._end):
