@@ -14,6 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from train_options import make_options
 
 from dcse_tf.model import bert
+from dcse_tf.options import OptionError
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -149,6 +150,13 @@ def test_what_is_frozen_stays_and_all_else_is_trained(corpus, tmp_path, settings
     # where the gradient is large; the decay adds a hundredth of a weight times the rate.
     farthest = max(np.abs(after[name] - before[name]).max() for name in before)
     assert 0.3e-3 < farthest < 0.51e-3
+
+
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_training_without_weights_to_train_is_refused(corpus, tmp_path, lora_rank):
+    settings = {"freeze_layers": LAYERS, "freeze_embeddings": True, "lora_rank": lora_rank}
+    with pytest.raises(OptionError, match=f"`freeze_layers`={LAYERS}: .* nothing left to train"):
+        run(corpus, tmp_path, **settings)
 
 
 def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(

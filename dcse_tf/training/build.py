@@ -173,6 +173,8 @@ def build_training(
         _check_devices(setup, strategy.num_replicas_in_sync)
         setup = dataclasses.replace(setup, own_replicas=_list_own_replicas(strategy))
         model = spec.build_model(setup)
+        if not model.trainable_variables:  # an optimizer without weights never counts a step
+            options.refuse("freeze_layers", "with these settings there is nothing left to train")
         schedule = WarmupDecay(
             options.learning_rate, options.warmup_steps, options.decay, options.steps
         )
