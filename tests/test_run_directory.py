@@ -75,7 +75,10 @@ FROM_NOW_ON = {
     "max_skipped": 8,
 }
 # Those whose content is compared, and the folder itself.
-COMPARED = {"data_dir", "run_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"}
+COMPARED = {
+    *("data_dir", "run_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"),
+    *("dev_retrieval", "dev_sts"),
+}
 # Of all others the run depends, and nothing else may be taken on a resume.
 FIXED = {
     "task": "mlm",
@@ -138,8 +141,6 @@ FIXED = {
     "seed": 1,
     "deterministic": True,
     "dev_samples": 50,
-    "dev_retrieval": "select.txt",
-    "dev_sts": "sts.txt",
     "best_metric": "dev/cosine_r1",
 }
 _LSTM = {"task": "response_selection", "architecture": "dual_lstm", "encoder_size": ""}

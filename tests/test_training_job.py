@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 from train_options import make_options
 
+from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.options import OptionError
 from dcse_tf.training.job import train
@@ -157,6 +158,19 @@ def test_a_training_without_weights_to_train_is_refused(corpus, tmp_path, lora_r
     settings = {"freeze_layers": LAYERS, "freeze_embeddings": True, "lora_rank": lora_rank}
     with pytest.raises(OptionError, match=f"`freeze_layers`={LAYERS}: .* nothing left to train"):
         run(corpus, tmp_path, **settings)
+
+
+def test_sets_to_choose_by_may_move_but_not_change_when_a_run_is_resumed(corpus, tmp_path):
+    pairs = "5\tabc\tabd\n1\tab\tcd\n3\tac\tbd\n"
+    (tmp_path / "sts.txt").write_text(pairs)
+    chosen = {"dev_sts": str(tmp_path / "sts.txt"), "best_metric": "dev/spearman"}
+    run(corpus, tmp_path / "run", **chosen)
+    (tmp_path / "sts.txt").rename(tmp_path / "moved.txt")
+    chosen["dev_sts"] = str(tmp_path / "moved.txt")
+    run(corpus, tmp_path / "run", steps=2, warmup_steps=2, **chosen)
+    (tmp_path / "moved.txt").write_text(pairs.replace("5", "2"))
+    with pytest.raises(InputError, match=r"inputs\.json: .*`dev_sts`: SHA-256"):
+        run(corpus, tmp_path / "run", steps=3, warmup_steps=2, **chosen)
 
 
 def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(

@@ -185,7 +185,7 @@ def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path
     """The files that a run starts from besides the corpus, by a description of each."""
     files = checkpoints.list_weight_files(inputs.folder) if inputs.folder else []
     found = {f"the encoder's {path.name}": path for path in files}
-    for name in ("token_vectors", "token_index"):
+    for name in ("token_vectors", "token_index", "dev_retrieval", "dev_sts"):
         if path := getattr(options, name):
             found[f"`{name}`"] = pathlib.Path(path)
     if pairs := _find_pairs(options):

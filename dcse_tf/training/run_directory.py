@@ -29,7 +29,10 @@ _FREE = {
     "projector_sentences",
     "changes_samples",
 }
-_FILES = {"data_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"}
+_FILES = {
+    *("data_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"),
+    *("dev_retrieval", "dev_sts"),
+}
 _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}
 
 
