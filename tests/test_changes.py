@@ -293,11 +293,16 @@ def _setup_of(data_dir, run_dir, start):
     )
 
 
-def test_the_start_reads_the_prefix_of_the_corpus(data_dir, tmp_path, start, monkeypatch):
+@pytest.mark.parametrize(("own", "prefix"), [("", "where: "), ("where: ", "")])
+def test_the_start_reads_the_prefix_of_the_corpus(
+    data_dir, tmp_path, start, monkeypatch, own, prefix
+):
     """Otherwise the prefix alone would count as a change."""
     corpus, run = tmp_path / "data", tmp_path / "run"
-    vocabulary = read_vocabulary(data_dir / "vocabulary").with_prefix("where: ")
+    vocabulary = read_vocabulary(data_dir / "vocabulary").with_prefix(prefix)
     shutil.copytree(data_dir, corpus)
+    start = shutil.copytree(start, tmp_path / "start")
+    vocabulary.with_prefix(own).write(start)
     vocabulary.write(corpus / "vocabulary")
     content = json.loads((corpus / "manifest.json").read_text())
     content["tokenizer_fingerprint"] = vocabulary.fingerprint()

@@ -29,6 +29,7 @@ from dcse_tf.model.options import EncoderOptions
 from dcse_tf.model.reranker_files import is_reranker
 from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, read_modules
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 
 _FIXED = "an export computes as it was exported; {}, or name the run directory"
@@ -69,7 +70,10 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
 
 
 def load_checkpoint(
-    folder: pathlib.Path, options: ModelOptions, tensors: dict[str, np.ndarray] | None = None
+    folder: pathlib.Path,
+    options: ModelOptions,
+    tensors: dict[str, np.ndarray] | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> GraphBackend:
     """Loads a folder that holds a BERT; `options.model` is ignored.
 
@@ -77,11 +81,12 @@ def load_checkpoint(
         folder: the checkpoint folder.
         options: how to run the encoder.
         tensors: weights to use in place of the folder's; the encoder then has no fingerprint.
+        vocabulary: a vocabulary, with its prefix, to use in place of the folder's.
     """
     config = read_config(folder)
     own = read_bert_tensors(folder, config) if tensors is None else tensors
     bert = FusedBert(own, config, options.compute_dtype)
-    graph = _build_graph(folder, config, bert, options)
+    graph = _build_graph(folder, config, bert, options, vocabulary)
     graph.source = folder if tensors is None else None
     return GraphBackend(graph, options.batch_tokens, options.compute_dtype, options.jit_compile)
 
@@ -132,6 +137,7 @@ def _build_graph(
     config: dict[str, Any],
     bert: Callable[..., tf.Tensor],
     options: EncoderOptions,
+    vocabulary: Vocabulary | None = None,
 ) -> EncoderGraph:
     length = options.max_sequence_length or read_max_sequence_length(folder)
     positions = config["max_position_embeddings"]
@@ -140,7 +146,7 @@ def _build_graph(
 
     read = _read_projection if options.projection else _read_pooling
     pooling, postprocessing, fingerprint = read(folder, options, config["hidden_size"])
-    vocabulary = read_vocabulary(folder)
+    vocabulary = vocabulary or read_vocabulary(folder)
     if options.prefix:
         vocabulary = vocabulary.with_prefix(options.prefix)
     return EncoderGraph(

@@ -5,6 +5,8 @@ from typing import Any
 
 from absl import logging
 
+from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.changes import describe, format_text
@@ -85,8 +87,7 @@ class ShowChanges(Hook):
             seed=options.seed + 1,
         )
         assert setup.source
-        # The prefix of the corpus, as during training: it is no part of what the training changed.
-        before = SentenceEncoder.load(setup.source, prefix=setup.vocabulary.prefix)
+        before = self._load_start(setup.source)
         after = SentenceEncoder.load(self._run_dir)
         found = measure_changes(before, after, held_out)
         notes = (*held_out.notes, *note_settings(before, after))
@@ -101,6 +102,16 @@ class ShowChanges(Hook):
             " ".join(notes),
             self._run_dir / PAGE_FILE,
         )
+
+    def _load_start(self, source: pathlib.Path) -> SentenceEncoder:
+        """The start with the prefix of the corpus, or with none, as during training: its own is no
+        part of what the training changed.
+        """
+        name = str(source)
+        refuse_reranker(source, name, "encoder")
+        options = ModelOptions(model=name)
+        backend = load_checkpoint(source, options, vocabulary=self._setup.vocabulary)
+        return SentenceEncoder(backend, name)
 
     def _made_from(self) -> dict[str, Any]:
         """The inputs and settings that the figures depend on."""
