@@ -29,7 +29,7 @@ from dcse_tf.model.sentence_modules import SentenceModules
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tools.merge import merge
-from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.tools.merge_options import AUTO, MergeOptions
 
 BIAS = f"encoder.layer.{LAYERS - 1}.output.LayerNorm.bias"
 
@@ -213,6 +213,16 @@ def test_the_start_is_centred_by_itself_on_as_many_utterances_as_asked_for(pair,
     record = read_merge_record(merged.folder)
     assert (record.trained, record.share, record.utterances) == (None, 0.0, 20)
     assert record.centered_on == read_manifest(data_dir).corpus_fingerprint
+
+
+def test_shares_are_measured_without_a_prefix_if_the_corpus_has_none(run, pair, data_dir, tmp_path):
+    prefixed = shutil.copytree(pair[1], tmp_path / "prefixed")
+    sentence_modules.write_prefix(prefixed, "where: where: ")
+    settings = {"share": AUTO, "shares": ("0.5", "1"), "data_dir": str(data_dir)}
+    expected = run(**settings, output_dir=str(tmp_path / "plain"))
+    merged = run(**settings, trained=str(prefixed))
+    assert merged.choice.to_dict() == expected.choice.to_dict()
+    assert read_vocabulary(merged.folder).prefix == ""
 
 
 def test_a_corpus_of_another_vocabulary_is_refused(run, pair, data_dir, tmp_path):

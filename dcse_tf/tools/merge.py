@@ -161,8 +161,8 @@ def _copy_rest(folder: pathlib.Path, trained: _Checkpoint) -> None:
 
 def _load(trained: _Checkpoint, tensors: dict[str, np.ndarray]) -> GraphBackend:
     """Loads the trained encoder with the given weights instead of its own."""
-    options = ModelOptions(model=trained.name, prefix=trained.vocabulary.prefix)
-    return load_checkpoint(trained.folder, options, tensors)
+    options = ModelOptions(model=trained.name)
+    return load_checkpoint(trained.folder, options, tensors, trained.vocabulary)
 
 
 class _Corpus:
