@@ -44,6 +44,7 @@ def test_the_sentences_of_a_label_are_a_session(tmp_path):
         ("", ":1: no column text, sentence, utterance or query"),
         ("text,label\nlost\n", r":2: expected 2 field\(s\), found 1"),
         ("text,label\nlost, \n", ":2: expected a sentence and its label, neither empty"),
+        ("text,label\n\u200b,card\n", ":2: expected a sentence and its label, neither empty"),
         ('text,label\n"lost,card\n', ":2: not CSV"),
     ],
 )

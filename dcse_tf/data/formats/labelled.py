@@ -7,7 +7,7 @@ not dialogues: objectives that learn from contexts can learn nothing from them.
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import Utterance, is_blank
 from dcse_tf.data.formats.reading import read_table
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -31,7 +31,8 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
             bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
             continue
         text, label = (row[place].strip() for place in places)
-        if not text or not label:
+        # A blank sentence would be dropped later, and its neighbours joined as one speaker's.
+        if is_blank(text) or not label:
             bad_lines.report(path, number, "expected a sentence and its label, neither empty")
             continue
         labels.setdefault(label, {})[text] = None
