@@ -69,7 +69,7 @@ def test_the_layout_does_not_change_any_sum_nor_any_gradient():
     (padded, first), (packed, second) = results
     assert set(padded) == {
         *("loss", "weight", "incoherence_chance"),
-        *(f"{task}_{what}" for task in TASKS for what in ("loss", "accuracy")),
+        *(f"{task}_{what}" for task in TASKS for what in ("weight", "loss", "accuracy")),
     }
     for name, value in padded.items():
         assert packed[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name

@@ -16,6 +16,7 @@ from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.response_selection import ResponseSelectionOptions, compute_selection_loss
+from dcse_tf.tasks.shared import average_sums
 from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 from dcse_tf.training.trainer import seed_dropout
@@ -85,6 +86,17 @@ def test_a_run_scores_every_task_and_leaves_a_re_ranker_that_scores_the_same(run
     assert settings == {
         "architecture": "bert", "first_tokens": 96, "second_tokens": 32, "speakers": True,
     }  # fmt: skip
+
+
+def test_a_batch_without_an_example_of_a_task_does_not_lower_its_accuracy():
+    matching = {"weight": 4.0, "matching_weight": 4.0, "matching_accuracy": 2.0}
+    batches = [
+        {**matching, "consistency_weight": 4.0, "consistency_accuracy": 3.0},
+        {**matching, "consistency_weight": 0.0, "consistency_accuracy": 0.0},
+    ]
+    names = ("matching_accuracy", "consistency_accuracy")
+    found = average_sums(batches, lambda batch: batch, names, 100.0)
+    assert found == {"matching_accuracy": 50.0, "consistency_accuracy": 75.0}
 
 
 @pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])

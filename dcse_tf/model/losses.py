@@ -110,8 +110,9 @@ class JointLoss(keras.layers.Layer):
             targets: labels, ids and weights of the tasks, see `make_selection_batches`.
 
         Returns:
-            float32 scalars: loss; weight, the sum of the matching's weights; TASK_loss and
-            TASK_accuracy, weighted sums; incoherence_chance, the accuracy of guessing.
+            float32 scalars: loss; weight, the sum of the matching's weights; TASK_weight, that of a
+            task's own; TASK_loss and TASK_accuracy, weighted sums; incoherence_chance, the accuracy
+            of guessing.
         """
         sums = {"weight": ops.sum(targets["matching_weights"])}
         loss = ops.zeros(())
@@ -127,6 +128,7 @@ class JointLoss(keras.layers.Layer):
             else:
                 answer = "incoherence_labels" if name == "incoherence" else "restoration_ids"
                 losses, hits = _choose(own, targets[answer])
+            sums[f"{name}_weight"] = ops.sum(weights)
             sums[f"{name}_loss"] = ops.sum(losses * weights)
             sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
             share = 1.0 if name == "matching" else self.auxiliary_weight

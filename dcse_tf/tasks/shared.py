@@ -3,6 +3,7 @@
 Unlike the tasks' own modules, which commands import for their options, this one needs TensorFlow.
 """
 
+import collections
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,16 +174,18 @@ def average_sums(
 
     Args:
         dataset: the batches.
-        compute: maps a batch to its sums, by name, and their `weight`.
+        compute: maps a batch to its sums, by name, and their `weight`. The sums of a task whose
+            `TASK_weight` is among them, TASK_accuracy and others, are divided by that: a batch
+            without an example of the task does not count.
         names: names of the sums to average.
         unit: what a mean of 1 is; 100 for percentages.
     """
-    totals = dict.fromkeys((*names, "weight"), 0.0)
+    totals = collections.Counter[str]()
     for batch in dataset:
-        sums = compute(batch)
-        totals = {name: total + float(sums[name]) for name, total in totals.items()}
-    weight = totals.pop("weight")
-    return {name: unit * total / max(weight, 1.0) for name, total in totals.items()}
+        totals.update({name: float(value) for name, value in compute(batch).items()})
+    own = {name: f"{name.rpartition('_')[0]}_weight" for name in names}
+    weights = {name: totals[x if x in totals else "weight"] for name, x in own.items()}
+    return {name: unit * totals[name] / max(weights[name], 1.0) for name in names}
 
 
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
