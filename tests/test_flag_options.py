@@ -156,13 +156,17 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
     folders |= {"before", "after", "start", "trained", "data_report"}
     assert read - folders <= set(names)
     for name in names:
-        for missing in (f"{tmp_path}/none.txt", f"{tmp_path}/*.txt", f"{tmp_path}"):
+        for missing, problem in (
+            (f"{tmp_path}/none.txt", "no such file"),
+            (f"{tmp_path}/*.txt", "no such file"),
+            (f"{tmp_path}", "is a folder"),
+        ):
             settings = object.__new__(config)  # whose other settings nobody checks
             for field in fields:
                 object.__setattr__(settings, field.name, field.default)
             many = isinstance(getattr(settings, name), tuple)
             object.__setattr__(settings, name, (__file__, missing) if many else missing)
-            with pytest.raises(InputError, match=re.escape(f"`{name}`={missing}: no such file")):
+            with pytest.raises(InputError, match=re.escape(f"`{name}`={missing}: {problem}")):
                 find_files(settings)
 
 
