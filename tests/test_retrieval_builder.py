@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -10,7 +11,9 @@ from rank_bm25 import BM25Okapi
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set, write_retrieval_set
+from dcse_tf.tools.options import BuildRetrievalOptions
 from dcse_tf.tools.retrieval_set import (
+    SELECTIONS,
     Bm25,
     Selection,
     build_retrieval_set,
@@ -121,7 +124,7 @@ def test_the_defaults_are_the_paper_s():
     assert all(positives + negatives <= 100 for positives, negatives in sizes)
 
 
-@pytest.mark.parametrize("kind", ["top", "hard"])
+@pytest.mark.parametrize("kind", SELECTIONS)
 def test_candidates_are_others_of_the_right_intent_each_once_best_first(kind):
     labelled = make_labelled(4)
     index = Bm25([text.split() for text, _ in labelled])
@@ -135,6 +138,13 @@ def test_candidates_are_others_of_the_right_intent_each_once_best_first(kind):
             assert keys == sorted(keys)
             intent = labelled[query.sentence][1]
             assert all((labelled[place][1] == intent) == same for place in group)
+
+
+def test_what_the_flag_offers_and_what_there_is_agree():
+    (field,) = (f for f in dataclasses.fields(BuildRetrievalOptions) if f.name == "selection")
+    assert set(field.metadata["choices"]) == set(SELECTIONS)
+    assert {"top", "hard"} == set(SELECTIONS)
+    assert field.default == Selection().kind
 
 
 def test_progress_counts_every_query():

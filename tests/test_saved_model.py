@@ -328,7 +328,11 @@ def add(array):
 def test_each_answer_is_held_to_the_encoders(requests, monkeypatch, signature, damage, message):
     answers = {f"{i}/{request.output}": request.answer for i, request in enumerate(requests)}
     monkeypatch.setattr(saved_model, "_answer", lambda *_: answers)
+    said = []
+    monkeypatch.setattr(saved_model.logging, "info", lambda text, *values: said.append(values))
     saved_model.verify(pathlib.Path(), requests)
+    ((difference, _),) = said
+    assert difference == 0
     last = max(i for i, request in enumerate(requests) if request.signature == signature)
     name = f"{last}/{requests[last].output}"
     answers[name] = damage(answers[name])

@@ -62,6 +62,9 @@ class Bm25:
         return np.argsort(-self.scores(query), kind="stable")
 
 
+SELECTIONS = ("top", "hard")
+
+
 @dataclasses.dataclass(frozen=True)
 class Selection:
     """How a query's candidates are chosen from the BM25 ranking of all other sentences.
@@ -81,6 +84,10 @@ class Selection:
     candidates: int = 100
     max_positives: int = 30
     max_negatives: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SELECTIONS:
+            raise ValueError(f"selection {self.kind!r}: expected one of {', '.join(SELECTIONS)}")
 
     def choose(self, ranked: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chooses the positives and negatives of a query; returns their indices, best first.
