@@ -219,6 +219,20 @@ def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
         options.resolve(make_manifest(), positions=70)
 
 
+def test_rows_have_room_for_two_pieces_of_long_dialogues():
+    """Of 4 turns of 49 tokens with [EOT], one piece has 3 and [CLS] and [SEP], the other 3 and
+    [SEP]: 149 + 148, more than the 198 of a whole dialogue and the 64 of a response.
+    """
+    lengths = {"max_context_tokens": 448, "max_response_tokens": 64, "context_turns": 3}
+    options = resolve(make_config("data", **lengths), longest=50)
+    assert options.row_length >= 149 + 148
+    assert options.longest_sequence(50) == 2 * 198
+    # Pieces have 256 tokens each at most, contexts and responses 448 and 64.
+    assert options.longest_sequence(500) == 512
+    alone = resolve(make_config("data", **lengths, auxiliary=("none",)), longest=50)
+    assert alone.row_length == 198 + 64
+
+
 def test_turns_cut_shorter_than_a_response_are_told():
     """A turn of 65 tokens is [CLS] and the response's 64, [SEP] among them."""
     options = make_config("cut", max_response_tokens=64)

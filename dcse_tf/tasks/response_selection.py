@@ -145,6 +145,15 @@ class ResponseSelectionOptions(SequenceOptions):
         names = [f"dev/{name}" for name in _list_accuracies(self)] if self.dev_samples else []
         return [*super().dev_scores(), *names]
 
+    def longest_sequence(self, longest_utterance: int) -> int:
+        longest = super().longest_sequence(longest_utterance)
+        if "next_session" not in self.tasks:
+            return longest
+        # Its two pieces of dialogue have equal limits, see `PairRule.divided_evenly`.
+        total = sum(self.segment_tokens)
+        halves = (total - total // 2, total // 2)
+        return max(longest, self.longest_pair(longest_utterance, halves))
+
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.negatives_from == "given" and not manifest.splits["train"].given:
             self.refuse(

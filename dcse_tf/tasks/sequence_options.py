@@ -53,10 +53,18 @@ class SequenceOptions(TrainOptions):
             self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
 
     def longest_sequence(self, longest_utterance: int) -> int:
-        """The number of tokens in the longest context and response together."""
+        return self.longest_pair(longest_utterance, self.segment_tokens)
+
+    def longest_pair(self, longest_utterance: int, limits: tuple[int, int]) -> int:
+        """The number of tokens in the longest two segments together.
+
+        Args:
+            longest_utterance: tokens in the corpus's longest utterance.
+            limits: the largest number of tokens in each segment.
+        """
         # A turn ends with [EOT] and has no [CLS] and [SEP] of its own.
         dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
-        return sum(min(tokens, dialogue) for tokens in self.segment_tokens)
+        return sum(min(tokens, dialogue) for tokens in limits)
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         left = positions - self.max_response_tokens
