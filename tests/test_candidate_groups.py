@@ -131,7 +131,11 @@ def test_the_table_says_of_how_many_candidates_a_score_is():
     sizes = ["own_r1 of 6", "own_r2 of 6", "own_r5 of 6", "own_r1 of 2"]
     assert labels == [*sizes, "own_map", "own_mrr"]
     note = "b/c/test: 3 groups (1 of 5, 2 of 6 candidates); R@k is over the groups of 6"
-    assert note in text
+    assert f"{note}; R@1 of 2, MAP and MRR are over all" in text
+    pairs = evaluate(*draw_groups(1, [2, 2, 3], several=False))
+    text = format_table([make_result("candidates_own", "test", "f", pairs)])
+    assert "own_r1 of 2" in text
+    assert "R@k is over the groups of 2; MAP and MRR are over all" in text
     same = evaluate(*draw_groups(1, [6, 6], several=False))
     results = [make_result(f"candidates_{way}", "test", "f", same) for way in ("x", "y")]
     assert format_table(results).count("test: 2 groups of 6 candidates") == 1

@@ -113,9 +113,11 @@ def _describe_sizes(result: Result) -> str:
     if len(counts) == 1:
         return f"{short_path(result.source)}: {total} groups of {size} candidates"
     listed = ", ".join(f"{count} of {length}" for length, count in sorted(counts.items()))
+    # Among groups of two, R@1 is itself of 2, and there is no second one over all groups.
+    pair = "" if size == 2 else "R@1 of 2, "
     return (
         f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
-        f"groups of {size}; R@1 of 2, MAP and MRR are over all"
+        f"groups of {size}; {pair}MAP and MRR are over all"
     )
 
 
