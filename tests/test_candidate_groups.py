@@ -188,6 +188,8 @@ def test_a_set_is_its_texts_labels_and_order(tmp_path):
         ({"context_turns": 5}, ", whose contexts `candidates_turns` cuts"),
         ({"context_side": "before"}, ""),
         ({"join_consecutive": True}, ""),
+        ({"candidates": 5}, ""),
+        ({"max_samples": 100}, ""),
     ],
 )
 def test_settings_of_dialogues_are_refused_for_groups_alone(setting, remedy, tmp_path):

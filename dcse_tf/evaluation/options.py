@@ -153,7 +153,8 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             )
         names = ("candidates_format", "candidates_lines", "candidates_turns")
         self.check_needed("candidates_file", *names, "several_positives", "max_bad_lines")
-        for name in ("context_turns", "context_side", "join_consecutive"):
+        of_dialogues = ("candidates", "context_turns", "context_side", "max_samples")
+        for name in (*of_dialogues, "join_consecutive"):
             if self.is_given(name) and self.candidates_file and not self.response_selection:
                 remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""
                 self.refuse(name, f"has no meaning for `candidates_file`{remedy}")
