@@ -267,6 +267,13 @@ def format_markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: expected at least 1")
+    return number
+
+
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -289,13 +296,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("--reranker", required=True, help="a run directory or checkpoint folder")
     add(
         "--top",
-        type=int,
+        type=_count,
         nargs="+",
         default=[10, 50, 100],
         help="numbers of candidates that the re-ranker orders",
     )
-    add("--contexts", type=int, default=100, help="how many contexts of the file are ranked")
-    add("--timed", type=int, default=20, help="how many of them are timed")
+    add("--contexts", type=_count, default=100, help="how many contexts of the file are ranked")
+    add("--timed", type=_count, default=20, help="how many of them are timed")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)
 

@@ -281,6 +281,14 @@ def test_the_weight_of_the_cosine_is_the_first_with_the_highest_mrr():
     assert stages.choose_weight([wrong]) == 0
 
 
+@pytest.mark.parametrize("flag", ["--timed", "--contexts", "--top"])
+def test_two_stages_need_something_to_rank_and_time(flag, capsys):
+    needed = ("--candidates_file=g", "--encoder=e", "--reranker=r", "--output=o")
+    with pytest.raises(SystemExit):
+        load("two_stages").parse_arguments([*needed, flag, "0"])
+    assert f"{flag}: 0: expected at least 1" in capsys.readouterr().err
+
+
 def test_two_stages_score_and_time_every_way(tmp_path):
     stages = load("two_stages")
     texts = ["abc", *(f"b{'z' * n}" for n in range(11))]
