@@ -68,7 +68,9 @@ _KEPT = (
 def list_variants(name: str, settings: SelectionSettings, rows: list[str]) -> list[Variant]:
     """The variants that are the lines of a table."""
     if name == "choose":
-        choices = list_choices(settings).values()
+        choices = [
+            tried for flag, tried in list_choices(settings).items() if CHOICES[flag][0].name in rows
+        ]
         return list(dict.fromkeys(v for tried in choices for v in tried.values()))
     return [Variant(row) for row in TABLES[name][2] if row.name in rows]
 

@@ -189,6 +189,14 @@ def test_settings_are_chosen_on_dev_groups(files):
     assert row["learning_rate"] == "0.0001"
 
 
+def test_settings_are_chosen_for_the_rows_asked_for(files):
+    flags = ("--corpora", "ecd", "--seeds", "0", "--rows", "bert_sl")
+    runs = runs_of("choose", *files, *flags, dev=True)
+    trained = {name for name in runs if name.startswith("rows/")}
+    assert len(trained) == 6  # three weights and four margins, with one model in both
+    assert all(name.startswith("rows/ecd/bert_sl-") for name in trained)
+
+
 def test_what_was_chosen_is_a_file_of_flags(files, tmp_path):
     path = tmp_path / "chosen.flags"
     load("selection").write_choice(path, {"learning_rate": 3e-5, "consistency_margin": 0.2})
