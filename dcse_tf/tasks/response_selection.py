@@ -126,6 +126,11 @@ class ResponseSelectionOptions(SequenceOptions):
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
             self.refuse("auxiliary", f"{_NO_TASK} excludes other tasks")
+        if not self.tasks:
+            self._refuse_given(("auxiliary_weight",), "has no meaning without tasks in `auxiliary`")
+        if "consistency" not in self.tasks:
+            why = "has no meaning without consistency in `auxiliary`"
+            self._refuse_given(("consistency_margin",), why)
         others = [name for name in self.tasks if name != "restoration"]
         if self.global_batch_size < 2 and others:
             self.refuse(
