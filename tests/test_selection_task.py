@@ -219,6 +219,13 @@ def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
         options.resolve(make_manifest(), positions=70)
 
 
+def test_an_lstm_reads_sequences_of_any_length():
+    options = make_config("data", architecture="esim", encoder_size="", max_response_tokens=600)
+    assert resolve(options).segment_tokens == (96, 600)
+    free = options.replace(max_context_tokens=0)
+    assert resolve(free).segment_tokens == (448, 600)
+
+
 def test_rows_have_room_for_two_pieces_of_long_dialogues():
     """Of 4 turns of 49 tokens with [EOT], one piece has 3 and [CLS] and [SEP], the other 3 and
     [SEP]: 149 + 148, more than the 198 of a whole dialogue and the 64 of a response.

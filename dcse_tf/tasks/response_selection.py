@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dcse_tf.model.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
+_UNLIMITED = 2**31 - 1  # an LSTM has no positions
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
 )
@@ -166,7 +167,7 @@ class ResponseSelectionOptions(SequenceOptions):
                 f"{self.data_dir} gives no candidates; expected a corpus that prepare_data made of "
                 "a `format` with candidates",
             )
-        return super().resolve(manifest, positions)
+        return super().resolve(manifest, positions if self.has_bert else _UNLIMITED)
 
 
 def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
