@@ -1,5 +1,6 @@
 import functools
 
+import keras
 import numpy as np
 import pytest
 import reference
@@ -13,7 +14,14 @@ from dcse_tf.model.layout import Layout
 from dcse_tf.model.masked_lm import build_masked_lm
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.training.build import build_training
-from dcse_tf.training.trainer import WarmupDecay, build_optimizer, make_strategy, seed_dropout
+from dcse_tf.training.trainer import (
+    COUNTS,
+    Trainer,
+    WarmupDecay,
+    build_optimizer,
+    make_strategy,
+    seed_dropout,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +96,28 @@ def test_two_devices_take_the_steps_of_one(data_dir):
     weights = [training.model.get_weights() for training in (one, two)]
     for first, second in zip(*weights, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+def test_a_metric_with_a_weight_of_its_own_is_averaged_by_it():
+    """A step without an example of a task says nothing of its accuracy."""
+    names = ("matching_accuracy", "consistency_accuracy", "consistency_weight")
+
+    def compute_loss(model, batch):
+        loss = tf.reduce_sum(model(tf.ones([1, 1])))
+        counts = dict.fromkeys(COUNTS, tf.ones([]))
+        return {"loss": loss, "weight": tf.constant(4.0), **counts, **batch}
+
+    strategy = make_strategy(1, deterministic=False)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        optimizer = build_optimizer(WarmupDecay(0.1, 0, "constant", 2), 0.0)
+    trainer = Trainer(strategy, model, optimizer, compute_loss, names, 1.0)
+    steps = {name: np.float32(each) for name, each in zip(names, ([2, 2], [3, 0], [4, 0]))}
+    dataset = tf.data.Dataset.from_tensor_slices(steps)
+    found = trainer.train(iter(strategy.distribute_datasets_from_function(lambda _: dataset)), 2)
+    assert found["matching_accuracy"] == 0.5
+    assert found["consistency_accuracy"] == 0.75
+    assert "consistency_weight" not in found
 
 
 def test_training_lowers_the_loss(data_dir):

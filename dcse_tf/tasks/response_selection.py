@@ -175,6 +175,11 @@ def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
     return (*(f"{name}_accuracy" for name in ("matching", *options.tasks)), *chance)
 
 
+def _list_metrics(options: ResponseSelectionOptions) -> tuple[str, ...]:
+    """The accuracies, and the weights by which those of the auxiliary tasks are averaged."""
+    return (*_list_accuracies(options), *(f"{name}_weight" for name in options.tasks))
+
+
 def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
     from dcse_tf.data.selection import SelectionForm
     from dcse_tf.model.pairs import make_rule
@@ -331,7 +336,7 @@ register_task(
         make_dataset=_make_dataset,
         compute_loss=compute_selection_loss,
         metrics=(),
-        more_metrics=_list_accuracies,
+        more_metrics=_list_metrics,
         similarities=("reranker",),
         make_evaluation=_make_evaluation,
         end_of_turn=True,

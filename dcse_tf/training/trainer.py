@@ -156,7 +156,8 @@ class Trainer:
         model: the training model.
         optimizer: the optimizer.
         compute_loss: computes the task's sums over a replica's rows: loss, weight and metrics.
-        metric_names: names of the task's own metrics among these sums.
+        metric_names: names of the task's own metrics among these sums. If NAME_weight is among
+            them, NAME_loss and NAME_accuracy are averaged by it and not by weight.
         clip_norm: maximum global norm of the gradient.
         jit_compile: whether to compile loss and gradients with XLA.
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
@@ -253,7 +254,11 @@ class Trainer:
             "diverged": float(diverged),
             "stopped": float(values.pop("stopped") > 0.0),
         }
-        means = {name: value / max(weight, 1e-9) for name, value in values.items()}
+        own = {name: values.pop(name) for name in list(values) if name.endswith("_weight")}
+        means = {
+            name: value / max(own.get(f"{name.rpartition('_')[0]}_weight", weight), 1e-9)
+            for name, value in values.items()
+        }
         return {**means, "gradient_norm": gradient_norm, **counts, **ends}
 
     @tf.function(reduce_retracing=True)
