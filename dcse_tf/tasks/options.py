@@ -303,11 +303,15 @@ class TrainOptions(RunOptions):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
         if self.token_vectors and not self.encoder_size:
             self.refuse("token_vectors", "needs `encoder_size`: a checkpoint has its own")
-        if self.token_vectors.endswith(".npz") != bool(self.token_index):
-            raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
+        self.check_vectors()
         run_dir = self.run_dir.rstrip("/")
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
             self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
+
+    def check_vectors(self) -> None:
+        """Refuses an index of token vectors without the file that needs one, and vice versa."""
+        if self.token_vectors.endswith(".npz") != bool(self.token_index):
+            raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         """Fills in all values that depend on the corpus, so that the run's JSON records them.
