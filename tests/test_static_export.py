@@ -14,7 +14,9 @@ from tiny_checkpoints import prepare_for, train_pieces, write_weights
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
+from dcse_tf.exporting import static
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.static import count_tokens, fit_table
@@ -104,6 +106,34 @@ def test_an_export_embeds_as_means_of_its_table(folders):
     assert encoder.match is None
     assert json.loads((folder / "config.json").read_text())["normalize"]
     assert "on held-out utterances" in (folder / "model_card.md").read_text()
+
+
+def test_the_encoder_reads_no_more_of_an_utterance_than_it_always_does(
+    folders, dialogues_file, monkeypatch, tmp_path
+):
+    model, data_dir, _ = folders
+    fitted_to = []
+
+    def fit(counts, utterances, *rest):
+        fitted_to.append(utterances)
+        return fit_table(counts, utterances, *rest)
+
+    monkeypatch.setattr(static, "fit_table", fit)
+    export(
+        ExportOptions(
+            run_dir=str(model),
+            output_dir=str(tmp_path / "export"),
+            format="static",
+            data_dir=str(data_dir),
+            static_dim=8,
+            max_sequence_length=4,
+        )
+    )
+    sessions = map(json.loads, dialogues_file.read_text().splitlines())
+    texts = [turn["text"] for session in sessions for turn in session["turns"]]
+    own = normalize(SentenceEncoder.load(model, max_sequence_length=4).encode(texts))
+    apart = np.abs(fitted_to[0][:, None] - own).max(axis=2).min(axis=1)
+    np.testing.assert_allclose(apart, 0.0, atol=1e-5)
 
 
 def test_the_unknown_token_of_sentencepiece_is_ignored_too(dialogues_file, tmp_path):

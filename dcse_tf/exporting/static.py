@@ -122,8 +122,9 @@ def _list_tokens(encoder: EncoderGraph) -> tf.RaggedTensor:
 
 
 def _embed(backend: GraphBackend, ids: tf.RaggedTensor, what: str) -> np.ndarray:
+    """The encoder's embeddings of token ids, cut to its length; float32 `[n, dim]`."""
     with Progress(f"tokens of {what} embedded") as progress:
-        return embed_inputs(backend, ids, ids.row_lengths().numpy(), progress=progress.update)
+        return embed_inputs(backend, *backend.read_tokens(ids), progress=progress.update)
 
 
 def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
