@@ -105,7 +105,16 @@ def test_an_export_embeds_as_means_of_its_table(folders):
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
     assert encoder.match is None
     assert json.loads((folder / "config.json").read_text())["normalize"]
-    assert "on held-out utterances" in (folder / "model_card.md").read_text()
+
+
+def test_the_card_of_a_table_does_not_describe_the_encoder_that_it_replaces(folders):
+    card = (folders[-1] / "model_card.md").read_text()
+    assert "on held-out utterances" in card
+    assert "| architecture | a table of token vectors in place of BERT, 2 layers" in card
+    assert "| longest sentence | any, nothing is cut off |" in card
+    assert "| pooling | mean over all known tokens |" in card
+    assert "| length | unit |" in card
+    assert "limit below" not in card
 
 
 def test_the_encoder_reads_no_more_of_an_utterance_than_it_always_does(

@@ -218,15 +218,25 @@ def _describe_encoder(
 ) -> dict[str, str]:
     shape = read_config(source)
     kind = "MPNet" if is_relative(shape) else "BERT"
-    facts = {
-        "architecture": f"{kind}, {shape['num_hidden_layers']} layers, {shape['hidden_size']} "
-        f"wide, a vocabulary of {shape['vocab_size']} entries",
-        "text": encoder.vocabulary.describe(),
-        **({"prefix of every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
-        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
-        "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
-        "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
-    }
+    architecture = (
+        f"{kind}, {shape['num_hidden_layers']} layers, {shape['hidden_size']} wide, a vocabulary "
+        f"of {shape['vocab_size']} entries"
+    )
+    facts = {"architecture": architecture, "text": encoder.vocabulary.describe()}
+    if config.format == "static":
+        facts |= {
+            "architecture": f"a table of token vectors in place of {architecture}",
+            "longest sentence": "any, nothing is cut off",
+            "pooling": "mean over all known tokens",
+            "length": "unit",
+        }
+    else:
+        facts |= {
+            **({"prefix of every text": repr(p)} if (p := encoder.vocabulary.prefix) else {}),
+            "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
+            "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
+            "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
+        }
     if encoder.postprocessing is not None:
         facts["postprocessing"] = encoder.postprocessing.name
     elif has_matching(source):
