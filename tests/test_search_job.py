@@ -11,6 +11,7 @@ import pytest
 from tiny_bert import DIM, build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
+from dcse_tf.baselines.word_vectors import WordVectorsOptions
 from dcse_tf.cli.queries import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, LockedError
@@ -26,6 +27,7 @@ from dcse_tf.search import index as layout
 from dcse_tf.search import job
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools import embed
+from dcse_tf.tools.fit_baseline import fit_baseline
 from dcse_tf.tools.options import EmbedOptions
 
 # Of 10 lines: one blank, "ok" three times, "where is my parcel" twice.
@@ -204,6 +206,24 @@ def test_an_index_of_given_embeddings_is_the_one_that_is_built_without(
     ]
     files = (tmp_path / name / "embeddings.npy" for name in ("index", "other"))
     np.testing.assert_allclose(*map(np.load, files), atol=1e-6)
+
+
+def test_an_embedding_of_zeros_is_that_of_a_text_without_a_known_word(config, tmp_path):
+    vectors = {"parcel": [3.0, 4.0], "cup": [0.0, 1.0]}
+    (tmp_path / "vectors.json").write_text(json.dumps(vectors))
+    model, rows = str(tmp_path / "averaged"), str(tmp_path / "rows.npy")
+    options = {"output_dir": model, "word_vectors": str(tmp_path / "vectors.json")}
+    fit_baseline(WordVectorsOptions(**options))
+    embed.embed(EmbedOptions(model=model, input=config.corpus, output=rows))
+    asked = config.replace(model=model, embeddings=rows, top=1)
+    (found,) = ask(asked, ["a parcel"])
+    assert [(hit.text, hit.cosine) for hit in found] == [("where is my parcel", 1.0)]
+
+    changed = np.load(rows)
+    changed[0] = 0.0
+    np.save(rows, changed)
+    with pytest.raises(InputError, match="row 1 is not the embedding of line 1"):
+        ask(asked.replace(overwrite=True), ["a parcel"])
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,8 @@ def _take_rows(
     own = encoder.encode([texts[place] for place in compared], show_progress=False)
     given = rows[texts.lines[compared] - 1].astype(np.float32)
     near = (normalize(own) * normalize(given)).sum(axis=1)
+    # Texts in which a model knows no word, such as a static export's, have embeddings of zeros.
+    near[~own.any(axis=1) & ~given.any(axis=1)] = 1.0
     if near.min() < _NEAR:
         line = int(texts.lines[compared[int(near.argmin())]])
         raise InputError(
