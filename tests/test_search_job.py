@@ -604,6 +604,14 @@ def test_a_piped_query_that_is_not_utf_8_is_named(config, capsys, monkeypatch):
         run_cli(config, capsys, monkeypatch, b"ok\n\xd6\xd0\n")
 
 
+def test_a_file_of_queries_that_is_not_utf_8_names_no_flag_of_other_jobs(
+    config, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "queries.txt").write_bytes(b"ok\n\xd6\xd0\n")
+    with pytest.raises(InputError, match=r"queries\.txt:2: not UTF-8: invalid \w+ byte$"):
+        run_cli(config.replace(queries=str(tmp_path / "queries.txt")), capsys, monkeypatch)
+
+
 def test_nothing_is_built_for_queries_that_cannot_be_read(config, tmp_path, capsys, monkeypatch):
     with pytest.raises(InputError, match="`queries`=nothing"):
         run_cli(config.replace(queries="nothing"), capsys, monkeypatch)
