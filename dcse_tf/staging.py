@@ -62,7 +62,8 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
                 paths = [str(local_path(value))]
                 outputs.append(_begin_output(value, options, rules["renews"]))
             elif rules["reads"]:
-                paths = [path for name in names for path in _fetch(name, rules["files"])]
+                of_option = (field.name, rules["files"], isinstance(value, tuple))
+                paths = [path for name in names for path in _fetch(name, *of_option)]
             else:
                 continue  # a text that only looks like a URL
             changes[field.name] = tuple(paths) if isinstance(value, tuple) else paths[0]
@@ -82,9 +83,12 @@ def _refuse_rollback(options: Options) -> None:
         )
 
 
-def _fetch(name: str, files: bool) -> list[str]:
-    several = files and is_url(name)
-    return [fetch(each) for each in (list_files(name) if several else [name])]
+def _fetch(name: str, option: str, files: bool, several: bool) -> list[str]:
+    """Fetches what a value of an option names; `several`: whether it may match several files."""
+    found = list_files(name) if files and is_url(name) else [name]
+    if len(found) > 1 and not several:
+        raise InputError(f"`{option}`={name}: matches {len(found)} files; expected one")
+    return [fetch(each) for each in found]
 
 
 def _begin_output(url: str, options: Options, renews: bool) -> Callable[[], None]:

@@ -23,6 +23,7 @@ class Job(Options):
     """One of each kind of option."""
 
     input: tuple[str, ...] = option((), "", files=True)
+    file: str = option("", "", files=True)
     model: str = option("", "", reads=True)
     output: str = option("", "", writes=True)
     run_dir: str = option("", "", resumes=True)
@@ -226,9 +227,12 @@ def test_only_the_first_worker_sends(store, monkeypatch):
 
 
 def test_what_cannot_be_used_is_one_sentence(store, monkeypatch):
+    for name in ("a", "b"):
+        store.pipe_file(f"/two/{name}", name.encode())
     for options, said in (
         (Job(model="memory://none"), "memory://none: no such file or folder"),
         (Job(input=("memory://none/*",)), r"memory://none/\*: no such file"),
+        (Job(file="memory://two/[ab]"), r"`file`=memory://two/\[ab\]: matches 2 files; expected"),
         (Job(model="nothing://x"), "nothing://x: cannot be read: .*nothing"),
         (Job(model="memory://a/../b"), "expected a path without empty parts"),
     ):
