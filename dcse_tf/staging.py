@@ -16,7 +16,16 @@ from absl import logging
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import MARK
 from dcse_tf.options import Options
-from dcse_tf.stores import Copy, fetch, find_parts, is_url, list_files, local_path, remove_folder
+from dcse_tf.stores import (
+    Copy,
+    fetch,
+    find_folders,
+    find_parts,
+    is_url,
+    list_files,
+    local_path,
+    remove_folder,
+)
 from dcse_tf.worker import read_worker
 
 T = TypeVar("T", bound=Options)
@@ -54,6 +63,8 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
             if rules["on_cluster"] and getattr(options, "spark_master", ""):
                 continue  # the cluster's tasks access it themselves
             if rules["resumes"] or (rules["writes"] and getattr(options, "versioned", False)):
+                if isinstance(value, tuple):
+                    names = [each for name in names for each in find_folders(name)]
                 paths = [
                     stack.enter_context(_keep(name, every)) if is_url(name) else name
                     for name in names

@@ -6,6 +6,7 @@ the copy holds the versions of both sides when they were last equal.
 """
 
 import contextlib
+import glob
 import json
 import os
 import pathlib
@@ -93,6 +94,23 @@ def list_files(pattern: str) -> list[str]:
     # fsspec's paths include the bucket, but not the host.
     start = pattern.removesuffix(path)
     return [f"{start}{name}" for name in found]
+
+
+def find_folders(name: str) -> list[str]:
+    """The sorted URLs of the folders that match a URL with *, ? or [...]; other names unchanged.
+
+    A URL that matches none is returned as it is: a folder yet to be made may have such a name.
+
+    Raises:
+        InputError: the store cannot be read.
+    """
+    if not is_url(name) or not glob.has_magic(name):
+        return [name]
+    fs, path = open_store(name)
+    with _name_faults(name, InputError):
+        found = [] if fs.exists(path) else sorted(each for each in fs.glob(path) if fs.isdir(each))
+    start = name.rstrip("/").removesuffix(path)
+    return [f"{start}{each.rstrip('/')}" for each in found] or [name]
 
 
 def fetch(name: str) -> str:

@@ -209,6 +209,23 @@ def test_a_run_is_sent_while_it_is_at_work_and_when_it_is_stopped(store):
         assert not path.exists()
 
 
+def test_a_pattern_of_indexes_names_all_that_are_in_the_store_now(store):
+    for name in ("part-1", "part-0", "other"):
+        store.pipe_file(f"/indexes/{name}/texts", name.encode())
+
+    def read(pattern):
+        with stage(SearchOptions(model="m", index=(pattern,))) as staged:
+            paths = map(pathlib.Path, staged.index)
+            return [(path / "texts").read_text() for path in paths if path.exists()]
+
+    assert read("memory://indexes/part-*") == ["part-0", "part-1"]
+    store.pipe_file("/indexes/part-1/texts", b"built anew")
+    assert read("memory://indexes/part-?/") == ["part-0", "built anew"]
+    assert read("memory://indexes/none-*") == []
+    store.pipe_file("/indexes/[old]/texts", b"a folder of that name")
+    assert read("memory://indexes/[old]") == ["a folder of that name"]
+
+
 def test_only_the_first_worker_sends(store, monkeypatch):
     store.pipe_file("/run/a", b"a")
     config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
