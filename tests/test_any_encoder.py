@@ -24,6 +24,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.changes_job import note_settings
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model.matching_files import read_matching
@@ -106,6 +107,9 @@ def test_every_export_computes_the_same(trained, expected, tmp_path, form):
     export(ExportOptions(run_dir=str(trained), output_dir=str(folder), format=form))
     if form != "onnx":  # which was compared as it was written
         np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
+    # One whose prefix is not told would be said to have none.
+    run, exported = map(SentenceEncoder.load, (trained, folder))
+    assert not [note for note in note_settings(run, exported) if "Put before" in note]
 
 
 @pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)

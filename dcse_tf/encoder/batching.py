@@ -22,7 +22,8 @@ class Backend(Protocol):
     Attributes:
         batch_tokens: most tokens in a batch, including padding.
         settings: the model's settings, where known: max_sequence_length in tokens, pooling,
-            compute_dtype, matching, and unit_norm if every embedding has length 1.
+            compute_dtype, matching, the prefix if there is one, and unit_norm if every embedding has
+            length 1.
         match: the model's own similarity; None if it has only sentence embeddings.
     """
 

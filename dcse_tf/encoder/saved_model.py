@@ -61,9 +61,8 @@ class SavedModelBackend:
     def settings(self) -> dict[str, Any]:
         """See `Backend`; None for a setting that the export does not record."""
         known = {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
-        further = {
-            name: value for name in ("unit_norm", "matching") if (value := self._written.get(name))
-        }
+        names = ("unit_norm", "matching", "prefix", "projection")
+        further = {name: value for name in names if (value := self._written.get(name))}
         return {**known, **further}
 
     def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:

@@ -79,6 +79,7 @@ def _write_saved_model(
         **config.to_dict(),
         "max_sequence_length": encoder.max_sequence_length,
         "pooling": encoder.pooling,
+        "prefix": encoder.vocabulary.prefix,
         "sha256": hash_files(source),
     }
     if encoder.postprocessing is None:
