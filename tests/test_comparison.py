@@ -164,3 +164,12 @@ def test_settings_that_bear_on_the_scores_are_named_and_no_others():
     assert name(both[0], second) == ["`pooling`"]
     assert name(first, first.replace(model="c")) == []
     assert describe_differences({}, second.to_dict()) == []  # of an older version, perhaps
+
+
+def test_a_prefix_and_a_head_bear_on_the_scores_too():
+    plain = EvaluateOptions(model="a", sts=("s.txt",))
+    behind = plain.replace(projection="response", prefix="query: ")
+    assert describe_differences(plain.to_dict(), behind.to_dict()) == [
+        "`projection` is not the same: first '', second response",
+        "`prefix` is not the same: first '', second 'query: '",
+    ]

@@ -205,7 +205,9 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
 # Settings of `evaluate` that affect every score, and those that determine the samples of response
 # selection. Results whose samples differ are of different sets and are not compared. A set of
 # grouped candidates stays the same set if its contexts are truncated (`candidates_turns`).
-_OF_ALL = ("max_sequence_length", "pooling", "compute_dtype", "truncate_dim")
+_OF_ALL = (
+    *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype", "truncate_dim"),
+)
 _OF_RESPONSES = (
     *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
 )
@@ -237,8 +239,13 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
         names.append("candidates_turns")
     if len(names) > len(_OF_ALL):
         names.append("matching")
+
+    def show(value: Any) -> str:
+        # An empty text, or one that ends in a space, cannot be seen without quotes.
+        return repr(value) if value == "" or str(value).strip() != str(value) else str(value)
+
     return [
-        f"`{name}` is not the same: first {first[name]}, second {second[name]}"
+        f"`{name}` is not the same: first {show(first[name])}, second {show(second[name])}"
         for name in names
         if name in first and name in second and first[name] != second[name]
     ]
