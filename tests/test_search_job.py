@@ -295,6 +295,18 @@ def test_a_build_that_was_stopped_is_resumed_to_the_same_bytes(
     assert read_files(tmp_path / "index") == read_files(tmp_path / "whole")
 
 
+def test_a_build_that_was_stopped_in_the_embedding_goes_on_with_given_embeddings(
+    config, tmp_path, monkeypatch
+):
+    rows = str(tmp_path / "rows.npy")
+    embed.embed(EmbedOptions(model=config.model, input=config.corpus, output=rows))
+    stop_build(config, monkeypatch, "embedding")
+    monkeypatch.setattr(job, "embed", stop)
+    (found,) = ask(config.replace(embeddings=rows, top=1), ["ok"])
+    assert [(hit.text, hit.count) for hit in found] == [("ok", 3)]
+    assert names(tmp_path / "index") == ["embeddings.npy", "made_from.json", "texts"]
+
+
 def test_a_build_is_not_resumed_for_another_corpus(config, tmp_path, monkeypatch):
     stop_build(config, monkeypatch)
     with (tmp_path / "corpus.txt").open("a") as file:

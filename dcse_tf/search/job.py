@@ -23,6 +23,8 @@ from dcse_tf.files import (
     atomic_file,
     hash_file,
     lock_output,
+    partial_path,
+    remove,
     replace_folder,
     restore_replaced,
     resumable,
@@ -236,6 +238,7 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEn
                 layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
         embeddings = work / layout.EMBEDDINGS_FILE
         if not embeddings.exists() and config.embeddings:
+            remove(partial_path(embeddings))  # of a build without `embeddings` that was stopped
             _take_rows(pathlib.Path(config.embeddings), texts, embeddings, encoder)
         elif not embeddings.exists():
             _embed_texts(config, texts / layout.TEXTS_FILE, embeddings, encoder)
