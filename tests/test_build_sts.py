@@ -142,6 +142,18 @@ def test_word_vectors_may_come_from_a_file(tmp_path):
         assert any({record["first"], record["second"]} <= set(group) for group in groups.values())
 
 
+def test_words_have_their_vectors_whatever_the_case_in_the_file(tmp_path):
+    path = _write(tmp_path / "s.csv", [["text"], ["ein Hund"], ["ein Welpe"]])
+    (tmp_path / "vectors.txt").write_text("Hund 3.0 4.0 0.0\nWelpe 4.0 3.0 0.0\n")
+    (pair,), _ = _build(
+        path,
+        pairs=2,
+        strategies=("word2vec",),
+        word_vectors=str(tmp_path / "vectors.txt"),
+    )
+    assert pair["similarity"] == 0.96  # (3 x 4 + 4 x 3) / (5 x 5)
+
+
 def test_a_table_needs_no_intents_if_no_strategy_does(tmp_path):
     path = _write(tmp_path / "sentences.csv", [("text",), *((text,) for text in INTENTS)])
     _, counts = _build(path, strategies=("unigram",))

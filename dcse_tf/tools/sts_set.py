@@ -24,7 +24,7 @@ from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.sts import StsSet, write_sts_set
 from dcse_tf.files import atomic_directory, atomic_file
 from dcse_tf.input_files import UNREADABLE, open_input, resolve_inputs
-from dcse_tf.model.vectors import read_word_vectors, train_word_vectors
+from dcse_tf.model.vectors import fold_case, read_word_vectors, train_word_vectors
 from dcse_tf.tools.labelled_sentences import read_sentences
 from dcse_tf.tools.options import BuildStsOptions, MergeStsOptions
 
@@ -409,7 +409,7 @@ def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
 def _mean_vectors(config: BuildStsOptions, words: list[list[str]]) -> np.ndarray:
     if config.word_vectors:
         (path,) = resolve_inputs([config.word_vectors], "word_vectors")
-        vectors = read_word_vectors(path)
+        vectors = fold_case(read_word_vectors(path))
     else:
         vectors = train_word_vectors(words, config.vector_size, config.seed)
     means = np.stack([vectors.mean(row) for row in words])
