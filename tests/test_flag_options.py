@@ -287,6 +287,14 @@ def test_flag_files_stand_in_the_place_of_their_names(tmp_path, monkeypatch):
     assert options.dev_fraction == 0.2
 
 
+def test_a_flag_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "own.flags"
+    path.write_text("--shards=2\r\n--seed=3\r\n", encoding="utf-8-sig")
+    given = [f"--flagfile={path}", "--input=a.tsv", "--output_dir=out", "--vocab_size=100"]
+    options = parse_flags(PrepareOptions, "prepare_data", given)
+    assert (options.shards, options.seed) == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -343,6 +343,9 @@ def test_settings_that_no_server_can_have(tmp_path, monkeypatch):
     options = ServeOptions(model="m", api_key_file=str(tmp_path / "empty"))
     with pytest.raises(InputError, match=r"`api_key_file`=.*: expected one key a line, found none"):
         read_keys(options)
+    (tmp_path / "marked").write_text("one\r\n\r\ntwo\r\n", encoding="utf-8-sig")
+    marked = ServeOptions(model="m", api_key_file=str(tmp_path / "marked"))
+    assert read_keys(marked) == ["one", "two"]  # the byte-order mark is no part of a key
     monkeypatch.setenv("DCSE_API_KEY", "of the environment")
     assert read_keys(ServeOptions(model="m")) == ["of the environment"]
     with listen(ServeOptions(model="m", port=0)) as taken:

@@ -160,7 +160,7 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
         path = os.path.join(os.path.dirname(within[-1]), name) if within else name
         try:
             itself = any(os.path.samefile(path, other) for other in within)
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8-sig") as file:
                 lines = [line.strip() for line in file]
         except (OSError, ValueError) as error:  # ValueError: not a file name, or not UTF-8
             raise OptionError(f"--flagfile={path} cannot be read: {error}") from error

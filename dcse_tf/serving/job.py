@@ -69,7 +69,7 @@ def read_keys(options: ServeOptions) -> list[str]:
         return [key] if key else []
     name = f"`api_key_file`={options.api_key_file}"
     try:
-        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
+        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: cannot be read: {error}") from error
     if not (keys := [line.strip() for line in lines if line.strip()]):
