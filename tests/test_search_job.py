@@ -133,6 +133,8 @@ def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
         config.replace(projection="context")
     with pytest.raises(OptionError, match="`truncate_dim`=8: the heads of `find`=responses"):
         headed.replace(truncate_dim=8)
+    with pytest.raises(OptionError, match="`pooling`=cls: the heads of `find`=responses were"):
+        headed.replace(pooling="cls")
 
 
 def test_a_text_of_the_corpus_finds_itself_first(config):

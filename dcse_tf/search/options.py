@@ -121,6 +121,8 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.find == "responses" and self.truncate_dim:
             self.refuse("truncate_dim", "the heads of `find`=responses take whole embeddings")
+        if self.find == "responses" and self.pooling == "cls":
+            self.refuse("pooling", "the heads of `find`=responses were trained with `pooling`=mean")
         if self.reranker and self.rerank_top < self.top:
             raise OptionError(
                 f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, "
