@@ -100,6 +100,13 @@ def test_nothing_in_common_is_an_error(second):
         compare_results([_retrieval()], second)
 
 
+def test_samples_that_were_drawn_otherwise_are_said_to_be_another_set():
+    first, second = ([_retrieval(task="response_cosine", fingerprint=f)] for f in "ab")
+    said = "for response selection the same `candidates`, `context_turns`, .*`max_samples`, `seed`"
+    with pytest.raises(InputError, match=said):
+        compare_results(first, second)
+
+
 def test_a_set_of_one_query_is_no_fault_of_the_program():
     """It has no interval; an InputError is told in one line, another one is not."""
     one = [_retrieval(size=1)]

@@ -282,8 +282,9 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
         ]
     if not comparisons:
         raise InputError(
-            "the results have no evaluation set in common: the same content of a file, and the "
-            "same `half` of it"
+            "the results have no evaluation set in common: the same content of a file, the same "
+            "`half` of it, and for response selection the same "
+            + ", ".join(f"`{name}`" for name in _OF_RESPONSES)
         )
     return comparisons
 
