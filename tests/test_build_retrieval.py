@@ -130,6 +130,13 @@ def test_where_every_label_is_too_small_that_is_said(table):
     assert built.sentences == 36
 
 
+def test_where_every_sentence_has_two_labels_that_is_said(tmp_path):
+    rows = [("where is it", "track"), ("Where is it", "place")]
+    message = "each of 2 labelled sentences is also there with another label"
+    with pytest.raises(InputError, match=message):
+        build(write_table(tmp_path, rows))
+
+
 def test_the_same_seed_writes_the_same_file_and_another_seed_another(table):
     first, again, other = (
         build(table, name, sentences=12, seed=seed)[0].read_bytes()

@@ -251,6 +251,11 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
     drawn, not_drawn = sample_balanced(
         labelled, config.sentences, config.seed, config.min_label_sentences
     )
+    if not drawn and not not_drawn["of_small_labels"]:
+        raise InputError(
+            f"`input`={','.join(config.input)}: each of {len(labelled)} labelled sentences is also "
+            "there with another label"
+        )
     if not drawn:
         raise InputError(
             f"`min_label_sentences`={config.min_label_sentences}: no label of the "
