@@ -22,7 +22,7 @@ class Backend(Protocol):
     Attributes:
         batch_tokens: most tokens in a batch, including padding.
         settings: the model's settings, where known: max_sequence_length in tokens, pooling,
-            compute_dtype, matching, the prefix if there is one, and unit_norm if every embedding has
+            compute_dtype, matching, a prefix if there is one, and unit_norm if every embedding has
             length 1.
         match: the model's own similarity; None if it has only sentence embeddings.
     """
