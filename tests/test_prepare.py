@@ -215,6 +215,16 @@ def test_more_sessions_than_are_tokenised_at_a_time(tmp_path, monkeypatch):
     assert manifest.dropped["short_sessions"] == 4
 
 
+def test_a_prefix_must_leave_room_for_a_text(tmp_path):
+    content = FORMATS["session_tsv"](DIALOGUES)
+    said = r"`max_sequence_length`=3: the prefix 'w0 ' leaves no room for a text; .* at least 4"
+    with pytest.raises(InputError, match=said):
+        run(tmp_path, content, prefix="w0 ", max_sequence_length=3)
+    manifest = run(tmp_path, content, prefix="w0 ", max_sequence_length=4)
+    sessions = read_tokens(tmp_path, manifest)
+    assert sessions[0] == [[CLS, turn_ids(0, 0, words=1)[3], turn_ids(0, 0)[1], SEP]] * 3
+
+
 def test_what_was_prepared_is_held_against_the_encoder(tmp_path):
     manifest = prepare_sessions(tmp_path, [2, 3])
     data = tmp_path / "data"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from tiny_bert import VOCABULARY, build_backbone, encode_alone, fuse
+from tiny_bert import VOCABULARY, build_backbone, encode_alone, fuse, save_checkpoint
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -140,3 +140,12 @@ def test_compiled_batches_have_few_shapes_and_the_same_values():
     found = SentenceEncoder(GraphBackend(graph, 32, jit_compile=True)).encode(sentences)
     assert sorted(shapes) == [(2, 16), (4, 8)]
     np.testing.assert_allclose(found, expected.encode(sentences), atol=1e-5)
+
+
+def test_a_prefix_must_leave_room_for_a_text(tmp_path):
+    model = save_checkpoint(tmp_path / "model", build_backbone())
+    with pytest.raises(InputError, match=r"`max_sequence_length`=4: .* room .* at least 5"):
+        SentenceEncoder.load(model, prefix="where is ", max_sequence_length=4)
+    texts = ["my parcel", "the cup"]
+    own = SentenceEncoder.load(model, prefix="where is ", max_sequence_length=5).encode(texts)
+    assert np.abs(own[0] - own[1]).max() > 1e-3

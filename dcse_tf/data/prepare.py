@@ -52,7 +52,8 @@ def prepare(
         write_splits: does the work; by default processes on this machine.
 
     Raises:
-        InputError: an input cannot be read, has too many bad lines, or leaves no training session.
+        InputError: an input cannot be read, has too many bad lines, or leaves no training session;
+            or the prefix leaves no room for a text.
         FileExistsError: the output exists and may not be replaced.
     """
     output = pathlib.Path(config.output_dir)
@@ -68,6 +69,7 @@ def prepare(
             vocabulary = read_vocabulary(vocabulary_folder)
         if config.prefix:
             vocabulary = vocabulary.with_prefix(config.prefix)
+        vocabulary.require_room(config.max_sequence_length)
         (folder / VOCABULARY_FOLDER).mkdir()
         vocabulary.write(folder / VOCABULARY_FOLDER)
         manifest = (write_splits or _write_splits)(config, folder, vocabulary)

@@ -149,6 +149,7 @@ def _build_graph(
     vocabulary = vocabulary or read_vocabulary(folder)
     if options.prefix:
         vocabulary = vocabulary.with_prefix(options.prefix)
+    vocabulary.require_room(length)
     return EncoderGraph(
         bert,
         vocabulary,

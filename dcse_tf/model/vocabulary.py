@@ -10,6 +10,7 @@ import tensorflow as tf
 import tokenizers
 import tokenizers.processors
 
+from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.model.sentence_modules import write_prefix
 
@@ -94,6 +95,19 @@ class Vocabulary(abc.ABC):
     def count_prefix(self) -> int:
         """The number of the prefix's tokens, between [CLS] and a text's own."""
         return self.make_tokenizer().count_prefix() if self.prefix else 0
+
+    def require_room(self, max_sequence_length: int) -> None:
+        """Checks that not all of a text is cut off behind the prefix.
+
+        Raises:
+            InputError: no token of a text would be left.
+        """
+        least = self.count_prefix() + 3  # [CLS], a token of the text and [SEP]
+        if max_sequence_length < least:
+            raise InputError(
+                f"`max_sequence_length`={max_sequence_length}: the prefix {self.prefix!r} leaves "
+                f"no room for a text; expected at least {least}"
+            )
 
     def fingerprint(self) -> str:
         """SHA-256 of all that affects tokenisation: equal fingerprints tokenise equally.
