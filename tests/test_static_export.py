@@ -193,3 +193,7 @@ def test_what_a_static_export_needs_is_said(folders, tmp_path):
         ExportOptions(run_dir="r", output_dir="o", static_dim=3)
     with pytest.raises(InputError, match="an export computes as it was exported"):
         SentenceEncoder.load(folders[-1], max_sequence_length=8)
+    model, data_dir, _ = folders
+    names = {"run_dir": str(model), "output_dir": str(tmp_path / "o"), "data_dir": str(data_dir)}
+    with pytest.raises(InputError, match="with another vocabulary, casing or prefix than the enc"):
+        export(ExportOptions(format="static", prefix="where is ", **names))

@@ -75,12 +75,11 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
         How well the table approximates the encoder.
 
     Raises:
-        InputError: the corpus cannot be used, or was prepared with another vocabulary.
+        InputError: the corpus cannot be used, or was prepared with another vocabulary or
+            prefix.
     """
     data_dir, vocabulary = pathlib.Path(config.data_dir), encoder.vocabulary
-    manifest = read_manifest(data_dir)
-    if manifest.tokenizer_fingerprint != vocabulary.fingerprint():
-        raise InputError(f"`data_dir`={data_dir}: was prepared with another vocabulary")
+    manifest = read_manifest(data_dir, vocabulary.fingerprint())
     ids = sample_utterances(data_dir, manifest, config.static_sentences, seed=0)
     if not int(ids.nrows()):
         raise InputError(f"`data_dir`={data_dir}: no utterance to fit to")
