@@ -154,6 +154,13 @@ def test_words_have_their_vectors_whatever_the_case_in_the_file(tmp_path):
     assert pair["similarity"] == 0.96  # (3 x 4 + 4 x 3) / (5 x 5)
 
 
+def test_a_pattern_of_several_files_of_vectors_is_refused(sentences, tmp_path):
+    for name in "ab":
+        (tmp_path / f"vectors-{name}.txt").write_text("parcel 1.0 2.0 3.0\n")
+    with pytest.raises(InputError, match=r"vectors-\*\.txt: matches 2 files; expected one"):
+        _build(sentences, word_vectors=str(tmp_path / "vectors-*.txt"))
+
+
 def test_a_table_needs_no_intents_if_no_strategy_does(tmp_path):
     path = _write(tmp_path / "sentences.csv", [("text",), *((text,) for text in INTENTS)])
     _, counts = _build(path, strategies=("unigram",))

@@ -408,7 +408,12 @@ def _draw_sentences(config: BuildStsOptions) -> tuple[list[str], list[str]]:
 
 def _mean_vectors(config: BuildStsOptions, words: list[list[str]]) -> np.ndarray:
     if config.word_vectors:
-        (path,) = resolve_inputs([config.word_vectors], "word_vectors")
+        path, *others = resolve_inputs([config.word_vectors], "word_vectors")
+        if others:
+            raise InputError(
+                f"`word_vectors`={config.word_vectors}: matches {1 + len(others)} files; expected "
+                "one"
+            )
         vectors = fold_case(read_word_vectors(path))
     else:
         vectors = train_word_vectors(words, config.vector_size, config.seed)
