@@ -64,7 +64,7 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
                 continue  # the cluster's tasks access it themselves
             if rules["resumes"] or (rules["writes"] and getattr(options, "versioned", False)):
                 if isinstance(value, tuple):
-                    names = [each for name in names for each in find_folders(name)]
+                    names = tuple(each for name in names for each in find_folders(name))
                 paths = [
                     stack.enter_context(_keep(name, every)) if is_url(name) else name
                     for name in names
