@@ -174,7 +174,9 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
     Raises:
         FileExistsError: the path is a folder, or exists and `overwrite` is not set.
     """
-    if path.is_dir() or (os.path.lexists(path) and not overwrite):
+    if path.is_dir():
+        raise FileExistsError(f"{path} is a folder; give the name of a file")
+    if os.path.lexists(path) and not overwrite:
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
 
 
@@ -197,14 +199,14 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
             replaced and the file it points to is kept.
 
     Raises:
-        FileExistsError: `path` exists and may not be replaced.
+        FileExistsError: `path` is a folder, or exists and may not be replaced.
         LockedError: another process is writing it.
         OutputError: a write failed without saying of which file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_output(path), name_output(path):
-        if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
+        if not (overwrite and path.is_symlink()):  # a link to a folder is replaced too
+            refuse_existing(path, overwrite)
         partial = partial_path(path)
         partial.unlink(missing_ok=True)  # left by a run that was killed
         try:

@@ -8,7 +8,13 @@ import sys
 import pytest
 
 from dcse_tf.errors import LockedError, OutputError
-from dcse_tf.files import atomic_directory, atomic_file, atomic_version, restore_replaced
+from dcse_tf.files import (
+    atomic_directory,
+    atomic_file,
+    atomic_version,
+    refuse_existing,
+    restore_replaced,
+)
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -119,8 +125,12 @@ def test_a_folder_in_the_place_stays_and_nothing_is_left(tmp_path):
     path = tmp_path / "a"
     path.mkdir()
     (path / "precious.txt").write_text("old")
-    with pytest.raises(OSError, match=str(path)), atomic_file(path) as partial:
-        partial.write_text("new")
+    entered, said = False, f"{path} is a folder; give the name of a file"
+    with pytest.raises(FileExistsError, match=said), atomic_file(path):
+        entered = True
+    assert not entered  # or the work would be lost
+    with pytest.raises(FileExistsError, match=said):
+        refuse_existing(path, overwrite=True)
     assert (path / "precious.txt").read_text() == "old"
     assert names(tmp_path) == ["a"]
 

@@ -226,7 +226,7 @@ def test_an_output_that_exists_is_not_replaced_unasked(config, tmp_path):
     assert run(config.replace(overwrite=True)).shape == (len(LINES), DIM)
     output.unlink()
     output.mkdir()
-    with pytest.raises(FileExistsError, match=r"out\.npy already exists"):
+    with pytest.raises(FileExistsError, match=r"out\.npy is a folder; give the name of a file"):
         job.embed(config.replace(overwrite=True))
 
 
