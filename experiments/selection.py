@@ -190,7 +190,8 @@ def choose(
 ) -> tuple[Report, dict[str, float]]:
     """The report on the dev groups, and setting -> the value with the highest MRR.
 
-    MRR is used because it is finer than R@1 on a few hundred groups.
+    MRR is used because it is finer than R@1 on a few hundred groups. Nothing is chosen for a
+    setting of which a value has no score yet.
 
     Raises:
         InputError: a file cannot be used.
@@ -207,8 +208,9 @@ def choose(
             dataclasses.replace(line, label=f"{line.series}, {value:g}")
             for line, value in zip(lines, values, strict=True)
         ]
-        means = [line.scores["mrr"].mean for line in lines]
-        best[flag] = values[means.index(max(means))]
+        if {len(there.get(variant, ())) for variant in tried.values()} == {len(settings.seeds)}:
+            means = [line.scores["mrr"].mean for line in lines]
+            best[flag] = values[means.index(max(means))]
     origin = describe_origin(settings.work_dir, found.plan.runs, commit)
     notes = make_notes(settings, found, {key: scores}, sets, origin)
     picked = ", ".join(f"{flag} {value:g}" for flag, value in best.items())

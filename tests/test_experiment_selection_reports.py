@@ -195,6 +195,13 @@ def test_the_value_with_the_highest_mrr_on_dev_is_chosen(made):
     assert labels == ["BERT-SL, 0.1", "BERT-SL, 0.3", "BERT-SL, 1"]
 
 
+def test_nothing_is_chosen_from_some_of_the_values(made):
+    lacking = [("bert_sl-auxiliary_weight=1", 1), ("bert_vft-learning_rate=0.0003", 0)]
+    report, best = load("selection").choose(*made("choose", lacking=lacking), "c1")
+    assert set(best) == {"post_learning_rate", "consistency_margin"}
+    assert len(report.sets["auxiliary_weight"]) == 3
+
+
 def test_the_dev_scores_are_those_of_the_step_that_is_kept(tmp_path):
     import tensorflow as tf
 
