@@ -297,7 +297,7 @@ def test_a_build_that_was_stopped_is_resumed_to_the_same_bytes(
     assert read_files(tmp_path / "index") == read_files(tmp_path / "whole")
 
 
-def test_a_build_that_was_stopped_in_the_embedding_goes_on_with_given_embeddings(
+def test_a_build_that_was_stopped_in_the_embedding_is_resumed_with_given_embeddings(
     config, tmp_path, monkeypatch
 ):
     rows = str(tmp_path / "rows.npy")
