@@ -35,7 +35,7 @@ from dcse_tf.tasks.options import (
     TrainOptions,
 )
 from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import Scores, Setup, Tensors
+from dcse_tf.tasks.spec import Scores, Setup, Tensors, average
 
 # With jit_compile, the number of rows in a packed table is a multiple of this, since XLA compiles
 # a program for each shape.
@@ -174,18 +174,15 @@ def average_sums(
 
     Args:
         dataset: the batches.
-        compute: maps a batch to its sums, by name, and their `weight`. The sums of a task whose
-            `TASK_weight` is among them, TASK_accuracy and others, are divided by that: a batch
-            without an example of the task does not count.
+        compute: maps a batch to its sums, by name, see `average`.
         names: names of the sums to average.
         unit: what a mean of 1 is; 100 for percentages.
     """
     totals = collections.Counter[str]()
     for batch in dataset:
         totals.update({name: float(value) for name, value in compute(batch).items()})
-    own = {name: f"{name.rpartition('_')[0]}_weight" for name in names}
-    weights = {name: totals[x if x in totals else "weight"] for name, x in own.items()}
-    return {name: unit * totals[name] / max(weights[name], 1.0) for name in names}
+    means = average(totals)
+    return {name: unit * means[name] for name in names}
 
 
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:

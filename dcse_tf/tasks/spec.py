@@ -6,7 +6,7 @@ TensorFlow.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
@@ -32,11 +32,24 @@ O_co = TypeVar("O_co", bound=Options, covariant=True)
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
 # (model, batch) -> sums over the rows of this replica: "loss"; "weight", the number of rows that
-# count, by which all sums except the counts are divided; the counts of `count_batch`; and the
-# task's metrics.
+# count; the counts of `count_batch`; and the task's metrics, see `average`.
 ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
 # A `dcse_tf.reranker.graph.SequenceScorer`, and the settings of its re-ranker.
 Scorer = tuple[Any, RerankerSettings]
+
+
+def average(sums: Mapping[str, float]) -> Scores:
+    """Means from sums over rows: each is divided by `weight`, which is left out.
+
+    The sums of a task whose `TASK_weight` is among them, TASK_accuracy and others, are divided by
+    that: rows without an example of the task do not count.
+    """
+    means = {}
+    for name, value in sums.items():
+        if name != "weight" and not name.endswith("_weight"):
+            weight = sums.get(f"{name.rpartition('_')[0]}_weight", sums["weight"])
+            means[name] = value / max(weight, 1e-9)
+    return means
 
 
 @dataclasses.dataclass(frozen=True)

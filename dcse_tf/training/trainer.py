@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.tasks.spec import ComputeLoss, Tensors
+from dcse_tf.tasks.spec import ComputeLoss, Tensors, average
 from dcse_tf.training import workers
 from dcse_tf.worker import read_worker
 
@@ -246,7 +246,7 @@ class Trainer:
 
     def _average(self, sums: Tensors, diverged: tf.Tensor) -> dict[str, float]:
         values = {name: float(value) for name, value in sums.items()}
-        weight, steps = values.pop("weight"), values.pop("steps")
+        steps = values.pop("steps")
         counts = {name: values.pop(name) for name in COUNTS}
         gradient_norm = values.pop("gradient_norm") / max(steps, 1.0)
         ends = {
@@ -254,12 +254,7 @@ class Trainer:
             "diverged": float(diverged),
             "stopped": float(values.pop("stopped") > 0.0),
         }
-        own = {name: values.pop(name) for name in list(values) if name.endswith("_weight")}
-        means = {
-            name: value / max(own.get(f"{name.rpartition('_')[0]}_weight", weight), 1e-9)
-            for name, value in values.items()
-        }
-        return {**means, "gradient_norm": gradient_norm, **counts, **ends}
+        return {**average(values), "gradient_norm": gradient_norm, **counts, **ends}
 
     @tf.function(reduce_retracing=True)
     def _train(
