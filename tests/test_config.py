@@ -166,6 +166,16 @@ def test_a_broken_file_is_named(tmp_path, content):
                 ("max_bad_lines", 1),
             )
         ),
+        *(
+            (EvaluateOptions, {name: value}, "has no meaning without `response_selection`")
+            for name, value in (
+                ("candidates", 5),
+                ("context_turns", 5),
+                ("context_side", "before"),
+                ("max_samples", 100),
+                ("join_consecutive", True),
+            )
+        ),
         (
             EvaluateOptions,
             {"candidates_file": ("c.jsonl",), "candidates_lines": 10},
@@ -484,7 +494,7 @@ def test_what_is_read_is_not_written_over(config, changes, message):
     [
         (ExplainOptions, {"model": "run", "input": "why/a.jsonl", "output_dir": "why"}),
         (ExplainOptions, {"model": "why", "input": "a.jsonl", "output_dir": "./why"}),
-        (SearchOptions, {"model": "run", "queries": "q.txt", "output": "q.txt"}),
+        (SearchOptions, {"model": "run", "queries": ("q.txt",), "output": "q.txt"}),
         (SearchOptions, {"model": "run", "corpus": "c.txt", "output": "./c.txt"}),
         (
             ExportOptions,

@@ -515,7 +515,7 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
 
     content = "\n\n".join(QUERIES) + "\n"
     (tmp_path / "queries.txt").write_text(content, encoding="utf-8")
-    queries = str(tmp_path / "queries.txt")
+    queries = (str(tmp_path / "queries.txt"),)
     assert run_cli(json_lines.replace(queries=queries), capsys, monkeypatch) == expected
     assert run_cli(json_lines, capsys, monkeypatch, content.encode()) == expected
     typed = run_cli(json_lines, capsys, monkeypatch, content.encode(), typed=True)
@@ -623,10 +623,10 @@ def test_a_file_of_queries_that_is_not_utf_8_names_no_flag_of_other_jobs(
 ):
     (tmp_path / "queries.txt").write_bytes(b"ok\n\xd6\xd0\n")
     with pytest.raises(InputError, match=r"queries\.txt:2: not UTF-8: invalid \w+ byte$"):
-        run_cli(config.replace(queries=str(tmp_path / "queries.txt")), capsys, monkeypatch)
+        run_cli(config.replace(queries=(str(tmp_path / "queries.txt"),)), capsys, monkeypatch)
 
 
 def test_nothing_is_built_for_queries_that_cannot_be_read(config, tmp_path, capsys, monkeypatch):
     with pytest.raises(InputError, match="`queries`=nothing"):
-        run_cli(config.replace(queries="nothing"), capsys, monkeypatch)
+        run_cli(config.replace(queries=("nothing",)), capsys, monkeypatch)
     assert names(tmp_path) == ["corpus.txt"]

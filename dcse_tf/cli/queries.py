@@ -55,7 +55,7 @@ def _read_given(options: SearchOptions) -> list[str] | None:
         return [options.query]
     if not options.queries:
         return None
-    paths = resolve_inputs([options.queries], "queries")
+    paths = resolve_inputs(options.queries, "queries")
     return [text for path in paths for _, text in read_lines(path, BadLines(0, option=""))]
 
 

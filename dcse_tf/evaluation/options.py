@@ -158,6 +158,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             if self.is_given(name) and self.candidates_file and not self.response_selection:
                 remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""
                 self.refuse(name, f"has no meaning for `candidates_file`{remedy}")
+        self.check_needed("response_selection", *of_dialogues, "join_consecutive")
         if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
             self.refuse(
                 "candidates_lines",

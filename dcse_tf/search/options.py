@@ -69,7 +69,9 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         files=True,
     )
     query: str = option("", "A single query. Default: `queries`, or else lines of standard input.")
-    queries: str = option("", "Text file of queries, one a line.", files=True)
+    queries: tuple[str, ...] = option(
+        (), "Text files of queries, one a line, comma-separated.", files=True
+    )
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
