@@ -154,6 +154,15 @@ def test_post_training_goes_on_from_what_it_left(run, data_dir):
     assert masked_lm.load_head(head, tensors, "run")
 
 
+def test_speaker_embeddings_that_are_left_out_are_named(run, data_dir, caplog):
+    config = make_config(data_dir, encoder=str(run[0]), encoder_size="", speaker_embeddings=True)
+    build_training(config)
+    assert not [text for text in caplog.messages if "speaker embeddings" in text]
+    build_training(config.replace(speaker_embeddings=False))
+    (found,) = (text for text in caplog.messages if "speaker embeddings" in text)
+    assert found.endswith("left out; `speaker_embeddings` keeps them")
+
+
 def test_what_a_run_leaves_is_a_sentence_encoder(run):
     folder, _ = run
     encoder = SentenceEncoder.load(str(folder))

@@ -24,7 +24,7 @@ from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_w
 from dcse_tf.model.head_files import list_head_maps, write_heads
 from dcse_tf.model.layout import Layout, count_cells
 from dcse_tf.model.matching_files import write_matching
-from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
+from dcse_tf.model.reranker_files import SPEAKER_TABLE, RerankerSettings, write_reranker_settings
 from dcse_tf.model.tokenizer import number_as_written
 from dcse_tf.model.vectors import fold_case, read_word_vectors
 from dcse_tf.model.vocabulary import Vocabulary
@@ -140,6 +140,11 @@ def read_sequences(setup: Setup[SequenceOptions]) -> Reading:
     if options.speaker_embeddings:
         seed = options.seed + 10
         speakers = build_speaker_embedding(setup.backbone.hidden_dim, seed, setup.tensors)
+    elif SPEAKER_TABLE in setup.tensors:
+        logging.warning(
+            "the encoder has speaker embeddings, which are left out; "
+            "`speaker_embeddings` keeps them"
+        )
     return read_with_bert(setup.backbone, make_layout(options), speakers)
 
 
