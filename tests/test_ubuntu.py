@@ -185,6 +185,7 @@ def test_the_copy_with_ids_is_a_corpus(tmp_path):
     [
         (line(1, "hi", "4"), r"expected a number, the context, .*; found 3 field\(s\)"),
         (line(1, "hi", "4|9", "NA"), "no response '9' in responses.txt"),
+        (line(1, "hi", "NA", "NA"), "expected the id of a response, found NA twice"),
     ],
 )
 def test_a_bad_line_of_the_copy_with_ids_is_named(tmp_path, bad, problem):

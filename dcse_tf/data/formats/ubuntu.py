@@ -134,6 +134,8 @@ def _read_ids(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
         if unknown:
             bad_lines.report(path, number, f"no response {unknown[0]!r} in responses.txt")
             continue
+        if not (true or others):
+            bad_lines.report(path, number, "expected the id of a response, found NA twice")
         turns = [turn for turn in _UTTERANCE_END.split(fields[1]) if turn.strip()]
         for place, response in enumerate((*true, *others)):
             label, name = int(place < len(true)), f"{path.name}-{number}"
