@@ -10,6 +10,7 @@ from settings import (
     SettingsError,
     check_numbers,
     list_dialogue_formats,
+    locate_encoder,
     read_files,
     read_source,
 )
@@ -159,9 +160,7 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
     names = [guard.name for guard in guards]
     if len(set(names)) < len(names) or set(names) & set(given):
         raise SettingsError(f"--guards: expected different names, not {', '.join(names)}")
-    encoder = options.encoder or (MINILM if options.language == "english" else "")
-    if encoder and pathlib.Path(encoder).is_dir():  # not a hub name or package:NAME
-        encoder = str(pathlib.Path(encoder).resolve())
+    encoder = locate_encoder(options.encoder or (MINILM if options.language == "english" else ""))
     if not (encoder or options.chinese_text):
         raise SettingsError("--language=chinese: give --encoder or --chinese_text")
     added, formats = tuple(map(parse_row, options.row)), list_dialogue_formats()

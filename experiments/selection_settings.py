@@ -5,7 +5,14 @@ import dataclasses
 import pathlib
 
 from selection_rows import ROWS
-from settings import MINILM, SettingsError, check_numbers, list_dialogue_formats, read_source
+from settings import (
+    MINILM,
+    SettingsError,
+    check_numbers,
+    list_dialogue_formats,
+    locate_encoder,
+    read_source,
+)
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 
@@ -255,4 +262,4 @@ def _read_corpus(name: str, options: argparse.Namespace) -> SelectionCorpus | No
         "paper": {"english": "bert-base-uncased", "chinese": "bert-base-chinese"},
     }
     encoder = getattr(options, f"{language}_encoder") or defaults[options.size][language]
-    return SelectionCorpus(name, sources, groups, encoder)
+    return SelectionCorpus(name, sources, groups, locate_encoder(encoder))

@@ -286,7 +286,7 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
         name,
         train,
         (EvaluationSet(CORPORA[name], retrieval, sts),),
-        getattr(options, f"{language}_encoder"),
+        locate_encoder(getattr(options, f"{language}_encoder")),
         _read_word_vectors(language, options),
         form,
     )
@@ -312,6 +312,11 @@ def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str,
     unit = options.chinese_word_unit if language == "chinese" else "words"
     flags = [f"--{name}={file}" for name, file in zip(("word_vectors", "word_index"), files)]
     return (*flags, f"--word_unit={unit}") if flags else ()
+
+
+def locate_encoder(name: str) -> str:
+    """The absolute path of a checkpoint's folder; hub names and package:NAME stay as they are."""
+    return str(pathlib.Path(name).resolve()) if name and pathlib.Path(name).is_dir() else name
 
 
 def read_files(paths: list[str], flag: str, at_most: int | None = None) -> tuple[str, ...]:

@@ -329,6 +329,17 @@ def test_of_size_encoder_rows_start_from_the_checkpoint_as_it_is(files, tmp_path
         read(*flags, "--jddc_train", f"jsonl:{tmp_path}/windows.jsonl", f"{tmp_path}/other.txt")
 
 
+def test_an_encoders_folder_is_found_from_anywhere(files, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = [*files, "--size=encoder", "--chinese_encoder=mine", "--english_encoder=hub/name"]
+    for part in ("train", "retrieval", "sts"):
+        given.append(f"--mdc_{part}={tmp_path}/ecd_{part}.txt")
+    encoders = {corpus.name: corpus.encoder for corpus in read(*given).corpora}
+    mine = f"{tmp_path}/mine"
+    assert encoders == {"mdc": "hub/name", "jddc": mine, "ecd": mine}
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

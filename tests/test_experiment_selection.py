@@ -141,6 +141,13 @@ def test_a_checkpoint_keeps_its_lower_half_and_a_small_encoder_learns_whole(file
     assert given(runs["data/ecd"].command)["vocab"] == "{work}/data/chinese_text/data/vocabulary"
 
 
+def test_an_encoders_folder_is_found_from_anywhere(files, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    corpora = read(*files, "--chinese_encoder=mine", "--english_encoder=hub/name").corpora
+    assert [corpus.encoder for corpus in corpora] == [f"{tmp_path}/mine", "hub/name"]
+
+
 def test_the_paper_size_takes_the_papers_lengths_and_the_file_alone(files):
     runs = runs_of("table1", *files[:2], "--size=paper", "--rows", "bert_vft", "--seeds", "0")
     row = given(runs["rows/ecd/bert_vft-seed0"].command)
