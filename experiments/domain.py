@@ -93,7 +93,7 @@ def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Rep
         "",
         " or ".join(row.title for row in BASES if any(row in of for of in lines.values())),
         [
-            *_describe_lack(found),
+            *_describe_lack(settings, found),
             f"{_HALVES[settings.half]} {'; '.join(sizes)}.",
             _LAST_STEP,
             _RULE,
@@ -108,15 +108,12 @@ def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Rep
     )
 
 
-def _describe_lack(found: DomainPlan) -> list[str]:
-    paths = [
-        path
-        for results in (found.retrieval, found.responses)
-        for each in results.values()
-        for path in each
-    ]
-    lacking = sum(not path.is_file() for path in paths)
-    return [f"Not done yet: {lacking} of {len(paths)} evaluations."] if lacking else []
+def _describe_lack(settings: DomainSettings, found: DomainPlan) -> list[str]:
+    kinds = (found.retrieval, found.responses)
+    there = sum(path.is_file() for of in kinds for paths in of.values() for path in paths)
+    seeds = sum(len(settings.seeds) if row.seeded else 1 for row in settings.rows)
+    wanted = len(kinds) * seeds
+    return [f"Not done yet: {wanted - there} of {wanted} evaluations."] if there < wanted else []
 
 
 def describe_settings(settings: DomainSettings) -> dict[str, Any]:
@@ -143,6 +140,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if not runner.run_all():
         print(f"{options.minutes:g} minutes are over; the same command continues")
+        found = found.keep_done(runner)
     report = make_report(settings, found, commit)
     if report.sets:
         write(report, describe_settings(settings), settings.work_dir, options.results_dir)

@@ -10,7 +10,7 @@ from corpus_plan import CorpusPlanner, Dialogues
 from domain_rows import PARTS, DomainRow
 from domain_settings import DomainSettings, RetrievalFile
 from plan import ENCODER, LAST
-from runner import WORK, Run
+from runner import WORK, Run, Runner
 
 _HELD_OUT = 0.1
 _GUARD_SENTENCES = 2000
@@ -38,6 +38,17 @@ class DomainPlan:
     retrieval: dict[DomainRow, list[pathlib.Path]]
     responses: dict[DomainRow, list[pathlib.Path]]
     trainings: dict[DomainRow, list[str]]
+
+    def keep_done(self, runner: Runner) -> "DomainPlan":
+        """Without the results and trainings of runs that are not done with the present settings."""
+        return dataclasses.replace(
+            self,
+            retrieval=runner.keep_done(self.retrieval),
+            responses=runner.keep_done(self.responses),
+            trainings={
+                row: list(filter(runner.is_done, names)) for row, names in self.trainings.items()
+            },
+        )
 
 
 def make_plan(settings: DomainSettings) -> DomainPlan:

@@ -25,13 +25,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from settings import SettingsError
 
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import atomic_file, hash_file, lock_folder
+
+K = TypeVar("K")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = "{work}"  # placeholder in commands for the work folder, so that it may be moved
@@ -95,7 +97,7 @@ class Runner:
         say: Callable[[str], None] = _print,
         minutes: float | None = None,
     ):
-        self._work_dir = work_dir.resolve()
+        self._given_dir, self._work_dir = work_dir, work_dir.resolve()
         self._runs, self._jobs, self._say = runs, jobs, say
         self._seconds = None if minutes is None else 60.0 * minutes
         self._order = self._list_in_order()
@@ -123,6 +125,22 @@ class Runner:
             if state != "done":
                 lines.append(f"python {' '.join(self._fill_in(self._runs[name].command))}")
         return lines
+
+    def is_done(self, name: str) -> bool:
+        """Whether a run is done, by its present command and from the present input files."""
+        return self._state(self._runs[name]) == "done"
+
+    def keep_done(self, paths: Mapping[K, Sequence[pathlib.Path]]) -> dict[K, list[pathlib.Path]]:
+        """Leaves out the files of runs that are not done, or were done with other settings.
+
+        Args:
+            paths: files, or folders, that lie directly in the folder of a run.
+        """
+
+        def is_done(path: pathlib.Path) -> bool:
+            return self.is_done(path.parent.relative_to(self._given_dir).as_posix())
+
+        return {key: list(filter(is_done, each)) for key, each in paths.items()}
 
     def run_all(self) -> bool:
         """Executes all runs that are not done.

@@ -261,6 +261,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if not runner.run_all():
         print(f"{options.minutes:g} minutes are over; the same command continues")
+        found = found.keep_done(runner)
     if choosing:
         report, best = choose(settings, found, commit)
         reports = [report]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from corpus_plan import CorpusPlanner, Dialogues
 from plan import ENCODER, LAST, Plan
 from rows import Variant
-from runner import WORK
+from runner import WORK, Runner
 from selection_rows import SelectionRow
 from selection_settings import SelectionCorpus, SelectionSettings
 
@@ -67,6 +67,11 @@ class SelectionPlan:
     plan: Plan
     sets: dict[str, GroupSet]
     models: dict[tuple[Variant, str], list[pathlib.Path]]
+
+    def keep_done(self, runner: Runner) -> "SelectionPlan":
+        """Without the results and models of runs that are not done with the present settings."""
+        plan = dataclasses.replace(self.plan, results=runner.keep_done(self.plan.results))
+        return dataclasses.replace(self, plan=plan, models=runner.keep_done(self.models))
 
 
 def make_plan(

@@ -459,6 +459,28 @@ def test_the_report_says_what_it_is_of_and_what_lacks(made, tmp_path):
     assert (tmp_path / "reports/domain-shop.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_results_of_former_settings_are_not_reported(made):
+    """Other steps are other trainings, but the starts stay as they are."""
+    settings, found = made()
+    runner = load("runner").Runner(settings.work_dir, found.runs)
+    for name, run in found.runs.items():
+        folder = settings.work_dir / name
+        (folder / run.output).parent.mkdir(parents=True, exist_ok=True)
+        (folder / run.output).touch()
+        record = {"digest": runner._digests[name], "commits": ["c1"], "seconds": 1.0}
+        (folder / "run.json").write_text(json.dumps(record))
+    kept = found.keep_done(runner)
+    assert kept == found
+    settings, found = made("--steps=7")
+    kept = found.keep_done(load("runner").Runner(settings.work_dir, found.runs))
+    starts = [row.name for row in load("domain_rows").BASES]
+    for of in (kept.retrieval, kept.responses):
+        assert [row.name for row, paths in of.items() if paths] == starts
+    assert not any(kept.trainings.values())
+    report = load("domain").make_report(settings, kept, "c1")
+    assert report.notes[0] == "Not done yet: 24 of 28 evaluations."
+
+
 def test_without_recommended_or_guards_a_row_is_told_so(made):
     settings, found = made(lacking=[("recommended", 0), ("recommended", 1)])
     lines = {m: of for m, of in lines_of(settings, found).items() if m.kind != "guard"}

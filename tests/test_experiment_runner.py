@@ -116,6 +116,20 @@ def test_a_changed_input_file_is_done_anew_with_what_depends_on_it(runner, tmp_p
     assert "one: changed" not in go(runner, work, runs)
 
 
+def test_files_of_former_commands_and_inputs_are_left_out(runner, tmp_path):
+    names = ("one", "two")
+    paths = {name: [tmp_path / name / "out.txt"] for name in names}
+
+    def kept(runs):
+        return [key for key, each in runner.Runner(tmp_path, runs).keep_done(paths).items() if each]
+
+    assert kept(chain(runner)) == []
+    go(runner, tmp_path, chain(runner))
+    assert kept(chain(runner)) == ["one", "two"]
+    assert kept(chain(runner, second="c")) == ["one"]
+    assert kept(chain(runner, first="c")) == []  # the second needs the first
+
+
 def test_a_failure_stops_and_names_the_log(runner, tmp_path):
     bad = make(runner, bad=("-c", "import sys; sys.exit('error: no such file')"))
     after = {**bad, "after": runner.Run("after", write("after", "1"), "out.txt", ("bad",))}

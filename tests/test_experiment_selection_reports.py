@@ -340,6 +340,32 @@ def test_the_first_stage_is_behind_the_heads_of_an_encoder_that_has_them():
         np.testing.assert_allclose(found, np.array(cosines) / 2**0.5)
 
 
+def note_done(found, settings):
+    """Records every run of a plan as done with its present command."""
+    runner = load("runner").Runner(settings.work_dir, found.plan.runs)
+    for name, run in found.plan.runs.items():
+        folder = settings.work_dir / name
+        (folder / run.output).parent.mkdir(parents=True, exist_ok=True)
+        (folder / run.output).touch()
+        record = {"digest": runner._digests[name], "commits": ["c1"], "seconds": 1.0}
+        (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_results_of_former_settings_are_not_reported(made, tmp_path, capsys):
+    """The trainings took 600 steps, then 7 are asked for."""
+    selection, (settings, found) = load("selection"), made("table1")
+    note_done(found, settings)
+    flags = [f"--chitchat_train=chitchat:{tmp_path}/talk.txt", f"--work_dir={tmp_path}/work"]
+    given = ["table1", *flags, "--rows", *HITS, "--seeds", "0", "1", "--minutes=0"]
+    selection.run(selection.parse_arguments(given))
+    assert "| BERT-SL | 2 | 75.0" in capsys.readouterr().out
+    report = tmp_path / "work/reports/table1-small.md"
+    report.unlink()
+    selection.run(selection.parse_arguments([*given, "--steps=7"]))
+    assert "0 minutes are over" in capsys.readouterr().out
+    assert not report.exists()
+
+
 def test_after_the_minutes_no_run_is_begun(tmp_path):
     runner = load("runner")
     write = "open('{work}/%s/out.txt', 'w').write('x')"
