@@ -279,7 +279,7 @@ class Runner:
         with log.open("a", encoding="utf-8") as file:
             with self._guard:
                 if self._stopped:
-                    return
+                    raise RunError(f"{run.name}: not begun, for all runs are being stopped")
                 process = subprocess.Popen(
                     [sys.executable, *command],
                     cwd=ROOT,

@@ -157,6 +157,22 @@ def test_what_was_cut_off_is_resumed_in_its_folder(runner, tmp_path, monkeypatch
     assert go(runner, tmp_path, runs) == ""
 
 
+def test_a_run_that_a_stop_prevents_is_not_done_by_what_it_left_before(runner, tmp_path):
+    """As a training that was cut off after it had kept its first encoder."""
+    runs = make(runner, run=write("run", "out", "import sys"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    started = runner.Runner(tmp_path, runs, say=lambda line: None)
+    begun = {"digest": started._digests["run"], "commits": ["c1"]}
+    (folder / "run.json").write_text(json.dumps(begun))
+    (folder / "out.txt").write_text("early")
+    started._stopped = True
+    with pytest.raises(runner.RunError, match="run: not begun"):
+        started._do(runs["run"])
+    assert not started.is_done("run")
+    assert (folder / "out.txt").read_text() == "early"
+
+
 def test_a_run_that_ends_without_its_output_has_failed_each_time(runner, tmp_path):
     for _ in range(2):
         with pytest.raises(runner.RunError, match=r"out\.txt"):
