@@ -32,6 +32,7 @@ from settings import SettingsError
 
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import atomic_file, hash_file, lock_folder
+from dcse_tf.model.checkpoints import hash_files, resolve_checkpoint
 
 K = TypeVar("K")
 
@@ -102,16 +103,19 @@ class Runner:
         self._seconds = None if minutes is None else 60.0 * minutes
         self._order = self._list_in_order()
         self._digests: dict[str, str] = {}
-        # What the runs read, and all that they need. It is not part of the digest, so that runs
-        # recorded without it remain done.
+        # What the runs read, and all that they need: files, and encoders' folders. These are not
+        # part of the digest, so that runs recorded without them remain done.
         self._inputs: dict[str, str] = {}
-        hash_once = functools.cache(hash_file)
+        self._encoders: dict[str, str] = {}
+        hash_once, hash_encoder = functools.cache(hash_file), functools.cache(hash_files)
         for name in self._order:
             run = runs[name]
             needs = [self._digests[need] for need in run.needs]
             self._digests[name] = _hash([run.command, read_flag_files(run.command), needs])
             files = {str(path): hash_once(path) for path in list_input_files(run.command)}
             self._inputs[name] = _hash([files, [self._inputs[need] for need in run.needs]])
+            encoders = {str(path): hash_encoder(path) for path in list_encoders(run.command)}
+            self._encoders[name] = _hash([encoders, [self._encoders[need] for need in run.needs]])
         self._processes: set[subprocess.Popen] = set()
         self._guard = threading.Lock()
         self._stopped = False
@@ -219,8 +223,9 @@ class Runner:
             return "new"
         if record.get("digest") != self._digests[run.name]:
             return f"changed, done anew: {self._describe_change(record, run)}"
-        if record.get("inputs", self._inputs[run.name]) != self._inputs[run.name]:
-            return "changed, done anew: a file that it or what it needs reads has other content"
+        for kind, now in (("inputs", self._inputs), ("encoders", self._encoders)):
+            if record.get(kind, now[run.name]) != now[run.name]:
+                return "changed, done anew: a file that it or what it needs reads has other content"
         if "seconds" not in record:
             return "resumed"
         if not (self._work_dir / run.name / run.output).exists():
@@ -255,6 +260,7 @@ class Runner:
         record = record or {
             "digest": self._digests[run.name],
             "inputs": self._inputs[run.name],
+            "encoders": self._encoders[run.name],
             "command": run.command,
             "commits": [],
         }
@@ -310,10 +316,23 @@ def list_input_files(command: Sequence[str]) -> list[pathlib.Path]:
     """The files that a command names by absolute paths: FILE,FILE or FORMAT:FILE,FILE or
     --flag=FILE,FILE. Files in the work folder are not among them; other runs make these.
     """
+    return [path for path in _list_paths(command) if os.path.isfile(path)]
+
+
+def list_encoders(command: Sequence[str]) -> list[pathlib.Path]:
+    """The folders of the encoders that a command names by absolute paths, as with files."""
+    found = []
+    for path in _list_paths(command):
+        if os.path.isdir(path):
+            with contextlib.suppress(InputError):  # a folder of something else
+                found.append(resolve_checkpoint(str(path), "encoder"))
+    return found
+
+
+def _list_paths(command: Sequence[str]) -> list[pathlib.Path]:
     words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
     names = [name for word in words for part in word.split(",") for name in _spellings(part)]
-    paths = [pathlib.Path(name) for name in dict.fromkeys(names) if os.path.isabs(name)]
-    return [path for path in paths if os.path.isfile(path)]
+    return [pathlib.Path(name) for name in dict.fromkeys(names) if os.path.isabs(name)]
 
 
 def _spellings(part: str) -> tuple[str, str]:

@@ -116,6 +116,31 @@ def test_a_changed_input_file_is_done_anew_with_what_depends_on_it(runner, tmp_p
     assert "one: changed" not in go(runner, work, runs)
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "vocab.txt", "config.json"])
+@pytest.mark.parametrize("below", ["", "encoder"])
+def test_a_changed_encoder_is_done_anew_with_what_depends_on_it(runner, tmp_path, below, file):
+    folder, work = tmp_path / "encoder-of-mine", tmp_path / "work"
+    for name in ("model.safetensors", "vocab.txt", "config.json"):
+        (folder / below).mkdir(parents=True, exist_ok=True)
+        (folder / below / name).write_text("{}")
+    (tmp_path / "other").mkdir()  # no encoder
+    words = (f"--encoder={folder}", f"--output={tmp_path}/other")
+    runs = chain(runner)
+    runs["one"] = runner.Run("one", (*runs["one"].command, *words), "out.txt")
+    go(runner, work, runs)
+    assert go(runner, work, runs) == ""
+    (folder / below / file).write_text("{} ")
+    said = go(runner, work, runs)
+    assert "one: changed" in said
+    assert "two: changed" in said
+    # A record from before encoders were recorded is kept.
+    record = json.loads((work / "one/run.json").read_text())
+    del record["encoders"]
+    (work / "one/run.json").write_text(json.dumps(record))
+    (folder / below / file).write_text("{}  ")
+    assert "one: changed" not in go(runner, work, runs)
+
+
 def test_files_of_former_commands_and_inputs_are_left_out(runner, tmp_path):
     names = ("one", "two")
     paths = {name: [tmp_path / name / "out.txt"] for name in names}
