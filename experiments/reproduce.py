@@ -220,8 +220,10 @@ def make_report(
     against = ""
     for corpus in settings.corpora:
         paths = {v: files for (v, place), files in plan.results.items() if place == corpus.name}
+        if not paths:
+            continue
         base = next((v for v in paths if v.name == experiment.against), None)
-        against = base.label if base else ""
+        against = base.label if base else against
         for measured in corpus.sets:
             scored = {v: read_results(files, measured.files) for v, files in paths.items()}
             counts.append(f"{measured.title}: {describe_size(next(iter(scored.values())))}")
@@ -280,6 +282,8 @@ def main() -> None:
         plan = make_plan(settings, experiment.variants, experiment.half)
         for reason in plan.skipped:
             print(f"left out: {reason}")
+        if not plan.results:
+            raise SettingsError("all rows are left out, so there is nothing to measure")
         runner = Runner(settings.work_dir, plan.runs, options.jobs)
         if options.dry_run:
             print("\n".join(runner.list_work()))

@@ -296,3 +296,44 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     text = "\n".join(reproduce.make_report("t", choosing, chosen, plan, "c3").notes)
     assert "evaluate --half=choose" in text
     assert "makes its scores too high: those of recommended." in text
+
+
+@pytest.mark.parametrize("names", [("glove",), ("glove", "adapt_avg")])
+def test_a_corpus_without_word_vectors_has_the_other_rows_if_any(names, tmp_path, monkeypatch):
+    """MDC is measured first. On ECD there is nothing to compare adapt_avg with."""
+    reproduce, rows, settings = load("reproduce"), load("rows"), load("settings")
+    for corpus in ("mdc", "ecd"):
+        for part in ("train", "retrieval", "sts"):
+            (tmp_path / f"{corpus}_{part}.txt").touch()
+    flags = [f"--{p.stem}={p}" for p in tmp_path.glob("*.txt")]
+    (tmp_path / "words.vec").touch()
+    flags += [f"--work_dir={tmp_path}/work", f"--english_word_vectors={tmp_path}/words.vec"]
+    parser = argparse.ArgumentParser()
+    settings.add_flags(parser)
+    chosen = settings.read_settings(parser.parse_args(flags))
+    variants = [rows.Variant(row) for row in rows.ROWS if row.name in names]
+    table = reproduce.Experiment("T", variants, against="glove", half="report")
+    plan = reproduce.make_plan(chosen, table.variants, table.half)
+    for (_, corpus), (path,) in plan.results.items():
+        path.parent.mkdir(parents=True)
+        found = [
+            dataclasses.replace(result, source=f"{tmp_path}/{corpus}_{part}.txt")
+            for result, part in zip(results().values(), ("retrieval", "sts"), strict=True)
+        ]
+        write_json(path, "model", {}, found)
+    monkeypatch.setattr(sys, "argv", ["experiments/reproduce.py"])
+    report = reproduce.make_report("t", table, chosen, plan, "c1")
+    assert list(report.sets) == (["MDC"] if len(names) == 1 else ["MDC", "ECD"])
+    assert report.against == "Avg. word vectors"
+    assert "Left out: Avg. word vectors on ECD: no file of word vectors." in report.notes
+
+
+def test_a_table_without_any_row_is_refused(tmp_path, monkeypatch):
+    reproduce = load("reproduce")
+    for part in ("train", "retrieval", "sts"):
+        (tmp_path / f"{part}.txt").touch()
+    flags = [f"--ecd_{part}={tmp_path}/{part}.txt" for part in ("train", "retrieval", "sts")]
+    given = ["reproduce.py", "table2", "--rows", "glove", *flags, f"--work_dir={tmp_path}/work"]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit, match="error: all rows are left out"):
+        reproduce.main()
