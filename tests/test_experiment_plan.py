@@ -278,6 +278,16 @@ def test_the_paper_size_adapts_a_checkpoint_to_each_corpus(files):
     assert "--model=bert-base-chinese" in runs["scores/report/ecd/bert_cls"].command
 
 
+def test_the_paper_size_takes_a_format_that_is_given(files, tmp_path):
+    flags = [flag for flag in files if not flag.startswith("--ecd_train")]
+    flags += [f"--ecd_train=jsonl:{tmp_path}/ecd_train.txt", "--size=paper"]
+    runs = plan_of(table_2(), *flags).runs
+    ecd, jddc = (runs[f"data/{name}"].command for name in ("ecd", "jddc"))
+    assert ecd.index("--format=jsonl") > ecd.index("--flagfile=flags/ecd/prepare.flags")
+    assert f"--input={tmp_path}/ecd_train.txt" in ecd
+    assert not any(flag.startswith("--format") for flag in jddc)  # that of the flag file
+
+
 def test_the_demo_size_measures_its_encoder_on_every_set_at_once(tmp_path):
     flags = ["--size=demo", "--demo_retrieval"]
     for name in ("bank", "travel", "words"):
