@@ -132,7 +132,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         help="steps of each trained row and flow; default: small 300, encoder 150, demo 100, "
-        "paper the job's own",
+        "paper the job's own; rows of the recommended recipe take its own: small 150, paper 300",
     )
     add(
         "--encoder_size",
@@ -146,7 +146,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="steps of the adaptation; default: small 3000, encoder none (no adaptation)",
     )
     forms = ("plain", "unique", "dense")
-    add("--batch_form", default="unique", choices=forms, help="not for size paper")
+    add(
+        "--batch_form",
+        default="unique",
+        choices=forms,
+        help="not for size paper, nor for rows of the recommended recipe, which are dense",
+    )
     add("--train_flags", default="", help="further flags of train for all trained rows, in quotes")
     add("--token_vectors", nargs="+", default=[], metavar="FILE", help="small: see train --help")
     for language in ("chinese", "english"):

@@ -156,6 +156,17 @@ def test_a_rows_own_recipe_holds_against_the_sizes(files):
     assert given["--global_batch_size"] == "20"
 
 
+def test_the_help_names_the_recipes_own_steps_and_form():
+    parser = argparse.ArgumentParser()
+    load("settings").add_flags(parser)
+    text = " ".join(parser.format_help().split())
+    given = {size: dict(flag.split("=") for flag in f) for size, f in load("rows").RECIPE.items()}
+    own = [f"{size} {of['--steps']}" for size, of in given.items() if "--steps" in of]
+    assert f"rows of the recommended recipe take its own: {', '.join(own)}" in text
+    assert {of["--batch_form"] for of in given.values()} == {"dense"}
+    assert "nor for rows of the recommended recipe, which are dense" in text
+
+
 def test_a_value_that_is_the_default_is_the_row_of_table_2(files):
     rows = load("rows")
     plan = plan_of(
