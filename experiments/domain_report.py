@@ -148,7 +148,7 @@ def judge(row: DomainRow, lines: Lines) -> Verdict:
             line.differences["map"].value for line in own if line.corrected["map"] < SIGNIFICANCE
         ]
         rises = any(gain > 0 for gain in sure) and not any(gain < 0 for gain in sure)
-    if all(line.differences for line in guards):
+    if (own or guards) and all(line.differences for line in guards):
         falls = (-line.differences["map"].value for line in guards)
         holds = all(fall <= GUARD_FALL + _ROUNDING for fall in falls)
     ours, preset = _find_best(row, lines), _find_best(RECOMMENDED, lines)
@@ -185,7 +185,7 @@ def make_verdicts(lines: Lines) -> Table:
         )
         best = _find_best(row, lines)
         responses = "" if best is None or preset is None else f"{best - preset:+.2f}"
-        guards = guards or "none given"
+        guards = guards or ("none given" if verdict.holds else "")
         cells = ((own, verdict.rises), (guards, verdict.holds), (responses, verdict.keeps))
         texts = [f"{_SAID[value]}: {text}" if text else _SAID[value] for text, value in cells]
         table.append([row.title, *texts, _SAID[verdict.passes]])

@@ -459,6 +459,15 @@ def test_the_report_says_what_it_is_of_and_what_lacks(made, tmp_path):
     assert (tmp_path / "reports/domain-shop.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_of_a_row_whose_retrieval_is_not_done_no_guard_is_known_to_hold(made):
+    settings, found = made()
+    row = next(row for row in settings.rows if row.name == "rises")
+    for path in found.retrieval[row]:
+        path.unlink()
+    table = {row[0]: row for row in load("domain_report").make_verdicts(lines_of(settings, found))}
+    assert table["rises"] == ["rises", "not known", "not known", "yes: -1.00", "not known"]
+
+
 def test_results_of_former_settings_are_not_reported(made):
     """Other steps are other trainings, but the starts stay as they are."""
     settings, found = made()
