@@ -120,6 +120,9 @@ def parse_row(text: str) -> DomainRow:
                 raise SettingsError(f"--row={text}: {word}: expected --FLAG=VALUE")
     except ValueError as error:  # an open quote
         raise SettingsError(f"--row={text}: {error}") from error
+    for part in ("mine", "merge"):
+        if flags[part] and not flags["train"]:
+            raise SettingsError(f"--row={text}: {part}: needs flags of train before it")
     if not any(flags.values()):
         raise SettingsError(f"--row={text}: expected flags; without any it is the start")
     return DomainRow(name, name, *(tuple(flags[part]) for part in PARTS))

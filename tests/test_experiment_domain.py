@@ -221,6 +221,8 @@ def test_a_chinese_start_is_made_of_other_text_and_learns_whole(files, tmp_path)
         (["--name=../shop"], "--name=../shop: expected letters and digits"),
         (["--row", "new"], "expected flags"),
         (["--row", "new=--steps 9"], "9: expected --FLAG=VALUE"),
+        (["--row", "new=merge: --share=0.5"], "merge: needs flags of train before it"),
+        (["--row", "new=mine: --neighbours=3 fit: --kind=centering"], "mine: needs flags of train"),
         (["--row", "new=--a='b"], "No closing quotation"),
     ],
 )
