@@ -25,7 +25,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from dcse_tf.files import atomic_file
 from dcse_tf.model.dialogue_cse import build_pair_similarity
 from dcse_tf.model.matching_files import MatchingForm, make_matching_form
 from dcse_tf.model.options import MATCHINGS
+from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 
 POWERS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -244,6 +245,16 @@ def format_mixtures(mixtures: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number}: expected at least {least}")
+        return number
+
+    return parse
+
+
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -253,18 +264,23 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("--model", nargs="+", required=True, help="encoders, as evaluate takes them")
     add(
         "--candidates",
-        type=int,
+        type=_at_least(2),
         nargs="+",
         default=[10],
         help="candidates per sample, including the true one",
     )
     add(
         "--samples",
-        type=int,
+        type=_at_least(0),
         default=500,
         help="sessions to use, with one response each; 0 for all",
     )
-    add("--context_turns", type=int, default=3, help="on each side of the response, at most")
+    add(
+        "--context_turns",
+        type=_at_least(1),
+        default=3,
+        help="on each side of the response, at most",
+    )
     add("--context_side", choices=("both", "before"), default="both")
     add(
         "--max_sequence_length",
@@ -317,7 +333,7 @@ def main() -> None:
     options = parse_arguments(sys.argv[1:])
     try:
         content = run(options)
-    except (InputError, OSError) as error:
+    except (InputError, OptionError, OSError) as error:
         sys.exit(f"error: {error}")
     with atomic_file(options.output) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

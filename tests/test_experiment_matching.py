@@ -105,3 +105,21 @@ def test_too_few_dialogues_are_named(forms, data_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["matching_forms.py", *arguments])
     with pytest.raises(SystemExit, match=r"test\.jsonl: too few responses for --candidates 1000"):
         forms.main()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [("--candidates", "1", 2), ("--samples", "-1", 0), ("--context_turns", "0", 1)],
+)
+def test_a_number_that_cannot_be_used_is_named(forms, flag, value, least, capsys):
+    with pytest.raises(SystemExit):
+        forms.parse_arguments(["--dialogues=d", "--model=m", "--output=o", flag, value])
+    assert f"{flag}: {value}: expected at least {least}" in capsys.readouterr().err
+
+
+def test_a_length_that_cannot_be_used_is_named(forms, data_dir, tmp_path, monkeypatch):
+    arguments = ["--dialogues", str(data_dir / "test.jsonl"), "--model", "./none"]
+    arguments += ["--max_sequence_length=2", "--output", str(tmp_path / "forms.json")]
+    monkeypatch.setattr(sys, "argv", ["matching_forms.py", *arguments])
+    with pytest.raises(SystemExit, match="max_sequence_length`=2: expected 0 or at least 3"):
+        forms.main()
