@@ -20,8 +20,9 @@ from dcse_tf.model.losses import PreTrainingLoss
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.weights import masked_lm_head_weights, read_tensors, to_tensors
 from dcse_tf.options import OptionError
+from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.post_training import _find_chances, compute_post_training_loss
-from dcse_tf.tasks.shared import make_masking_rule
+from dcse_tf.tasks.shared import average_sums, make_masking_rule
 from dcse_tf.training import job
 from dcse_tf.training.build import build_training
 
@@ -264,6 +265,24 @@ def test_the_loss_is_the_sum_of_two_means():
         assert sums[f"{task}_accuracy"] == pytest.approx(np.dot(hits, weights[task]))
     assert sums["loss"] == pytest.approx(sums["pairs_loss"] + sums["masked_lm_loss"])
     assert sums["weight"] == 4.0
+
+
+def test_a_batch_without_a_pair_that_counts_does_not_lower_the_accuracy():
+    """Class 1 of the first batch is right; in the second, both texts are in their dialogues."""
+    logits = {"pairs": tf.constant([[0.0, 1.0], [0.0, 1.0]]), "masked_lm": tf.constant([[1.0, 0]])}
+
+    def compute(weights):
+        targets = {
+            "pairs_labels": tf.constant([1, 1]),
+            "pairs_weights": tf.constant(weights),
+            "masked_lm_ids": tf.constant([1]),
+            "masked_lm_weights": tf.constant([2.0]),
+        }
+        return PreTrainingLoss()(logits, targets)
+
+    found = average_sums([[1.0, 1.0], [0.0, 0.0]], compute, ("pairs_accuracy",), 100.0)
+    assert found == {"pairs_accuracy": 100.0}
+    assert {"pairs_weight", "masked_lm_weight"} <= set(TASKS["post_training"].metrics)
 
 
 def test_chance_is_the_share_of_the_commonest_answer():

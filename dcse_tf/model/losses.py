@@ -166,13 +166,14 @@ class PreTrainingLoss(keras.layers.Layer):
             targets: pairs_labels, masked_lm_ids and both weights, see `make_post_training_batches`.
 
         Returns:
-            float32 scalars: loss; weight, the number of rows; TASK_loss and TASK_accuracy, weighted
-            sums.
+            float32 scalars: loss; weight, the number of rows; TASK_weight, the sum of a task's own
+            weights; TASK_loss and TASK_accuracy, weighted sums.
         """
         sums = {"weight": ops.cast(ops.shape(targets["pairs_labels"])[0], "float32")}
         for name, answer in (("pairs", "pairs_labels"), ("masked_lm", "masked_lm_ids")):
             losses, hits = _choose(logits[name], targets[answer])
             weights = targets[f"{name}_weights"]
+            sums[f"{name}_weight"] = ops.sum(weights)
             sums[f"{name}_loss"] = ops.sum(losses * weights)
             sums[f"{name}_accuracy"] = ops.sum(ops.cast(hits, "float32") * weights)
         return {**sums, "loss": sums["pairs_loss"] + sums["masked_lm_loss"]}

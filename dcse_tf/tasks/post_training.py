@@ -136,6 +136,8 @@ def compute_post_training_loss(
 
 _ANSWERS = {"masked_lm": "ids", "pairs": "labels"}  # where a batch has each task's answers
 _ACCURACIES = tuple(f"{task}_accuracy" for task in _ANSWERS)
+# By these, the losses and accuracies are averaged.
+_WEIGHTS = tuple(f"{task}_weight" for task in _ANSWERS)
 _CHANCES = tuple(f"{task}_chance" for task in _ANSWERS)
 
 
@@ -210,7 +212,7 @@ register_task(
         build_model=_build_model,
         make_dataset=_make_dataset,
         compute_loss=compute_post_training_loss,
-        metrics=("pairs_loss", "masked_lm_loss", *_ACCURACIES),
+        metrics=("pairs_loss", "masked_lm_loss", *_ACCURACIES, *_WEIGHTS),
         similarities=(),
         make_evaluation=_make_evaluation,
         scores=(*_ACCURACIES, *_CHANCES),
