@@ -154,6 +154,21 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
     assert seen == [expected, expected]
 
 
+@pytest.mark.parametrize(
+    ("dev_samples", "reason"),
+    [(9, "`dev_samples`=9: too few to rank a response among 10"), (10, "")],
+)
+def test_too_few_samples_are_not_blamed_on_the_dev_sessions(data_dir, caplog, dev_samples, reason):
+    options = make_options(
+        data_dir=str(data_dir), run_dir="unused", encoder_size="tiny", dev_samples=dev_samples,
+        steps=1, global_batch_size=4, negatives=3,
+    )  # fmt: skip
+    training = build_training(options)
+    DevEvaluation(training.setup, training.model)
+    assert "too few dev sessions" not in caplog.text
+    assert (f"{reason}; no response selection" in caplog.text) == bool(reason)
+
+
 def test_samples_say_who_speaks(data_dir):
     path = data_dir / "test.jsonl"
     context = Context(2, "both")

@@ -145,9 +145,8 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
         seed=options.seed,
     )
     if not samples:
-        logging.warning(
-            "%s: too few dev sessions to rank a response among %d; no response selection",
-            path,
-            CANDIDATES,
-        )
+        few = f"{path}: too few dev sessions"
+        if options.dev_samples < CANDIDATES:
+            few = f"`dev_samples`={options.dev_samples}: too few"
+        logging.warning("%s to rank a response among %d; no response selection", few, CANDIDATES)
     return samples
