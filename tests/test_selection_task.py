@@ -97,6 +97,9 @@ def test_a_batch_without_an_example_of_a_task_does_not_lower_its_accuracy():
     names = ("matching_accuracy", "consistency_accuracy")
     found = average_sums(batches, lambda batch: batch, names, 100.0)
     assert found == {"matching_accuracy": 50.0, "consistency_accuracy": 75.0}
+    # Where no batch has an example, nothing is known of the task.
+    found = average_sums(batches[1:], lambda batch: batch, names, 100.0)
+    assert found == {"matching_accuracy": 50.0}
 
 
 @pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])

@@ -118,6 +118,10 @@ def test_a_metric_with_a_weight_of_its_own_is_averaged_by_it():
     assert found["matching_accuracy"] == 0.5
     assert found["consistency_accuracy"] == 0.75
     assert "consistency_weight" not in found
+    alone = dataset.skip(1)
+    found = trainer.train(iter(strategy.distribute_datasets_from_function(lambda _: alone)), 1)
+    assert found["matching_accuracy"] == 0.5
+    assert "consistency_accuracy" not in found
 
 
 def test_training_lowers_the_loss(data_dir):

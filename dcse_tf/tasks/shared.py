@@ -180,14 +180,14 @@ def average_sums(
     Args:
         dataset: the batches.
         compute: maps a batch to its sums, by name, see `average`.
-        names: names of the sums to average.
+        names: names of the sums to average; those of a task without any example are left out.
         unit: what a mean of 1 is; 100 for percentages.
     """
     totals = collections.Counter[str]()
     for batch in dataset:
         totals.update({name: float(value) for name, value in compute(batch).items()})
     means = average(totals)
-    return {name: unit * means[name] for name in names}
+    return {name: unit * means[name] for name in names if name in means}
 
 
 def read_base_config(setup: Setup[TrainOptions]) -> dict[str, Any]:

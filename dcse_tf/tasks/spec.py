@@ -42,13 +42,17 @@ def average(sums: Mapping[str, float]) -> Scores:
     """Means from sums over rows: each is divided by `weight`, which is left out.
 
     The sums of a task whose `TASK_weight` is among them, TASK_accuracy and others, are divided by
-    that: rows without an example of the task do not count.
+    that: rows without an example of the task do not count. Without any example, they are left out.
     """
     means = {}
     for name, value in sums.items():
-        if name != "weight" and not name.endswith("_weight"):
-            weight = sums.get(f"{name.rpartition('_')[0]}_weight", sums["weight"])
-            means[name] = value / max(weight, 1e-9)
+        if name == "weight" or name.endswith("_weight"):
+            continue
+        own = sums.get(f"{name.rpartition('_')[0]}_weight")
+        if own is None:
+            means[name] = value / max(sums["weight"], 1e-9)
+        elif own > 0.0:
+            means[name] = value / own
     return means
 
 
