@@ -65,7 +65,8 @@ def read_scores(
         measured = Measured("domain" if own else "guard", each.name, title, "map")
         for row, paths in found.retrieval.items():
             if there := [path for path in paths if path.is_file()]:
-                seeds = read_results(there, [found.files[each]])
+                made_in = settings.work_dir if each.column else None
+                seeds = read_results(there, [found.files[each]], made_in)
                 scores.setdefault(measured, {})[row] = seeds
     for way in _WAYS:
         title = f"{settings.name}, response selection by {way}"

@@ -105,12 +105,16 @@ class Report:
     tables: dict[str, list[list[str | float]]] = dataclasses.field(default_factory=dict)
 
 
-def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
+def read_results(
+    paths: Sequence[pathlib.Path], files: Sequence[str], work_dir: pathlib.Path | None = None
+) -> Seeds:
     """Reads the results that `evaluate` wrote for each seed.
 
     Args:
         paths: the results file of each seed.
         files: the evaluation sets to keep, at most one of each kind.
+        work_dir: the work folder, in which the sets were made and which may have been moved since;
+            None if they are elsewhere.
 
     Raises:
         InputError: a results file has another form, lacks a set, or was computed on another set
@@ -118,15 +122,26 @@ def read_results(paths: Sequence[pathlib.Path], files: Sequence[str]) -> Seeds:
     """
     seeds = []
     for path in paths:
-        results = [result for result in read_json(path)[1] if result.source in files]
+        found: dict[str, Result] = {}
+        there = read_json(path)[1]
         for file in files:
-            if file not in [result.source for result in results]:
+            results = [result for result in there if _names(result.source, file, work_dir)]
+            if not results:
                 raise InputError(f"{path}: no evaluation of {file}")
-        seeds.append({result.task: result for result in results})
+            found |= {result.task: result for result in results}
+        seeds.append(found)
     for task in seeds[0]:
         if len({seed[task].fingerprint for seed in seeds}) > 1:
             raise InputError(f"{paths[0].parent} and other seeds: {task} is of different sets")
     return seeds
+
+
+def _names(source: str, file: str, work_dir: pathlib.Path | None) -> bool:
+    """Whether results with this source are of a file."""
+    if work_dir is None:
+        return source == file
+    below = pathlib.Path(file).relative_to(work_dir).parts
+    return pathlib.Path(source).parts[-len(below) :] == below
 
 
 def get_names(seeds: Seeds) -> list[str]:

@@ -499,6 +499,16 @@ def test_without_recommended_or_guards_a_row_is_told_so(made):
     assert table["forgets"][2:] == ["yes: none given", "not known", "not known"]
 
 
+def test_results_are_read_where_the_work_folder_has_been_moved_to(made, tmp_path):
+    """The file of the guard bank is made in the work folder, and results name it as it was."""
+    before = {m.title: list(of) for m, of in lines_of(*made()).items()}
+    (tmp_path / "work").rename(tmp_path / "moved")
+    settings, found = made(
+        f"--work_dir={tmp_path}/moved", lacking=[(name, seed) for name in SCORES for seed in (0, 1)]
+    )
+    assert {m.title: list(of) for m, of in lines_of(settings, found).items()} == before
+
+
 def test_results_of_another_set_are_refused(made):
     settings, found = made()
     path = found.retrieval[load("domain_rows").START][0]
