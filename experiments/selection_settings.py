@@ -214,7 +214,7 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
     known = {name: corpus for name, corpus in given.items() if corpus}
     if not known:
         raise SettingsError("no corpus: give --ecd_train, for one")
-    asked = options.corpora or list(known)
+    asked = list(dict.fromkeys(options.corpora or known))
     for name in asked:
         if name not in known:
             raise SettingsError(f"--corpora={name}: --{name}_train is needed")

@@ -104,6 +104,14 @@ def test_a_corpus_and_of_it_a_seed_is_done_before_the_next(files, tmp_path):
     assert max(first) < order.index("rows/chitchat/bert-seed6")
 
 
+def test_a_corpus_that_is_named_twice_has_its_seeds_once(files):
+    names = ["--corpora", "ecd", "chitchat", "ecd"]
+    found = plan_of("table1", *files, *names, "--rows", "esim", "--seeds", "0", "1")
+    assert list(found.sets) == ["ecd/test", "ecd/drawn", "chitchat/drawn"]
+    assert {len(paths) for paths in found.plan.results.values()} == {2}
+    assert {len(paths) for paths in found.models.values()} == {2}
+
+
 def test_nothing_is_trained_on_a_test_set_and_the_shares_are_held_out(files, tmp_path):
     runs = runs_of("table1", *files)
     for name, run in runs.items():
