@@ -226,11 +226,11 @@ class Runner:
         for kind, now in (("inputs", self._inputs), ("encoders", self._encoders)):
             if record.get(kind, now[run.name]) != now[run.name]:
                 return "changed, done anew: a file that it or what it needs reads has other content"
+        there = (self._work_dir / run.name / run.output).exists()
         if "seconds" not in record:
-            return "resumed"
-        if not (self._work_dir / run.name / run.output).exists():
-            return f"done anew, for {run.output} is gone"
-        return "done"
+            refused = there and _refuses_its_output(run.command)
+            return "done anew, for it ended without being recorded" if refused else "resumed"
+        return "done" if there else f"done anew, for {run.output} is gone"
 
     def _describe_change(self, record: dict[str, Any], run: Run) -> str:
         was, now = (dict.fromkeys(words) for words in (record.get("command", ()), run.command))
@@ -306,6 +306,12 @@ class Runner:
 
     def _fill_in(self, command: Sequence[str]) -> list[str]:
         return [word.replace(WORK, str(self._work_dir)) for word in command]
+
+
+def _refuses_its_output(command: Sequence[str]) -> bool:
+    """Whether a command is a job that does not start if its output exists already."""
+    job = command[1].removeprefix("dcse_tf.cli.") if command[0] == "-m" else ""
+    return bool(job) and job not in ("train", "evaluate")
 
 
 def _hash(content: Any) -> str:

@@ -198,6 +198,27 @@ def test_a_run_that_a_stop_prevents_is_not_done_by_what_it_left_before(runner, t
     assert (folder / "out.txt").read_text() == "early"
 
 
+@pytest.mark.parametrize(
+    ("job", "there", "state"),
+    [
+        ("prepare_data", False, "resumed"),
+        # It refuses to overwrite what it wrote just before it could be recorded.
+        ("prepare_data", True, "done anew, for it ended without being recorded"),
+        ("train", True, "resumed"),  # which writes its encoder long before it ends
+        ("evaluate", True, "resumed"),
+    ],
+)
+def test_output_without_a_record_of_its_end_is_in_no_jobs_way(runner, tmp_path, job, there, state):
+    command = ("-m", f"dcse_tf.cli.{job}", "--output={work}/run/out.txt")
+    started = runner.Runner(tmp_path, make(runner, run=command))
+    (tmp_path / "run").mkdir()
+    record = {"digest": started._digests["run"], "commits": []}
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    if there:
+        (tmp_path / "run/out.txt").touch()
+    assert started.list_work()[0] == f"# run: {state}"
+
+
 def test_a_run_that_ends_without_its_output_has_failed_each_time(runner, tmp_path):
     for _ in range(2):
         with pytest.raises(runner.RunError, match=r"out\.txt"):
