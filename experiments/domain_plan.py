@@ -40,9 +40,10 @@ class DomainPlan:
     trainings: dict[DomainRow, list[str]]
 
     def keep_done(self, runner: Runner) -> "DomainPlan":
-        """Without the results and trainings of runs that are not done with the present settings."""
+        """Without runs that are not done with the present settings, and what they made."""
         return dataclasses.replace(
             self,
+            runs={name: run for name, run in self.runs.items() if runner.is_done(name)},
             retrieval=runner.keep_done(self.retrieval),
             responses=runner.keep_done(self.responses),
             trainings={

@@ -69,8 +69,11 @@ class SelectionPlan:
     models: dict[tuple[Variant, str], list[pathlib.Path]]
 
     def keep_done(self, runner: Runner) -> "SelectionPlan":
-        """Without the results and models of runs that are not done with the present settings."""
-        plan = dataclasses.replace(self.plan, results=runner.keep_done(self.plan.results))
+        """Without runs that are not done with the present settings, and what they made."""
+        runs = {name: run for name, run in self.plan.runs.items() if runner.is_done(name)}
+        plan = dataclasses.replace(
+            self.plan, runs=runs, results=runner.keep_done(self.plan.results)
+        )
         return dataclasses.replace(self, plan=plan, models=runner.keep_done(self.models))
 
 

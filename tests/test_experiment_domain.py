@@ -488,6 +488,8 @@ def test_results_of_former_settings_are_not_reported(made):
     for of in (kept.retrieval, kept.responses):
         assert [row.name for row, paths in of.items() if paths] == starts
     assert not any(kept.trainings.values())
+    assert not any(name.startswith("rows/") for name in kept.runs)  # whose commits it would list
+    assert "data/shop" in kept.runs
     report = load("domain").make_report(settings, kept, "c1")
     assert report.notes[0] == "Not done yet: 24 of 28 evaluations."
 
