@@ -157,7 +157,8 @@ class Trainer:
         optimizer: the optimizer.
         compute_loss: computes the task's sums over a replica's rows: loss, weight and metrics.
         metric_names: names of the task's own metrics among these sums. If NAME_weight is among
-            them, NAME_loss and NAME_accuracy are averaged by it and not by weight.
+            them, NAME_loss and NAME_accuracy are averaged by it and not by weight, and left out
+            where it is 0.
         clip_norm: maximum global norm of the gradient.
         jit_compile: whether to compile loss and gradients with XLA.
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
