@@ -46,6 +46,21 @@ def test_what_stopped_before_its_first_checkpoint_may_be_put_right(tmp_path):
     assert _read(tmp_path)["freeze_layers"] == 1
 
 
+def test_the_encoder_of_a_training_that_ended_is_not_replaced(tmp_path):
+    """As where checkpoints were deleted for their size."""
+    record = tmp_path / "encoder/training.json"
+    record.parent.mkdir()
+    kept = {"step": 5, "metric": "dev/map", "score": 1.0, "last_score": None, "files": {}}
+    record.write_text(json.dumps({**kept, "last_step": None}))
+    _begin(tmp_path)  # it was stopped before its first checkpoint
+    record.write_text(json.dumps({**kept, "last_step": 9}))
+    with pytest.raises(InputError, match=r"encoder: is of a training that ended at step 9"):
+        _begin(tmp_path, seed=1)
+    assert _read(tmp_path)["seed"] == 0
+    _save_checkpoint(tmp_path)
+    _begin(tmp_path)
+
+
 def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
     assert _begin(tmp_path, steps=100).warmup_steps == 10
     _save_checkpoint(tmp_path)

@@ -6,8 +6,11 @@ from collections.abc import Set
 from absl import logging
 
 from dcse_tf.data.manifest import Manifest
+from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom, hash_file
+from dcse_tf.model.checkpoints import ENCODER_FOLDER
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint
 
 CONFIG_FILE = "config.json"
@@ -58,11 +61,15 @@ def begin_run(
         The options. A resumed run keeps the default `warmup_steps` that it was started with.
 
     Raises:
-        InputError: an option or input that affects training has changed.
+        InputError: an option or input that affects training has changed, or the directory has the
+            encoder of a training that ended, but no checkpoint.
     """
     run_dir = pathlib.Path(options.run_dir)
     path = run_dir / CONFIG_FILE
-    if path.is_file() and find_checkpoint(run_dir):
+    checkpoint = find_checkpoint(run_dir)
+    if write and not checkpoint:
+        _refuse_to_replace(run_dir)
+    if path.is_file() and checkpoint:
         before = TrainOptions.read_json(path)
         if given.warmup_steps < 0:
             # If `steps` changes, the warm-up remains a tenth of the original number of steps.
@@ -75,6 +82,20 @@ def begin_run(
     options.write_json(path)
     MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)
     return options
+
+
+def _refuse_to_replace(run_dir: pathlib.Path) -> None:
+    """Refuses to begin where a training has ended whose checkpoints are gone."""
+    folder = run_dir / ENCODER_FOLDER
+    try:
+        last_step = read_kept(folder).last_step
+    except InputError:
+        return  # nothing is there that a training wrote whole
+    if last_step is not None:
+        raise InputError(
+            f"{folder}: is of a training that ended at step {last_step} and would be replaced, "
+            f"since {run_dir} has no intact checkpoint to go on from; give another `run_dir`"
+        )
 
 
 def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[str, str]:
