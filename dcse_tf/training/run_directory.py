@@ -94,7 +94,7 @@ def _refuse_to_replace(run_dir: pathlib.Path) -> None:
     if last_step is not None:
         raise InputError(
             f"{folder}: is of a training that ended at step {last_step} and would be replaced, "
-            f"since {run_dir} has no intact checkpoint to go on from; give another `run_dir`"
+            f"since {run_dir} has no intact checkpoint to resume; give another `run_dir`"
         )
 
 
