@@ -255,9 +255,10 @@ def test_a_reranker_without_bert_is_served_and_fits_no_other_format(tmp_path, ar
 def test_what_a_reranker_has_not_is_refused(runs, tmp_path):
     with pytest.raises(InputError, match="knows who speaks"):
         write(runs[True], tmp_path, "sentence_transformers")
-    for settings in ({"unit_norm": True}, {"pooling": "cls"}, {"max_sequence_length": 9}):
-        with pytest.raises(InputError, match=f"is a re-ranker; leave out `{next(iter(settings))}`"):
-            write(runs[False], tmp_path, "saved_model", **settings)
+    values = {"unit_norm": True, "pooling": "cls", "projection": "context"}
+    for name, value in {**values, "max_sequence_length": 9}.items():
+        with pytest.raises(InputError, match=f"is a re-ranker; leave out `{name}`"):
+            write(runs[False], tmp_path, "saved_model", **{name: value})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,9 @@ from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.load import fingerprint, load_graph
 
-_OF_ENCODERS = ("unit_norm", "truncate_dim", "pooling", "prefix", "max_sequence_length")
+_OF_ENCODERS = (
+    *("unit_norm", "truncate_dim", "pooling", "projection", "prefix", "max_sequence_length"),
+)
 # The library applies this to the logits; its default is the sigmoid.
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
