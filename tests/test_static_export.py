@@ -197,3 +197,28 @@ def test_what_a_static_export_needs_is_said(folders, tmp_path):
     names = {"run_dir": str(model), "output_dir": str(tmp_path / "o"), "data_dir": str(data_dir)}
     with pytest.raises(InputError, match="with another vocabulary, casing or prefix than the enc"):
         export(ExportOptions(format="static", prefix="where is ", **names))
+
+
+def test_a_table_needs_two_utterances(folders, tmp_path):
+    model, path = folders[0], tmp_path / "dialogues.jsonl"
+
+    def export_from(*texts):
+        turns = [{"role": role, "text": text} for role, text in zip("ab", texts)]
+        path.write_text(json.dumps({"session_id": "s", "turns": turns}))
+        options = PrepareOptions(
+            format="jsonl",
+            input=(str(path),),
+            vocab=str(model),
+            output_dir=str(tmp_path / "data"),
+            dev_fraction=0.0,
+            test_fraction=0.0,
+            overwrite=True,
+        )
+        prepare(options, model)
+        names = {"data_dir": options.output_dir, "output_dir": str(tmp_path / "export")}
+        return export(ExportOptions(run_dir=str(model), format="static", **names))
+
+    with pytest.raises(InputError, match=r"at least two distinct utterances .* found 1$"):
+        export_from("where is my parcel", "where is my parcel")
+    folder = export_from("where is my parcel", "it left today")
+    assert np.isfinite(SentenceEncoder.load(folder).encode("it left")).all()

@@ -81,8 +81,11 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
     data_dir, vocabulary = pathlib.Path(config.data_dir), encoder.vocabulary
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     ids = sample_utterances(data_dir, manifest, config.static_sentences, seed=0)
-    if not int(ids.nrows()):
-        raise InputError(f"`data_dir`={data_dir}: no utterance to fit to")
+    if ids.nrows() < 2:  # which have no principal components
+        raise InputError(
+            f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
+            f"split, found {int(ids.nrows())}"
+        )
 
     backend = GraphBackend(encoder, _BATCH_TOKENS, "float32", jit_compile=False)
     utterances = normalize(_embed(backend, ids, "utterances"))
