@@ -124,6 +124,8 @@ _LEFT_OUT = {
     "run_dir",
     "save_every",
 }
+# Settings that name files or folders, of which the card tells only the end.
+_PATHS = {field.name for field in TrainOptions.all_fields() if field.metadata["reads"]}
 # For each option, the words that the command line accepts for some numbers, such as "all".
 _WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fields()}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
@@ -339,7 +341,7 @@ def _read_scores(name: str, run_dir: str) -> list[Score]:
 
 def _plain(name: str, value: Any) -> str:
     """A setting as text, without the paths of the machine that the model was trained on."""
-    if isinstance(value, str) and name in ("encoder", "dev_retrieval", "dev_sts", "token_vectors"):
+    if isinstance(value, str) and name in _PATHS:
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
     if isinstance(value, list):
         return ", ".join(value) or "none"
