@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -195,6 +196,16 @@ def test_an_export_of_the_first_dimensions(bert, tmp_path):
     assert short.fingerprint() != checkpoint.fingerprint()
     with pytest.raises(InputError, match=r"`truncate_dim`=999: .* has only 64 dimensions"):
         write(bert, tmp_path / "wide", truncate_dim=999)
+
+
+@needs_onnx
+def test_the_code_of_the_card_puts_the_prefix_before_a_text(bert, tmp_path):
+    folder = write(bert, tmp_path, prefix="today i ")
+    code = (folder / "model_card.md").read_text().split("## Use")[1].split("## Intended use")[0]
+    names = {}
+    exec(textwrap.dedent(code).replace("FOLDER", str(folder)), names)
+    expected = SentenceEncoder.load(bert).encode(["today i where is my parcel?"])
+    np.testing.assert_allclose(names["embeddings"], expected, atol=1e-5)
 
 
 @needs_onnx

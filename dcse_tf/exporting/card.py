@@ -59,6 +59,7 @@ class ModelCard:
         settings: the training's settings.
         scores: scores on evaluation sets.
         versions: versions of libraries.
+        prefix: what the encoder puts before every text.
         reranker: the re-ranker's settings; None if the model is an encoder.
         special: the special entries of the re-ranker's vocabulary; None if it is an encoder.
     """
@@ -73,6 +74,7 @@ class ModelCard:
     settings: Mapping[str, str]
     scores: Sequence[Score]
     versions: Mapping[str, str]
+    prefix: str = ""
     reranker: RerankerSettings | None = None
     special: SpecialTokens | None = None
 
@@ -97,7 +99,7 @@ def write_model_card(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["cell"] = _escape_cell
+    environment.filters |= {"cell": _escape_cell, "repr": repr}
     form = environment.get_template(template)
     text = form.render(card=card, form=card.form, hashes=_hash_weights(path.parent))
     path.write_text(text.rstrip() + "\n", encoding="utf-8")
@@ -199,6 +201,7 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
         settings=found.settings,
         scores=found.scores,
         versions=list_versions(),
+        prefix=encoder.vocabulary.prefix,
     )
 
 
