@@ -86,6 +86,7 @@ def test_the_step_that_is_kept_and_every_setting_are_told(run_dir):
     _write(run_dir / "config.json", settings)
     card = make_card(run_dir)
     assert "A sentence encoder trained on dialogues by dcse_tf" in card
+    assert "trained on dialogues without labels" in card
     assert "| kept checkpoint | step 5 of 7, dev/map 64.25 (last step: 63) |" in card
     for row in ("negatives | all", "freeze_layers | 0", "center_tokens | False", "dropout | 0.0"):
         assert f"| {row} |" in card
@@ -95,8 +96,18 @@ def test_an_encoder_that_training_did_not_improve_is_not_called_trained(run_dir)
     kept = {"step": 0, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
     _write(run_dir / "encoder/training.json", {**kept, "files": {}})
     card = make_card(run_dir)
-    assert "trained on dialogues by dcse_tf" not in card
+    assert "trained on dialogues" not in card
     assert "the one that the training started from, unchanged" in card
+
+
+@pytest.mark.parametrize("task", ["labelled", "mlm", "simcse"])
+def test_another_task_is_not_called_the_paper_s(run_dir, task):
+    settings = json.loads((run_dir / "config.json").read_text())
+    _write(run_dir / "config.json", {**settings, "task": task})
+    card = make_card(run_dir)
+    assert f"A sentence encoder trained by dcse_tf with the task {task}." in card
+    assert "DialogueCSE" not in card
+    assert "without labels" not in card
 
 
 def test_no_folder_of_the_machine_is_told(run_dir):

@@ -60,6 +60,7 @@ class ModelCard:
         scores: scores on evaluation sets.
         versions: versions of libraries.
         prefix: what the encoder puts before every text.
+        task: the task it was trained by; empty if training here did not change it.
         reranker: the re-ranker's settings; None if the model is an encoder.
         special: the special entries of the re-ranker's vocabulary; None if it is an encoder.
     """
@@ -75,6 +76,7 @@ class ModelCard:
     scores: Sequence[Score]
     versions: Mapping[str, str]
     prefix: str = ""
+    task: str = ""
     reranker: RerankerSettings | None = None
     special: SpecialTokens | None = None
 
@@ -190,11 +192,12 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
         InputError: a file that was named for the card cannot be used.
     """
     found = collect_training(config, source)
+    task = found.settings.get("task", "") if found.kept_step and found.kept_step.step else ""
     return ModelCard(
         name=pathlib.Path(config.run_dir).name or config.run_dir,
         form=config.format,
         max_sequence_length=encoder.max_sequence_length,
-        origin=_describe_origin(found.kept_step),
+        origin=_describe_origin(found.kept_step, task),
         facts={**_describe_encoder(config, source, encoder), **found.kept},
         corpus=found.corpus,
         report=found.report,
@@ -202,10 +205,11 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
         scores=found.scores,
         versions=list_versions(),
         prefix=encoder.vocabulary.prefix,
+        task=task,
     )
 
 
-def _describe_origin(kept: Kept | None) -> str:
+def _describe_origin(kept: Kept | None, task: str) -> str:
     if kept is None:
         return "A sentence encoder, exported by dcse_tf."
     if kept.step == 0:
@@ -213,6 +217,8 @@ def _describe_origin(kept: Kept | None) -> str:
             "A sentence encoder, exported by dcse_tf from a training that did not improve it: "
             f"{UNTRAINED}."
         )
+    if task not in ("", "dialogue_cse"):
+        return f"A sentence encoder trained by dcse_tf with the task {task}."
     return (
         "A sentence encoder trained on dialogues by dcse_tf (DialogueCSE, Liu et al., EMNLP 2021)."
     )
