@@ -13,7 +13,10 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import list_similarities
 from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.report import describe_differences
 from dcse_tf.evaluation.response_selection import Sample
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
 from dcse_tf.model.head_files import center_heads, list_head_maps, project, write_heads
 from dcse_tf.model.options import EncoderOptions
@@ -81,6 +84,27 @@ def test_a_sentence_transformers_folder_holds_a_head(model, encoder, expected, t
     rows = hidden @ second["linear.weight"].T + second["linear.bias"]
     np.testing.assert_allclose(rows, expected(plain, "response"), atol=1e-5)
     np.testing.assert_allclose(SentenceEncoder.load(tmp_path).encode(TEXTS), rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["saved_model", "onnx"])
+def test_an_export_says_which_head_and_dimensions_it_has(model, form, verified_here, tmp_path):
+    if form == "onnx":
+        pytest.importorskip("onnxruntime")
+    made = {"projection": "context", "truncate_dim": 4}
+    names = {"run_dir": str(model), "output_dir": str(tmp_path / "export"), "format": form}
+    exported = SentenceEncoder.load(export(ExportOptions(**names, **made)))
+    by_flags = SentenceEncoder.load(model, **made)
+    np.testing.assert_allclose(exported.encode(TEXTS), by_flags.encode(TEXTS), atol=1e-5)
+    # As the results of evaluate record them.
+    results = [
+        {**EvaluateOptions(model="m", sts=("f",), **given).to_dict(), **encoder.settings}
+        for given, encoder in ((made, by_flags), ({}, exported), ({}, SentenceEncoder.load(model)))
+    ]
+    assert describe_differences(*results[:2]) == []
+    assert describe_differences(*results[1:]) == [
+        "`projection` is not the same: first context, second ''",
+        "`truncate_dim` is not the same: first 4, second 0",
+    ]
 
 
 def test_a_side_without_a_head_is_refused(encoder):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.saved_model import SETTINGS_FILE
+from dcse_tf.encoder.saved_model import OF_EXPORT, SETTINGS_FILE
 from dcse_tf.errors import InputError, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
@@ -105,12 +105,12 @@ class OnnxBackend:
     @property
     def settings(self) -> dict[str, Any]:
         """See `Backend`; None for a setting that the export does not record."""
-        prefix = self._vocabulary.prefix
+        prefix, written = self._vocabulary.prefix, self._file.written
         return {
             "max_sequence_length": self._max_sequence_length,
-            "pooling": self._file.written.get("pooling"),
-            "compute_dtype": self._file.written.get("compute_dtype"),
-            **({"unit_norm": True} if self._file.written.get("unit_norm") else {}),
+            "pooling": written.get("pooling"),
+            "compute_dtype": written.get("compute_dtype"),
+            **{name: value for name in OF_EXPORT if (value := written.get(name))},
             **({"prefix": prefix} if prefix else {}),
         }
 

@@ -22,6 +22,8 @@ SCORE, SCORE_SPEAKERS = "score", "score_speakers"
 SETTINGS_FILE = "dcse_tf.json"
 
 _ROWS = 16  # contexts matched at a time
+# Settings that an encoder's export names where they are not the default.
+OF_EXPORT = ("unit_norm", "projection", "truncate_dim")
 _COMPUTING_FILES = ("*.pb", "variables/*", "assets/*")
 
 
@@ -61,7 +63,7 @@ class SavedModelBackend:
     def settings(self) -> dict[str, Any]:
         """See `Backend`; None for a setting that the export does not record."""
         known = {name: self._written.get(name) for name in ("max_sequence_length", "pooling")}
-        names = ("unit_norm", "matching", "prefix", "projection")
+        names = ("matching", "prefix", *OF_EXPORT)
         further = {name: value for name in names if (value := self._written.get(name))}
         return {**known, **further}
 

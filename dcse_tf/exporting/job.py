@@ -53,7 +53,8 @@ def _export_encoder(config: ExportOptions, folder: pathlib.Path) -> None:
             require(package, extra="onnx", why="`format`=onnx")
         from dcse_tf.exporting.onnx import write_onnx
 
-        agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize)
+        further = {"projection": config.projection, "truncate_dim": config.truncate_dim}
+        agreement = write_onnx(folder, encoder, config.unit_norm, config.quantize, **further)
         card = card.add_facts(agreement.describe())
     elif config.format == "static":
         from dcse_tf.exporting.static import write_static

@@ -287,6 +287,7 @@ def write_onnx(
     encoder: EncoderGraph,
     unit_norm: bool,
     quantize: str,
+    **further: Any,
 ) -> Agreement:
     """Writes model.onnx, and the tokenizer's files, the configuration and settings beside it.
 
@@ -295,6 +296,7 @@ def write_onnx(
         encoder: the encoder to export, read from a checkpoint.
         unit_norm: whether embeddings are scaled to unit length.
         quantize: "none", or "int8" for 8-bit weights, see `quantize_weights`.
+        further: see `write_settings`.
 
     Returns:
         How closely the file's embeddings agree with the encoder's.
@@ -335,7 +337,8 @@ def write_onnx(
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
     write_json(folder / "config.json", config, sort_keys=True)
     fingerprint = export_fingerprint(encoder.fingerprint(), unit_norm)
-    write_settings(folder, quantize, fingerprint, pooling=encoder.pooling, unit_norm=unit_norm)
+    further |= {"pooling": encoder.pooling, "unit_norm": unit_norm}
+    write_settings(folder, quantize, fingerprint, **further)
     return agreement
 
 
