@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dcse_tf.data.dialogue import Context, Utterance
+from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.evaluation.response_selection import (
     HeldOutSession,
     Sample,
@@ -9,6 +10,8 @@ from dcse_tf.evaluation.response_selection import (
     evaluate_response_selection,
     make_samples,
 )
+from dcse_tf.options import OptionError
+from dcse_tf.tools.merge_options import AUTO, MergeOptions
 
 # Texts that recur in any case, as they do in customer service.
 _COMMON = ["OK", "ok", "Ok", "好的", "Thanks", "THANKS"]
@@ -145,6 +148,24 @@ def test_too_few_different_responses_give_no_samples():
     sessions = [(f"s{n}", [("ok", "OK")[n % 2], "thanks"]) for n in range(50)]
     assert _make(sessions, candidates=3) == []
     assert len(_make(sessions, candidates=2)) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (EvaluateOptions, {"model": "m", "response_selection": ("test.jsonl",)}),
+        (ChangesOptions, {"before": "a", "after": "b", "data_dir": "data"}),
+        (
+            MergeOptions,
+            {"start": "a", "trained": "b", "share": AUTO, "data_dir": "d", "output_dir": "o"},
+        ),
+    ],
+)
+def test_fewer_sessions_than_candidates_are_refused(options, settings):
+    with pytest.raises(OptionError, match="`max_samples`=9: expected at least `candidates`=10, or"):
+        options(**settings, max_samples=9)
+    assert options(**settings, max_samples=9, candidates=9).max_samples == 9
+    assert options(**settings, max_samples=0, candidates=900).candidates == 900
 
 
 SAMPLES = [Sample(["a"], list("bcdefghijk")), Sample(["l", "m"], list("nopqrstuvw"))]

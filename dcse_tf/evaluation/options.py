@@ -44,6 +44,15 @@ class SelectionOptions(Options):
         """Which turns surround a response."""
         return Context(self.context_turns, self.context_side)
 
+    def check_samples(self) -> None:
+        """Refuses fewer sessions than candidates, which are these sessions' responses."""
+        if 0 < self.max_samples < self.candidates:
+            self.refuse(
+                "max_samples",
+                f"expected at least `candidates`={self.candidates}, or 0: the responses of the "
+                "sessions used are one another's candidates",
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions(SelectionOptions, ModelOptions):
@@ -159,6 +168,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
                 remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""
                 self.refuse(name, f"has no meaning for `candidates_file`{remedy}")
         self.check_needed("response_selection", *of_dialogues, "join_consecutive")
+        self.check_samples()
         if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
             self.refuse(
                 "candidates_lines",
@@ -214,3 +224,7 @@ class ChangesOptions(SelectionOptions):
         writes=True,
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_samples()

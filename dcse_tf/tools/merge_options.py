@@ -97,6 +97,7 @@ class MergeOptions(SelectionOptions):
         for name in ("shares", "keep", "guard", "guard_tolerance", *selection):
             if self.is_given(name) and not self.is_auto:
                 self.refuse(name, "has no meaning without `share`=auto")
+        self.check_samples()
         self.check_needed("guard", "guard_tolerance")
         self.check_needed("center", "max_utterances")
         self.list_shares()
