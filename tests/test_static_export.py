@@ -107,6 +107,12 @@ def test_an_export_embeds_as_means_of_its_table(folders):
     assert json.loads((folder / "config.json").read_text())["normalize"]
 
 
+def test_nothing_is_cut_off_by_model2vec_either(folders):
+    """Whose `StaticModel.from_pretrained` takes 512 tokens if the file does not say."""
+    config = json.loads((folders[-1] / "config.json").read_text())
+    assert config.get("max_length", 512) is None
+
+
 def test_the_card_of_a_table_does_not_describe_the_encoder_that_it_replaces(folders):
     card = (folders[-1] / "model_card.md").read_text()
     assert "on held-out utterances" in card

@@ -107,6 +107,7 @@ def write_static(folder: pathlib.Path, encoder: EncoderGraph, config: ExportOpti
         "architectures": ["StaticModel"],
         "hidden_dim": fit.dim,
         "seq_length": 1_000_000,
+        "max_length": None,  # without it model2vec cuts a text at 512 tokens
         "normalize": True,
         "embedding_dtype": "float32",
     }
