@@ -175,10 +175,16 @@ def test_texts_without_a_letter_or_digit_never_leak(nothing):
         ("a_b c 12", "ABC12."),
         ("Straße", "STRASSE"),
         ("ＯＫ亲", "ｏｋ 亲~"),
+        ("ok ❤\ufe0f 1\ufe0f\u20e3", "OK 1"),
     ],
 )
 def test_case_spaces_and_punctuation_do_not_count(sentence, utterance):
     assert find_one(sentence, utterance, threshold=1.0) == (1, 0)
+
+
+def test_vowel_signs_do_count():
+    assert find_one("किताब की!", "किताब, की", threshold=1.0) == (1, 0)
+    assert find_one("किताब की", "काताब को", threshold=1.0) == (0, 0)
 
 
 @pytest.mark.parametrize("other", ["Where's my parcels?", "好的谢", "ABC13", "1"])

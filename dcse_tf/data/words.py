@@ -3,12 +3,20 @@
 import functools
 import logging
 import re
+import unicodedata
 from collections.abc import Callable
 
 from dcse_tf.errors import require
 
 _HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_OF_EMOJI = re.compile("[\u20e3\ufe00-\ufe0f]")  # the frame of a keycap, variation selectors
+# Marks that belong to the letter before them, such as the vowel signs of Hindi and Thai.
+MARKS = "".join(
+    char
+    for char in map(chr, range(0x300, 0x11000))
+    if unicodedata.category(char)[0] == "M" and not _OF_EMOJI.match(char)
+)
+_WORD = re.compile(rf"\w[\w{MARKS}]*(?:['’]\w[\w{MARKS}]*)*")
 _CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
 
 
