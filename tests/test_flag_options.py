@@ -256,6 +256,21 @@ def test_a_preset_gives_what_nothing_else_gives(tmp_path):
     assert train_options("--preset=debug,dialogue_cse").global_batch_size == 20
 
 
+@pytest.mark.parametrize(
+    ("job", "arguments"),
+    [
+        ("evaluate", ["--model=run", "--retrieval=select.txt"]),
+        ("evaluate", ["--model=run", "--candidates_file=groups.jsonl"]),
+        ("evaluate", ["--model=run", "--response_selection=test.jsonl"]),
+        ("merge", ["--start=bert", "--trained=run", "--output_dir=out"]),
+        ("changes", ["--before=bert", "--after=run", "--data_dir=data"]),
+        ("build_candidates", ["--input=a.tsv", "--output=b.jsonl"]),
+    ],
+)
+def test_the_preset_for_all_jobs_has_nothing_that_one_refuses(job, arguments):
+    parse_flags(JOBS[job], job, ["--preset=debug", *arguments])
+
+
 @pytest.mark.parametrize("name", ["nothing", "", "ecd/sts", "../flags/debug", "debug.flags"])
 def test_an_unknown_preset_is_refused_with_those_known(name, no_tensorflow):
     done = run(no_tensorflow, "-m", "dcse_tf.cli.train", f"--preset={name}", *NEEDED)
