@@ -9,6 +9,7 @@ import pytest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap
 from dcse_tf.evaluation.bootstrap import Difference
+from dcse_tf.evaluation.candidate_groups import evaluate_groups
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import (
     Comparison,
@@ -16,8 +17,10 @@ from dcse_tf.evaluation.report import (
     compare_results,
     describe_differences,
     format_comparisons,
+    make_result,
     write_json,
 )
+from dcse_tf.evaluation.response_selection import Sample
 
 ROOT = pathlib.Path(__file__).parent.parent
 MAP, MRR = [40.0, 50.0, 60.0, 70.0], [30.0, 100.0, 50.0, 20.0]
@@ -114,6 +117,18 @@ def test_a_set_of_one_query_is_no_fault_of_the_program():
         compare_results(one, one)
 
 
+def test_scores_of_one_item_are_left_out():
+    one, many = _retrieval("one/select.txt", "f1", size=1), _retrieval("many/select.txt", "f2")
+    found = compare_results([one, many], [one, many])
+    assert {c.source for c in found} == {"many/select.txt"}
+    # Groups of three sizes: R@k is over the only one of the largest, MAP and MRR over all.
+    samples = [Sample(["a"], list("bcde")[:size]) for size in (2, 3, 4)]
+    scores = lambda groups: [np.arange(len(group.candidates)) for group in groups]  # noqa: E731
+    result = make_result("candidates_cosine", "g", "f", evaluate_groups(samples, scores, "cosine"))
+    found = compare_results([result], [result])
+    assert [c.score for c in found] == ["cosine_r1_of_2", "cosine_map", "cosine_mrr"]
+
+
 def test_the_table_has_a_line_a_score():
     path = "/long/way/to/mdc/dev/s.txt"
     comparisons = [
@@ -159,7 +174,7 @@ def test_the_command_compares_each_with_the_first(tmp_path):
 
 def test_settings_that_bear_on_the_scores_are_named_and_no_others():
     first = EvaluateOptions(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
-    second = EvaluateOptions(model="b", sts=("s.txt",), jit_compile=True, candidates=5)
+    second = EvaluateOptions(model="b", sts=("s.txt",), jit_compile=True)
 
     def name(*configs):
         found = describe_differences(*(config.to_dict() for config in configs))
@@ -167,6 +182,7 @@ def test_settings_that_bear_on_the_scores_are_named_and_no_others():
 
     assert name(first, second) == ["`pooling`"]
     both = [config.replace(response_selection=("r.jsonl",)) for config in (first, second)]
+    both[1] = both[1].replace(candidates=5)
     assert name(*both) == ["`pooling`", "`candidates`", "`seed`"]
     assert name(both[0], second) == ["`pooling`"]
     assert name(first, first.replace(model="c")) == []

@@ -254,19 +254,20 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
     """Compares every score that both models have on the same set.
 
+    Scores of a single item are left out, as R@k is where each group has a size of its own.
+
     Raises:
-        InputError: they have no set in common, or a common set has a single item.
+        InputError: they have no set in common, or all scores of the common sets are of one item.
     """
     known = {(result.task, result.fingerprint): result for result in second}
-    comparisons = []
+    comparisons, alone = [], []
     for result in first:
         other = known.get((result.task, result.fingerprint))
         if other is None:
             continue
-        if min(map(len, result.items.values())) < 2:
-            raise InputError(
-                f"{result.source}: only one item, which says nothing about a difference"
-            )
+        names = [name for name in score_names(result.items) if _count_items(result, name) > 1]
+        if not names:
+            alone.append(result.source)
         ours = {name: np.array(values) for name, values in result.items.items()}
         theirs = {name: np.array(values) for name, values in other.items.items()}
         comparisons += [
@@ -278,8 +279,10 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
                 other.scores[name],
                 difference(ours, theirs, name),
             )
-            for name in score_names(result.items)
+            for name in names
         ]
+    if alone and not comparisons:
+        raise InputError(f"{alone[0]}: only one item, which says nothing about a difference")
     if not comparisons:
         raise InputError(
             "the results have no evaluation set in common: the same content of a file, the same "
@@ -287,6 +290,10 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
             + ", ".join(f"`{name}`" for name in _OF_RESPONSES)
         )
     return comparisons
+
+
+def _count_items(result: Result, name: str) -> int:
+    return len(result.items["cosine" if name == "spearman" else name])
 
 
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
