@@ -209,6 +209,15 @@ def test_the_code_of_the_card_puts_the_prefix_before_a_text(bert, tmp_path):
 
 
 @needs_onnx
+def test_a_model_that_no_onnx_file_can_hold_is_refused(bert, tmp_path, monkeypatch):
+    """Protobuf's limit is two gigabytes, which this one does not reach."""
+    monkeypatch.setattr("dcse_tf.exporting.onnx._LARGEST", 10_000)
+    with pytest.raises(InputError, match=r"this model has 0\.00; `format`=saved_model can hold it"):
+        write(bert, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_onnx
 def test_an_export_whose_model_was_changed_is_another(exports, tmp_path):
     folder = shutil.copytree(exports[0], tmp_path / "changed")
     shutil.copy(exports[1] / "model.onnx", folder)

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.onnx import INPUTS, MODEL_FILE, OUTPUT
 from dcse_tf.encoder.saved_model import SETTINGS_FILE, export_fingerprint
-from dcse_tf.errors import OutputError
+from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.model import checkpoints, sentence_modules
@@ -33,6 +33,8 @@ from dcse_tf.model.weights import read_bert_tensors
 # Opset 20 is the first with a Gelu operation, and IR version 9 the first that supports it.
 _OPSET, _IR_VERSION = 20, 9
 _MASKED = -1e9
+# Bytes of weights that a file holds: protobuf's limit, less a margin for everything else.
+_LARGEST = 2**31 - 2**20
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
@@ -91,6 +93,17 @@ class Graph:
         return self.add("Add", bias, self.add("Transpose", added, perm=[2, 0, 1]))
 
     def build(self, outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        """The model with all nodes and constants.
+
+        Raises:
+            InputError: it is too large for an ONNX file.
+        """
+        size = sum(array.nbytes for array in self.constants.values())
+        if size > _LARGEST:
+            raise InputError(
+                f"`format`=onnx: a file holds at most {_LARGEST / 1e9:.2f} GB of weights, and this "
+                f"model has {size / 1e9:.2f}; `format`=saved_model can hold it"
+            )
         inputs = [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
             for name in self.inputs
