@@ -12,7 +12,7 @@ import pytest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.tools import sts_set as job
-from dcse_tf.tools.options import BuildStsOptions, MergeStsOptions
+from dcse_tf.tools.options import STRATEGIES, BuildStsOptions, MergeStsOptions
 
 ROOT = pathlib.Path(__file__).parent.parent
 FRAMES = {
@@ -40,10 +40,11 @@ def _config(path, **changes):
         "input": (str(path),),
         "output_dir": str(path.parent / "out"),
         "pairs": 12,
-        "vector_size": 8,
         "annotators": 2,
         **changes,
     }
+    if "word2vec" in settings.get("strategies", STRATEGIES) and "word_vectors" not in settings:
+        settings.setdefault("vector_size", 8)
     return BuildStsOptions(**settings)
 
 

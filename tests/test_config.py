@@ -426,6 +426,21 @@ def test_filling_in_twice_changes_nothing():
             {"word_vectors": "a.txt"},
             "`word_vectors`=a.txt: has no meaning without word2vec in `strategies`",
         ),
+        (
+            BuildStsOptions,
+            {"vector_size": 8},
+            "`vector_size`=8: has no meaning without word2vec in `strategies`",
+        ),
+        (
+            BuildStsOptions,
+            {"strategies": ("word2vec",), "word_vectors": "a.txt", "vector_size": 8},
+            "`vector_size`=8: has no meaning with `word_vectors`",
+        ),
+        (
+            BuildStsOptions,
+            {"join_consecutive": False},
+            "`join_consecutive`=False: has no meaning with `format`=csv",
+        ),
         (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without `vocab`"),
         (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without `retr"),
     ],

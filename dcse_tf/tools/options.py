@@ -73,7 +73,8 @@ class LabelledOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         table = self.format in TABLE_FORMATS
-        of_dialogues, of_tables = ("labels", "roles", "min_turns"), ("text_column", "intent_column")
+        of_dialogues = ("labels", "roles", "min_turns", "join_consecutive")
+        of_tables = ("text_column", "intent_column")
         for name in of_dialogues if table else of_tables:
             if self.is_given(name):
                 self.refuse(name, f"has no meaning with `format`={self.format}")
@@ -295,8 +296,11 @@ class BuildStsOptions(LabelledOptions):
             self.refuse("strategies", "one of them is given twice")
         if "intent" in self.strategies and not _FORMATS[self.format].has_intents:
             self.refuse("format", "has no intents; give `strategies`=unigram,word2vec")
-        if self.word_vectors and "word2vec" not in self.strategies:
-            self.refuse("word_vectors", "has no meaning without word2vec in `strategies`")
+        for name in ("word_vectors", "vector_size"):
+            if self.is_given(name) and "word2vec" not in self.strategies:
+                self.refuse(name, "has no meaning without word2vec in `strategies`")
+        if self.is_given("vector_size") and self.word_vectors:
+            self.refuse("vector_size", "has no meaning with `word_vectors`, which have a size")
 
 
 @dataclasses.dataclass(frozen=True)
