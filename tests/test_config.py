@@ -441,6 +441,16 @@ def test_filling_in_twice_changes_nothing():
             {"join_consecutive": False},
             "`join_consecutive`=False: has no meaning with `format`=csv",
         ),
+        (EmbedOptions, {"text_column": "t"}, "=t: has no meaning without `spark_master`"),
+        *(
+            (EmbedOptions, {name: value, "spark_master": "yarn"}, "no meaning with `spark_master`")
+            for name, value in (
+                ("block_size", 9),
+                ("cache_size", 0),
+                ("workers", 2),
+                ("shard", "0/4"),
+            )
+        ),
         (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without `vocab`"),
         (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without `retr"),
     ],

@@ -87,12 +87,7 @@ class LabelledOptions(CorpusOptions):
 class BuildRetrievalOptions(LabelledOptions):
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
 
-    output: str = option(
-        "",
-        "The select.txt to write.",
-        required=True,
-        writes=True,
-    )
+    output: str = option("", "The select.txt to write.", required=True, writes=True)
     sentences: int = option(
         10000,
         "Sentences to draw, spread as evenly over the labels as possible. The paper: about "
@@ -313,12 +308,7 @@ class MergeStsOptions(Options):
         required=True,
         files=True,
     )
-    output: str = option(
-        "",
-        "The sts.txt to write.",
-        required=True,
-        writes=True,
-    )
+    output: str = option("", "The sts.txt to write.", required=True, writes=True)
     min_annotators: int = option(
         1, "Leave out pairs with degrees from fewer annotators.", minimum=1
     )
@@ -497,3 +487,10 @@ class EmbedOptions(ModelOptions):
     overwrite: bool = option(
         False, "Replace `output` if it exists, and start anew instead of resuming."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_needed("spark_master", "text_column")
+        for name in ("block_size", "cache_size", "workers", "shard"):
+            if self.is_given(name) and self.spark_master:
+                self.refuse(name, "has no meaning with `spark_master`")

@@ -120,15 +120,16 @@ def measure_embed(checkout: Checkout, folder: pathlib.Path, args: argparse.Names
     from pyspark.sql import SparkSession
 
     source = jobs.write_inputs(folder, 80, args.sentences).sentences[1]
-    flags = [f"--model={args.encoder}", f"--input={source}", "--block_size=20000"]
+    flags, blocks = [f"--model={args.encoder}", f"--input={source}"], "--block_size=20000"
 
     def embed(name: str, *more: str) -> jobs.Usage:
         return checkout.run("embed", *flags, f"--output={folder}/{name}", *more)
 
-    rows = [_row("one job", embed("one.npy"))]
+    rows = [_row("one job", embed("one.npy", blocks))]
     if not args.kills:
-        rows += [_row(f"shard {n} of 2", embed("two.npy", f"--shard={n}/2")) for n in (0, 1)]
-        rows.append(_row("joined", embed("two.npy")))
+        shards = (embed("two.npy", blocks, f"--shard={n}/2") for n in (0, 1))
+        rows += [_row(f"shard {n} of 2", used) for n, used in enumerate(shards)]
+        rows.append(_row("joined", embed("two.npy", blocks)))
         rows[-1]["equal"] = str(_is_same(folder / "one.npy", folder / "two.npy"))
     place = {text: row for row, text in enumerate(source.read_text("utf-8").splitlines())}
     one = np.load(folder / "one.npy")
