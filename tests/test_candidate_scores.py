@@ -101,6 +101,16 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(tmp_path, run, reranker, mo
     assert sorted(path.name for path in cut.iterdir()) == ["groups.jsonl", "scored.jsonl"]
 
 
+def test_a_re_ranker_that_has_diverged_scores_nothing(tmp_path, run, reranker, monkeypatch):
+    def diverge(contexts, candidates, *speakers, show_progress):
+        return [np.full(len(texts), np.nan, np.float32) for texts in candidates]
+
+    monkeypatch.setattr(reranker, "score", diverge)
+    with pytest.raises(InputError, match="not a finite number: the re-ranker has diverged"):
+        job.score_candidates(options(tmp_path, run), reranker)
+    assert not (tmp_path / "scored.jsonl").exists()
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path, run, reranker):
     config = options(tmp_path, run)
     with open(config.input, "a") as file:

@@ -138,6 +138,8 @@ def _write_block(reranker: Reranker, block: Sequence[CandidateGroup], path: path
         [group.responder for group in block],
         show_progress=False,
     )
+    if not np.isfinite(np.concatenate(scores)).all():
+        raise InputError("a score is not a finite number: the re-ranker has diverged")
     with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         for group, row in zip(block, scores, strict=True):
             # The shortest digits that identify the float32, not those of the equal float64.
