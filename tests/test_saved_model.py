@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone
+from tiny_checkpoints import train_byte_pairs, write_weights
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -476,3 +477,19 @@ def test_the_servers_configuration_is_of_its_form():
     text_format.Parse((SERVING / "models.config").read_text(), config)
     (model,) = config.model_config_list.config
     assert (model.name, model.model_platform) == ("dcse", "tensorflow")
+
+
+def test_an_empty_turn_of_a_byte_level_vocabulary_has_no_tokens_either(tmp_path, verified_here):
+    """Its space is a token; WordPiece and SentencePiece have none."""
+    start = tmp_path / "start"
+    start.mkdir()
+    texts = ["where is my parcel", "it left today", "i want a refund for the blue cup"]
+    train_byte_pairs(start, texts, 300)
+    entries = json.loads((start / "tokenizer.json").read_text())["model"]["vocab"]
+    write_weights(start, "roberta", entries=len(entries))
+    names = {"run_dir": str(start), "output_dir": str(tmp_path / "export")}
+    exported = SentenceEncoder.load(export(ExportOptions(**names)))
+    expected = SentenceEncoder.load(start).similarity(["", "where is"], texts)
+    np.testing.assert_allclose(exported.similarity(["", "where is"], texts), expected, atol=1e-5)
+    spaced = SentenceEncoder.load(start).similarity([" ", "where is"], texts)
+    assert np.abs(spaced - expected).max() > 1e-4

@@ -89,14 +89,21 @@ class SavedModelBackend:
         """Uses the signature "match"; an export of a fitted baseline has none."""
         return self._score if MATCH in self._signatures else None
 
+    @functools.cached_property
+    def _blank(self) -> str:
+        """A turn that is not empty and has no tokens: a space or, if the vocabulary has tokens for
+        white space, the null character, which byte-level vocabularies ignore.
+        """
+        empty, space = self.embed(tf.constant(["", " "]), 2).numpy()
+        return " " if np.allclose(empty, space, atol=1e-6) else "\0"
+
     def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         scores = []
         progress = Progress("contexts", len(contexts))
         for start in range(0, len(contexts), _ROWS):
             rows = slice(start, start + _ROWS)
-            # For the signature an empty string is padding, not a turn. A space is a turn, and has
-            # no tokens either.
-            turns = [[turn or " " for turn in context] for context in contexts[rows]]
+            # For the signature an empty string is padding, not a turn.
+            turns = [[turn or self._blank for turn in context] for context in contexts[rows]]
             found = self._signatures[MATCH](
                 context=tf.ragged.constant(turns, tf.string).to_tensor(),
                 candidates=tf.constant(candidates[rows]),
