@@ -12,6 +12,14 @@ from domain_settings import DomainSettings, RetrievalFile
 from plan import ENCODER, LAST
 from runner import WORK, Run, Runner
 
+# Flags that `evaluate` refuses for the other kind of evaluation.
+_ALONE = {
+    "retrieval": ("--projection",),
+    "responses": (
+        *("--matching", "--candidates", "--context_turns", "--context_side", "--max_samples"),
+        *("--join_consecutive", "--nojoin_consecutive"),
+    ),
+}
 _HELD_OUT = 0.1
 _GUARD_SENTENCES = 2000
 # Every model reads up to 128 tokens of a text, however few it was trained with: cut guard sentences
@@ -158,10 +166,11 @@ class _Planner(CorpusPlanner):
     ) -> str:
         model, made = self._add_model(row, seed)
         name = self._name(f"{kind}/{self._settings.half}", row, seed, *PARTS)
+        (refused,) = (names for other, names in _ALONE.items() if other != kind)
         flags = [
             f"--model={model}",
             _READ,
-            *row.evaluate,
+            *(flag for flag in row.evaluate if flag.partition("=")[0] not in refused),
             *flags,
             f"--output={WORK}/{name}/results.json",
         ]

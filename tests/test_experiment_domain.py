@@ -138,6 +138,24 @@ def test_rows_with_equal_flags_share_what_these_make(files):
     assert trainings["start"] == []
 
 
+def test_evaluate_is_given_no_flag_that_it_refuses_for_the_set(files):
+    from dcse_tf.cli.flags import parse_flags
+    from dcse_tf.evaluation.options import EvaluateOptions
+
+    flags = "--prefix=q --projection=response --matching=maxsim --context_turns=2"
+    row = f"own=--preset=cosine evaluate: {flags} --nojoin_consecutive"
+    runs = plan_of(*files, "--rows", "start", "--seeds", "0", "--row", row).runs
+    found = {}
+    for kind in ("retrieval", "responses"):
+        command = runs[f"{kind}/report/shop/own-seed0"].command
+        parse_flags(EvaluateOptions, "evaluate", command[2:])
+        found[kind] = set(command) & {*flags.split(), "--nojoin_consecutive"}
+    assert found == {
+        "retrieval": {"--prefix=q", "--projection=response"},
+        "responses": {"--prefix=q", *flags.split()[2:], "--nojoin_consecutive"},
+    }
+
+
 def test_a_rows_own_flags_stand_above_those_of_all(files):
     flags = [*files, "--rows", "start", "--seeds", "0", "--steps=7", "--train_flags=--dropout=0.2"]
     found = plan_of(*flags, "--row", "long=--preset=cosine --steps=9")
