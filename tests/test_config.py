@@ -3,7 +3,7 @@ import json
 import math
 
 import pytest
-from train_options import resolve
+from train_options import make_manifest, resolve
 
 from dcse_tf.baselines.flow import FlowOptions
 from dcse_tf.data.options import PrepareOptions
@@ -596,3 +596,12 @@ def test_rows_hold_the_longest_utterance():
 def test_layouts_that_cannot_be_are_refused(given, message):
     with pytest.raises(OptionError, match=message):
         train_config(**given)
+
+
+def test_an_encoder_chosen_by_what_is_not_trained_is_told():
+    for changes in ({}, {"cosine_weight": 1.0, "best_metric": "dev/cosine_mrr"}):
+        options = TrainOptions.from_dict({**CONFIGS[TrainOptions], **changes})
+        assert not options.list_warnings(make_manifest())
+    options = TrainOptions.from_dict({**CONFIGS[TrainOptions], "cosine_weight": 1.0})
+    (told,) = options.list_warnings(make_manifest())
+    assert told.startswith("`best_metric`=dev/matching_r1 chooses the encoder by a similarity that")

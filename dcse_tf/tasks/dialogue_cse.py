@@ -113,6 +113,15 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
                 )
         return super().resolve(manifest, positions)
 
+    def list_warnings(self, manifest: "Manifest") -> list[str]:
+        found = super().list_warnings(manifest)
+        if self.cosine_weight == 1.0 and self.best_metric.startswith("dev/matching_"):
+            found.append(
+                f"`best_metric`={self.best_metric} chooses the encoder by a similarity that "
+                "`cosine_weight`=1 does not train; dev/cosine_r1 is that of the training"
+            )
+        return found
+
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
     from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
