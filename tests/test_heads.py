@@ -11,7 +11,7 @@ from train_options import make_options
 from dcse_tf.encoder.load import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import list_similarities
+from dcse_tf.evaluation.job import list_similarities, load_scored
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import describe_differences
 from dcse_tf.evaluation.response_selection import Sample
@@ -95,6 +95,10 @@ def test_an_export_says_which_head_and_dimensions_it_has(model, form, verified_h
     exported = SentenceEncoder.load(export(ExportOptions(**names, **made)))
     by_flags = SentenceEncoder.load(model, **made)
     np.testing.assert_allclose(exported.encode(TEXTS), by_flags.encode(TEXTS), atol=1e-5)
+    asked = EvaluateOptions(model=names["output_dir"], candidates_file=("f",))
+    with pytest.raises(InputError, match="behind its context head, and response selection needs"):
+        load_scored(asked)
+    load_scored(asked.replace(candidates_file=(), sts=("f",)))
     # As the results of evaluate record them.
     results = [
         {**EvaluateOptions(model="m", sts=("f",), **given).to_dict(), **encoder.settings}

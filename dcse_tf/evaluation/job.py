@@ -208,8 +208,9 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
 
     Raises:
         InputError: there is no such model; a setting needs embeddings, which a re-ranker does not
-            have, or would show it the turns after a response; or `matching` is given for a model
-            that has its own matching or cannot have one.
+            have, or would show it the turns after a response; responses are to be ranked by one of
+            two projection heads; or `matching` is given for a model that has its own matching or
+            cannot have one.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
@@ -218,6 +219,12 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         folders = [resolve_checkpoint(config.model, "model")]
     if not any(map(is_reranker, folders)):
         encoder = SentenceEncoder.from_options(config)
+        side = encoder.settings.get("projection")
+        if side and (config.response_selection or config.candidates_file):
+            raise InputError(
+                f"`model`={config.model}: an export that embeds behind its {side} head, and "
+                "response selection needs both heads; evaluate what it was exported from"
+            )
         if config.matching:
             _match_by(config.matching, encoder)
         return encoder
