@@ -25,11 +25,12 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from settings import at_least
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.graph import GraphBackend
@@ -245,16 +246,6 @@ def format_mixtures(mixtures: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{number}: expected at least {least}")
-        return number
-
-    return parse
-
-
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -264,20 +255,20 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("--model", nargs="+", required=True, help="encoders, as evaluate takes them")
     add(
         "--candidates",
-        type=_at_least(2),
+        type=at_least(2),
         nargs="+",
         default=[10],
         help="candidates per sample, including the true one",
     )
     add(
         "--samples",
-        type=_at_least(0),
+        type=at_least(0),
         default=500,
         help="sessions to use, with one response each; 0 for all",
     )
     add(
         "--context_turns",
-        type=_at_least(1),
+        type=at_least(1),
         default=3,
         help="on each side of the response, at most",
     )

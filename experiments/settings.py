@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.tasks.options import ENCODER_SIZES
@@ -318,6 +318,17 @@ def _read_word_vectors(language: str, options: argparse.Namespace) -> tuple[str,
     unit = options.chinese_word_unit if language == "chinese" else "words"
     flags = [f"--{name}={file}" for name, file in zip(("word_vectors", "word_index"), files)]
     return (*flags, f"--word_unit={unit}") if flags else ()
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Makes the type of an argument that is a whole number with a lower bound."""
+
+    def parse(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected at least {least}")
+        return int(text)
+
+    return parse
 
 
 def locate_encoder(name: str) -> str:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from settings import at_least
 
 import dcse_tf
 from dcse_tf.data.candidates import read_groups
@@ -267,13 +268,6 @@ def format_markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: expected at least 1")
-    return number
-
-
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -296,13 +290,15 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("--reranker", required=True, help="a run directory or checkpoint folder")
     add(
         "--top",
-        type=_count,
+        type=at_least(1),
         nargs="+",
         default=[10, 50, 100],
         help="numbers of candidates that the re-ranker orders",
     )
-    add("--contexts", type=_count, default=100, help="how many contexts of the file are ranked")
-    add("--timed", type=_count, default=20, help="how many of them are timed")
+    add(
+        "--contexts", type=at_least(1), default=100, help="how many contexts of the file are ranked"
+    )
+    add("--timed", type=at_least(1), default=20, help="how many of them are timed")
     add("--output", type=pathlib.Path, required=True, help="JSON file of the figures")
     return parser.parse_args(arguments)
 
