@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,7 +250,7 @@ def count_heard(samples):
 
 def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
     path = shared_file("ecd_response_selection/test")
-    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda options: None)
+    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda _: SimpleNamespace(settings={}))
     monkeypatch.setattr(job, "list_similarities", lambda encoder: {"own": count_heard})
     commands.evaluate(options(path, candidates_format="ecd"))
     printed = capsys.readouterr().out
