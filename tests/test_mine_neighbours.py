@@ -278,7 +278,8 @@ def test_where_nothing_is_found_one_error_says_what_to_change(mine, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"nprobe": 3}, "`nprobe`=3: only with an approximate `index_type`"),
+        ({"nprobe": 3}, "`nprobe`=3: has no meaning with `index_type`=exact"),
+        ({"nprobe": 3, "index_type": "hnsw_int8"}, "`nprobe`=3: has no .*`index_type`=hnsw_int8"),
         ({"index_type": "flat"}, "`index_type`=flat: expected one of 'exact', 'hnsw', 'ivf', "),
         ({"keep_share": 1.5}, "`keep_share`=1.5: expected at most 1"),
         ({"context_weight": -1.0}, "`context_weight`=-1.0: expected at least 0"),

@@ -415,6 +415,21 @@ def test_an_approximate_index_answers_and_its_recall_is_said(config, monkeypatch
         assert ask(found.replace(index_type=None), QUERIES) == exact
 
 
+def test_a_setting_of_another_type_of_index_is_refused(config, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "build_index", lambda *_: pytest.fail("built first"))
+        with pytest.raises(OptionError, match="`nprobe`=9: has no meaning with `index_type`=exact"):
+            ask(config.replace(nprobe=9), [])
+    ask(config, [])
+    with pytest.raises(OptionError, match="`ef_search`=9: has no meaning with `index_type`=exact"):
+        ask(config.replace(ef_search=9, corpus=""), [])
+    # Of several indexes one may need it.
+    kinds = ["exact", "ivf_int8"]
+    config.replace(nprobe=9).check_kinds(kinds)
+    with pytest.raises(OptionError, match=r"`ef_search`=9: .* with `index_type`=exact, ivf_int8"):
+        config.replace(ef_search=9).check_kinds(kinds)
+
+
 @pytest.fixture
 def parts(config, tmp_path):
     """Settings of two indexes, of the first five lines of the corpus and of the others."""

@@ -200,12 +200,14 @@ class IndexFolder:
     Attributes:
         path: the folder.
         made_from: see `describe`.
+        kind: its `index_type`.
     """
 
     def __init__(self, path: pathlib.Path, options: ApproximateOptions):
         """Raises InputError if this is no index, a file is damaged, or FAISS is not installed."""
         self.path = path
         self.made_from = _read_description(path)
+        self.kind = str(self.made_from.values.get(INDEX_TYPE))
         self._options = options
         self._texts = CorpusTexts(path / TEXTS_FOLDER)
         embeddings = path / EMBEDDINGS_FILE
@@ -213,9 +215,8 @@ class IndexFolder:
         if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
             raise InputError(f"{embeddings}: {self._matrix.shape} for {len(self._texts)} texts")
         self._faiss: ApproximateIndex | None = None
-        kind = self.made_from.values.get(INDEX_TYPE)
-        if kind != "exact":
-            self._faiss = ApproximateIndex.read(path / FAISS_FILE, str(kind), self._matrix)
+        if self.kind != "exact":
+            self._faiss = ApproximateIndex.read(path / FAISS_FILE, self.kind, self._matrix)
 
     def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
         """The `top` rows nearest to each query; queries are float32 `[queries, dim]`, length 1."""

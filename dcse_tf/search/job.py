@@ -136,7 +136,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """Opens the indexes that the settings name; one that does not exist is built first.
 
     Raises:
-        OptionError: there are several indexes, and a corpus.
+        OptionError: there are several indexes, and a corpus; or a setting is given that matters to
+            none of the indexes.
         InputError: a model, the corpus or an index cannot be used, or an index was made from
             another model or corpus.
         LockedError: another process is building the index.
@@ -151,6 +152,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         for folder in folders:
             _require_index(folder, buildable=bool(config.corpus))
         exists = folders[0].exists() and not config.overwrite
+        if not exists:
+            config.check_kinds([config.index_type or "exact"])
 
         encoder = indexed = SentenceEncoder.from_options(config)
         responses = config.find == "responses"
@@ -168,6 +171,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if exists:
             for each in index.folders:
                 _require_same(config, each, indexed)
+            config.check_kinds(sorted({each.kind for each in index.folders}))
         second = (reranker, config.rerank_top, config.cosine_weight)
         yield Searcher(index, encoder, responses, config.top, *second)
 

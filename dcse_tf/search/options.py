@@ -1,12 +1,20 @@
 """Settings of `search` and `mine_neighbours`."""
 
 import dataclasses
+from collections.abc import Collection
 
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, redefault
 
 KINDS = ("exact", "hnsw", "ivf", "hnsw_int8", "ivf_int8", "binary")
+# What building and searching an index depends on; int8 changes nothing in it.
+_SETTINGS = {
+    "exact": (),
+    "hnsw": ("hnsw_m", "ef_construction", "ef_search"),
+    "ivf": ("nlist", "nprobe"),
+    "binary": ("binary_candidates",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +42,13 @@ class ApproximateOptions(Options):
         "Searching binary: candidates for each text requested. More are slower and find more.",
         minimum=1,
     )
+
+    def check_kinds(self, kinds: Collection[str]) -> None:
+        """Refuses a given setting that matters to no index of these types."""
+        used = {name for kind in kinds for name in _SETTINGS[kind.removesuffix("_int8")]}
+        for field in dataclasses.fields(ApproximateOptions):
+            if field.name not in used and self.is_given(field.name):
+                self.refuse(field.name, f"has no meaning with `index_type`={', '.join(kinds)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +220,4 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
         super().__post_init__()
         if self.projection:
             self.refuse("projection", "utterances are compared by their embeddings, without a head")
-        for field in dataclasses.fields(ApproximateOptions):
-            if self.index_type == "exact" and self.is_given(field.name):
-                self.refuse(field.name, "only with an approximate `index_type`")
+        self.check_kinds([self.index_type])
