@@ -2,9 +2,8 @@
 
 import dataclasses
 import re
-import shlex
 
-from settings import SettingsError
+from settings import SettingsError, read_job_flags
 
 # The jobs that a row has flags for.
 PARTS = ("train", "mine", "merge", "fit", "evaluate")
@@ -103,23 +102,20 @@ def parse_row(text: str) -> DomainRow:
     "merge:", "fit:" and "evaluate:" belong to these jobs.
 
     Raises:
-        SettingsError: the text has another form.
+        SettingsError: the text has another form, or has a flag that the experiment sets.
     """
-    name, _, words = text.partition("=")
+    name, _, flags_text = text.partition("=")
     if not NAME.fullmatch(name):
         raise SettingsError(f"--row={text}: expected NAME=FLAGS, a name of letters and digits")
     flags: dict[str, list[str]] = {part: [] for part in PARTS}
     part = "train"
-    try:
-        for word in shlex.split(words):
-            if word.removesuffix(":") in PARTS and word.endswith(":"):
-                part = word.removesuffix(":")
-            elif word.startswith("--"):
-                flags[part].append(word)
-            else:
-                raise SettingsError(f"--row={text}: {word}: expected --FLAG=VALUE")
-    except ValueError as error:  # an open quote
-        raise SettingsError(f"--row={text}: {error}") from error
+    for word in read_job_flags(flags_text, f"row={name}"):
+        if word.removesuffix(":") in PARTS and word.endswith(":"):
+            part = word.removesuffix(":")
+        elif word.startswith("--"):
+            flags[part].append(word)
+        else:
+            raise SettingsError(f"--row={text}: {word}: expected --FLAG=VALUE")
     for part in ("mine", "merge"):
         if flags[part] and not flags["train"]:
             raise SettingsError(f"--row={text}: {part}: needs flags of train before it")

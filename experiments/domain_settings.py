@@ -12,6 +12,7 @@ from settings import (
     list_dialogue_formats,
     locate_encoder,
     read_files,
+    read_job_flags,
     read_source,
 )
 
@@ -124,9 +125,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="'NAME=FLAGS'",
-        help="a further row: flags of train, which override those of this experiment; after the "
-        "words mine:, merge:, fit: and evaluate:, flags of mine_neighbours, merge, fit_baseline "
-        "and evaluate",
+        help="a further row: flags of train, which override those of this experiment except for "
+        "files, encoder and seed; after the words mine:, merge:, fit: and evaluate:, flags of "
+        "mine_neighbours, merge, fit_baseline and evaluate",
     )
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--steps", type=int, default=300, help="steps of every training")
@@ -184,7 +185,7 @@ def read_settings(options: argparse.Namespace) -> DomainSettings:
         known=known,
         seeds=tuple(options.seeds),
         steps=options.steps,
-        train_flags=tuple(options.train_flags.split()),
+        train_flags=read_job_flags(options.train_flags, "train_flags"),
         half=options.half,
     )
 

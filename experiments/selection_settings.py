@@ -11,6 +11,7 @@ from settings import (
     check_numbers,
     list_dialogue_formats,
     locate_encoder,
+    read_job_flags,
     read_source,
 )
 
@@ -238,7 +239,7 @@ def read_settings(options: argparse.Namespace) -> SelectionSettings:
         tuple(options.seeds),
         chinese_text,
         options.mlm_steps,
-        tuple(options.train_flags.split()),
+        read_job_flags(options.train_flags, "train_flags"),
         options.compute_dtype,
     )
 

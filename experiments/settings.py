@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import pathlib
+import shlex
 from collections.abc import Callable, Collection
 
 from dcse_tf.data.formats import FORMATS
@@ -14,6 +15,11 @@ _STEPS = {"small": 300, "encoder": 150, "demo": 100, "paper": None}
 _MLM_STEPS = {"small": 3000}
 # Default formats of the training files, except for size paper; FORMAT:FILE gives another one.
 _FORMATS = {"mdc": "mdc", "jddc": "jddc", "ecd": "dialoguecse"}
+# Flags that an experiment gives to its jobs itself.
+_OWN = (
+    *("--data_dir", "--encoder", "--half", "--model", "--output", "--output_dir"),
+    *("--response_selection", "--retrieval", "--run_dir", "--seed", "--start", "--trained"),
+)
 
 
 class SettingsError(ValueError):
@@ -200,7 +206,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         encoder_size=options.encoder_size,
         mlm_steps=options.mlm_steps or _MLM_STEPS.get(options.size, 0),
         batch_form=options.batch_form,
-        train_flags=tuple(options.train_flags.split()),
+        train_flags=read_job_flags(options.train_flags, "train_flags"),
         token_vectors=read_files(options.token_vectors, "token_vectors", at_most=2),
     )
 
@@ -230,6 +236,22 @@ def check_numbers(options: argparse.Namespace, *positive: str) -> None:
         value = getattr(options, flag, None)
         if value is not None and value < 1:
             raise SettingsError(f"--{flag}={value}: expected at least 1")
+
+
+def read_job_flags(text: str, flag: str) -> tuple[str, ...]:
+    """Splits flags of jobs that were given as one text.
+
+    Raises:
+        SettingsError: a quote is open, or the experiment gives one of these flags itself.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SettingsError(f"--{flag}={text}: {error}") from error
+    for word in words:
+        if word.partition("=")[0] in _OWN:
+            raise SettingsError(f"--{flag}={text}: {word}: set by the experiment")
+    return tuple(words)
 
 
 def list_dialogue_formats() -> list[str]:

@@ -241,7 +241,10 @@ def test_a_chinese_start_is_made_of_other_text_and_learns_whole(files, tmp_path)
         (["--row", "new=--steps 9"], "9: expected --FLAG=VALUE"),
         (["--row", "new=merge: --share=0.5"], "merge: needs flags of train before it"),
         (["--row", "new=mine: --neighbours=3 fit: --kind=centering"], "mine: needs flags of train"),
-        (["--row", "new=--a='b"], "No closing quotation"),
+        (["--row", "new=--a='b"], "--row=new=--a='b: No closing quotation"),
+        (["--row", "new=--steps=9 --seed=3"], "--seed=3: set by the experiment"),
+        (["--row", "new=evaluate: --model=m"], "--model=m: set by the experiment"),
+        (["--train_flags=--encoder=e"], "--train_flags=--encoder=e: --encoder=e: set by the exper"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(flags, problem, files, tmp_path):
@@ -331,7 +334,7 @@ def made(files, tmp_path):
     """Settings and plan, with results of the rows in SCORES but for those that lack."""
 
     def make(*flags, lacking=()):
-        added = [f"--row={name}=--preset=cosine --seed=1{n}" for n, name in enumerate(SCORES)][3:]
+        added = [f"--row={name}=--preset=cosine --steps=1{n}" for n, name in enumerate(SCORES)][3:]
         rows = ["--rows", *list(SCORES)[:3]]
         settings = read(*files, *added, *rows, "--seeds", "0", "1", *flags)
         found = load("domain_plan").make_plan(settings)

@@ -265,7 +265,7 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
         path = chosen.work_dir / name / "run.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"commits": ["c1"] if number else ["c1", "c2-dirty"]}))
-    monkeypatch.setattr(sys, "argv", ["experiments/t.py", "--train_flags=--steps=2 --seed=1"])
+    monkeypatch.setattr(sys, "argv", ["experiments/t.py", "--train_flags=--steps=2 --dropout=0.2"])
     report = reproduce.make_report("t", table, chosen, plan, "c3")
     text = load("report").format_markdown(report)
     assert "evaluate --half=report" in text
@@ -273,7 +273,7 @@ def test_a_report_says_half_sizes_picks_correction_command_and_commits(tmp_path,
     assert "Settings picked by comparing scores: those of recommended." in text
     assert "12 comparisons of this report. With 200 draws, no p is below 0.0100" in text
     assert "smallest corrected p is at least 0.1194" in text  # 12 x 2 / 201
-    command = "python experiments/t.py '--train_flags=--steps=2 --seed=1'"
+    command = "python experiments/t.py '--train_flags=--steps=2 --dropout=0.2'"
     assert f"Made by `{command}` at commit c3." in text
     assert f"c1, c2-dirty (1); c1 ({len(plan.runs) - 1})." in text
     # Six p-values of 2 / 201 (adapt_avg on both, cosine on JDDC; MAP and MRR each), the others 1.
