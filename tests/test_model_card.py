@@ -14,6 +14,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.report import make_result, write_json
+from dcse_tf.exporting.card import collect_training, name_model
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
@@ -141,6 +142,18 @@ def test_scores_stand_with_interval_and_chance(run_dir):
     card = make_card(run_dir, results=(str(run_dir / "r.json"),))
     row = f"| map | 62.50 | {low:.2f} to {high:.2f} | 31.25 |"
     assert f"| retrieval | b/sets/se\\|ect.txt {row}" in card
+
+
+def test_a_run_may_be_named_relative_to_the_working_directory(run_dir, caplog, monkeypatch):
+    found = Evaluation({"map": 62.5, "tie_share": 0.0}, {"map": np.array([50.0, 75.0])})
+    result = make_result("retrieval", "select.txt", "f", found)
+    for model in (run_dir, run_dir.parent / "another"):
+        write_json(run_dir / f"{model.name}.json", str(model), {}, [result])
+    monkeypatch.chdir(run_dir)
+    options = ExportOptions(run_dir=".", output_dir="out", results=("my_run.json", "another.json"))
+    assert name_model(options.run_dir) == "my_run"
+    collect_training(options, run_dir / "encoder")
+    assert [each.message.partition(":")[0] for each in caplog.records] == ["another.json"]
 
 
 def test_a_data_report_is_told(run_dir):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import pathlib
 import platform
 from collections.abc import Mapping, Sequence
@@ -194,7 +195,7 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
     found = collect_training(config, source)
     task = found.settings.get("task", "") if found.kept_step and found.kept_step.step else ""
     return ModelCard(
-        name=pathlib.Path(config.run_dir).name or config.run_dir,
+        name=name_model(config.run_dir),
         form=config.format,
         max_sequence_length=encoder.max_sequence_length,
         origin=_describe_origin(found.kept_step, task),
@@ -207,6 +208,11 @@ def collect_card(config: ExportOptions, source: pathlib.Path, encoder: EncoderGr
         prefix=encoder.vocabulary.prefix,
         task=task,
     )
+
+
+def name_model(run_dir: str) -> str:
+    """The model's name: that of its folder, of a package or on a hub."""
+    return pathlib.Path(os.path.abspath(run_dir)).name
 
 
 def _describe_origin(kept: Kept | None, task: str) -> str:
@@ -330,7 +336,7 @@ def _describe_report(folder: str) -> dict[str, str]:
 
 def _read_scores(name: str, run_dir: str) -> list[Score]:
     model, results, _ = read_json(pathlib.Path(name))
-    if pathlib.Path(model) != pathlib.Path(run_dir):
+    if os.path.abspath(model) != os.path.abspath(run_dir):
         logging.warning("%s: scores of `model`=%s, not of %s", name, model, run_dir)
     scores = []
     for result in results:

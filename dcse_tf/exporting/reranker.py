@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.errors import InputError, require
-from dcse_tf.exporting.card import ModelCard, collect_training, list_versions, write_model_card
+from dcse_tf.exporting.card import (
+    ModelCard,
+    collect_training,
+    list_versions,
+    name_model,
+    write_model_card,
+)
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.files import write_json
@@ -144,7 +150,7 @@ def collect_reranker_card(config: ExportOptions, graph: RerankerGraph) -> ModelC
     facts |= {"trained by": task} if task else {}
     facts |= {"trained from": base} if base else {}
     return ModelCard(
-        name=pathlib.Path(config.run_dir).name or config.run_dir,
+        name=name_model(config.run_dir),
         form=config.format,
         max_sequence_length=settings.first_tokens + settings.second_tokens,
         origin=f"A re-ranker of responses{' trained on dialogues' if task else ''}, exported by "
