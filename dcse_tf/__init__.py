@@ -16,6 +16,7 @@
 Importing the package does not import TensorFlow; the first use of what it exports does.
 """
 
+import os
 import typing
 
 __version__ = "0.1.0"
@@ -61,6 +62,8 @@ __all__ = [
 ]
 
 quiet_tensorflow()
+# Each process takes the memory of a GPU that it needs, not all of it, so that several can share it.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def __getattr__(name: str) -> object:

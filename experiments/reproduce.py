@@ -41,7 +41,14 @@ from report import (
 )
 from rows import DIALOGUE_CSE, RECOMMENDED, ROWS, SIAMESE_MULTI, Row, Variant, vary
 from runner import Runner, read_commit, tell_errors
-from settings import Settings, SettingsError, add_flags, add_run_flags, read_settings
+from settings import (
+    Settings,
+    SettingsError,
+    add_flags,
+    add_run_flags,
+    read_job_flags,
+    read_settings,
+)
 
 from dcse_tf.evaluation.report import short_path
 
@@ -156,7 +163,7 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
             half="report",
         )
     if options.name == "levers":
-        levers = [tuple(words.split()) for words in options.lever or LEVERS]
+        levers = [read_job_flags(words, "lever") for words in options.lever or LEVERS]
         return Experiment(
             "The recommended preset, one setting changed at a time",
             [Variant(RECOMMENDED), *(Variant(RECOMMENDED, flags=flags) for flags in levers)],

@@ -224,6 +224,12 @@ def test_rows_and_levers_are_given():
     assert flags == [(), ("--negatives=4", "--steps=7"), ("--steps=9",)]
 
 
+def test_a_lever_that_the_experiment_sets_itself_is_refused():
+    message = "--lever=--steps=9 --seed=3: --seed=3: set by the experiment"
+    with pytest.raises(load("settings").SettingsError, match=message):
+        experiment_of("levers", "--lever=--steps=9 --seed=3")
+
+
 def test_a_share_above_all_dialogues_is_refused():
     with pytest.raises(load("settings").SettingsError, match="--values"):
         experiment_of("figure3", "--values", "1.5")

@@ -76,6 +76,15 @@ def test_a_child_that_outlives_the_import_does_not_hold_it_up(tmp_path):
     assert (tmp_path / "out").read_bytes() == b"imported"
 
 
+@pytest.mark.parametrize("given", ["", "false"])
+def test_processes_share_a_gpu_unless_the_user_says_otherwise(tmp_path, monkeypatch, given):
+    name = "TF_FORCE_GPU_ALLOW_GROWTH"
+    monkeypatch.delenv(name, raising=False)  # set by the import in this process
+    script = f"import dcse_tf, os; print(os.environ['{name}'])"
+    done = start(tmp_path, script=script, **({name: given} if given else {}))
+    assert done.stdout.split() == [given or "true"]
+
+
 def test_tensorflow_itself_starts_without_a_word():
     known = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     script = "import dcse_tf, tensorflow as tf; tf.config.list_physical_devices(); tf.constant(1)"

@@ -13,12 +13,14 @@ from dcse_tf.model import weights as bert_weights
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.masked_lm import build_masked_lm
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training
 from dcse_tf.training.trainer import (
     COUNTS,
     Trainer,
     WarmupDecay,
     build_optimizer,
+    divide_cpu,
     make_strategy,
     seed_dropout,
 )
@@ -96,6 +98,13 @@ def test_two_devices_take_the_steps_of_one(data_dir):
     weights = [training.model.get_weights() for training in (one, two)]
     for first, second in zip(*weights, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+def test_a_cpu_that_has_computed_can_no_longer_be_divided():
+    tf.constant(1)
+    divide_cpu(2)  # as it is already
+    with pytest.raises(OptionError, match="`logical_cpus`=3: TensorFlow has already computed"):
+        divide_cpu(3)
 
 
 def test_a_metric_with_a_weight_of_its_own_is_averaged_by_it():

@@ -16,6 +16,7 @@ from train_options import make_options
 from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.options import OptionError
+from dcse_tf.training import job
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -158,6 +159,15 @@ def test_a_training_without_weights_to_train_is_refused(corpus, tmp_path, lora_r
     settings = {"freeze_layers": LAYERS, "freeze_embeddings": True, "lora_rank": lora_rank}
     with pytest.raises(OptionError, match=f"`freeze_layers`={LAYERS}: .* nothing left to train"):
         run(corpus, tmp_path, **settings)
+
+
+def test_the_cpu_is_divided_before_the_inputs_are_read(tmp_path, monkeypatch):
+    """Reading a vocabulary of SentencePiece may run operations, after which it cannot be."""
+    calls = []
+    monkeypatch.setattr(job, "divide_cpu", calls.append)
+    with pytest.raises(InputError, match="nothing"):
+        train(make_options(encoder="nothing", data_dir="d", run_dir=str(tmp_path), logical_cpus=2))
+    assert calls == [2]
 
 
 def test_sets_to_choose_by_may_move_but_not_change_when_a_run_is_resumed(corpus, tmp_path):

@@ -33,7 +33,7 @@ from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
 from dcse_tf.training.run_directory import begin_run, describe_inputs
 from dcse_tf.training.summaries import SummaryWriter
 from dcse_tf.training.tensorboard import TensorBoardShowcase
-from dcse_tf.training.trainer import make_strategy
+from dcse_tf.training.trainer import divide_cpu, make_strategy
 from dcse_tf.training.workers import name_lost_workers
 from dcse_tf.worker import Worker, read_worker
 
@@ -68,6 +68,7 @@ def train(options: TrainOptions) -> Outcome | None:
 
 
 def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
+    divide_cpu(options.logical_cpus)  # first, because reading the inputs may run operations
     inputs = read_inputs(options)
     resolved = options.resolve(inputs.manifest, inputs.positions)
     strategy = make_strategy(options.logical_cpus, options.deterministic)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from dcse_tf.options import OptionError
 from dcse_tf.tasks.spec import ComputeLoss, Tensors, average
 from dcse_tf.training import workers
 from dcse_tf.worker import read_worker
@@ -25,16 +26,10 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
     """
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if logical_cpus > 1 and not gpus:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
-        tf.config.set_logical_device_configuration(cpu, logical)
+    divide_cpu(logical_cpus)
     if read_worker().count > 1:
         return workers.join_workers(logical_cpus)
-    if gpus:
+    if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
     # For devices that share one memory a plain sum is as good as collectives, whose keys all
     # strategies of a process would share.
@@ -42,6 +37,27 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
         [f"CPU:{i}" for i in range(logical_cpus)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
+
+
+def divide_cpu(logical_cpus: int) -> None:
+    """Divides the CPU into logical devices, if there is no GPU.
+
+    This is possible only before TensorFlow's first operation in the process.
+
+    Raises:
+        OptionError: it is too late, and the CPU is not divided into as many.
+    """
+    if logical_cpus == 1 or tf.config.list_physical_devices("GPU"):
+        return
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration() for _ in range(logical_cpus)]
+    try:
+        tf.config.set_logical_device_configuration(cpu, logical)
+    except RuntimeError as error:
+        raise OptionError(
+            f"`logical_cpus`={logical_cpus}: TensorFlow has already computed in this process, and "
+            "its CPU can no longer be divided; expected a new process",
+        ) from error
 
 
 _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5  # the authors' released code
