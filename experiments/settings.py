@@ -219,7 +219,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=int,
         default=1,
-        help="number of parallel runs, on a machine without a GPU; each gets a share of the cores",
+        help="number of parallel runs, which share the cores and, if there is one, the GPU",
     )
     add("--dry_run", action="store_true", help="only print what would be run")
 
