@@ -55,6 +55,19 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True)
+class SeedDifference(Difference):
+    """The difference between two models' means over seeds.
+
+    Attributes:
+        by_seed: the difference between the two trainings with each seed; a first model with one
+            seed, such as an untrained start, is compared with each of the second's. Empty if the
+            models have other numbers of seeds.
+    """
+
+    by_seed: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Line:
     """A model's results on one set.
 
@@ -75,7 +88,7 @@ class Line:
     x: float | None
     scores: dict[str, Score]
     paper: dict[str, float] = dataclasses.field(default_factory=dict)
-    differences: dict[str, Difference] = dataclasses.field(default_factory=dict)
+    differences: dict[str, SeedDifference] = dataclasses.field(default_factory=dict)
     geometry: dict[str, float] = dataclasses.field(default_factory=dict)
     corrected: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -189,16 +202,25 @@ def describe_geometry(seeds: Seeds) -> dict[str, float]:
     }
 
 
-def compare(first: Seeds, second: Seeds, name: str) -> Difference:
+def compare(first: Seeds, second: Seeds, name: str) -> SeedDifference:
     """The second model's mean score minus the first's, with a paired bootstrap over items.
 
     Each resample of items is scored for every seed of both models, and the means over seeds are
-    subtracted. So the interval covers the choice of items, with the seeds held fixed.
+    subtracted. So interval and p-value cover the choice of items, with the seeds held fixed: how
+    far another seed may change the difference, only `by_seed` shows.
 
     Raises:
         InputError: the two were scored on different sets, or on only one item.
     """
     ours, theirs = ([_find(seed, name) for seed in seeds] for seeds in (first, second))
+    found = _bootstrap(ours, theirs, name)
+    old, new = (np.array([result.scores[name] for result in results]) for results in (ours, theirs))
+    by_seed = new - old if len(old) in (1, len(new)) else np.array([])
+    return SeedDifference(**dataclasses.asdict(found), by_seed=tuple(by_seed.tolist()))
+
+
+def _bootstrap(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Difference:
+    """The second model's mean minus the first's; the results of each are those of its seeds."""
     if ours[0].fingerprint != theirs[0].fingerprint:
         raise InputError(f"{ours[0].source} and {theirs[0].source}: different sets")
     try:
@@ -239,7 +261,7 @@ def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
     }
 
 
-def list_differences(sets: dict[str, list[Line]]) -> list[Difference]:
+def list_differences(sets: dict[str, list[Line]]) -> list[SeedDifference]:
     """All differences, in the order of sets and lines."""
     return [d for lines in sets.values() for line in lines for d in line.differences.values()]
 
@@ -281,7 +303,8 @@ _PICKED = {
 }
 _INTERVALS = (
     "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed, "
-    "bootstrap over items]. Differences: paired bootstrap over items, with the seeds held fixed."
+    "bootstrap over items]. Differences: paired bootstrap over items, with the seeds held fixed; "
+    "with several seeds, the differences by seed show how far another seed may change them."
 )
 
 
@@ -367,13 +390,17 @@ def _score_rows(lines: list[Line]) -> Iterable[list[str]]:
 
 def _difference_rows(lines: list[Line]) -> Iterable[list[str]]:
     names = next(list(line.differences) for line in lines if line.differences)
-    yield ["", *(cell for name in names for cell in (TITLES[name], "p", "p (Holm)"))]
+    seeds = max(len(d.by_seed) for line in lines for d in line.differences.values())
+    by_seed = ["by seed"] if seeds > 1 else []
+    yield ["", *(cell for name in names for cell in (TITLES[name], *by_seed, "p", "p (Holm)"))]
     for line in lines:
         if line.differences:
             row = [line.label]
             for name in names:
                 d = line.differences[name]
                 row.append(f"{d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}]")
+                if by_seed:
+                    row.append(", ".join(f"{value:+.1f}" for value in d.by_seed))
                 row += [f"{p_value:.4f}" for p_value in (d.p_value, line.corrected[name])]
             yield row
 

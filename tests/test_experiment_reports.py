@@ -77,6 +77,18 @@ def test_a_difference_is_of_the_means_over_seeds():
     assert (same.value, same.p_value) == (0, 1)
 
 
+def test_differences_by_seed_are_between_equal_seeds():
+    """MAP 50, 54, 57 against 60, 50, 57; an untrained start, 50, is compared with each seed."""
+    compare = load("report").compare
+    ours = [results(more) for more in (0, 4, 7)]
+    theirs = [results(more) for more in (10, 0, 7)]
+    assert compare(ours, theirs, "map").by_seed == pytest.approx((10, -4, 0))
+    assert compare([results()], theirs, "map").by_seed == pytest.approx((10, 0, 7))
+    assert compare(ours, theirs[:2], "map").by_seed == ()
+    turned = [results(cosine=FALLING), results()]
+    assert compare([results()], turned, "spearman").by_seed == pytest.approx((-200, 0))
+
+
 def test_a_correlations_difference_is_of_the_means_of_the_seeds_correlations():
     """The mean of correlations 100 and -100 is 0; the correlation of the mean cosines is none."""
     compare = load("report").compare
@@ -93,7 +105,8 @@ def test_one_seed_against_one_is_what_compare_says():
         {name: np.array(values) for name, values in each["sts"].items.items()}
         for each in (ours, theirs)
     ]
-    assert found == bootstrap.difference(*items, "spearman")
+    expected = dataclasses.asdict(bootstrap.difference(*items, "spearman"))
+    assert dataclasses.asdict(found) == {**expected, "by_seed": (pytest.approx(expected["value"]),)}
 
 
 def test_results_of_different_sets_are_refused(tmp_path):
@@ -162,10 +175,10 @@ def test_the_markdown_has_our_scores_beside_the_papers():
     ]
     assert "Difference from a:" in text
     # Of three p-values the two least, 2 / 201 each, are multiplied by 3.
-    assert "|  | Corr. | p | p (Holm) | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
-    assert (
-        "| b | +0.0 [+0.0, +0.0] | 1.0000 | 1.0000 | +3.0 [+3.0, +3.0] | 0.0100 | 0.0299 |" in text
-    )
+    compared = "by seed | p | p (Holm)"
+    assert f"|  | Corr. | {compared} | MAP | {compared} | MRR | {compared} |" in text
+    assert "| b | +0.0 [+0.0, +0.0] | +0.0, +0.0 | 1.0000 | 1.0000 | +3.0 [+3.0, +3.0] " in text
+    assert "| +3.0 [+3.0, +3.0] | +3.0, +3.0 | 0.0100 | 0.0299 |" in text
 
 
 def test_the_geometry_is_the_mean_over_seeds_and_below_the_scores():
@@ -185,7 +198,7 @@ def test_the_geometry_is_the_mean_over_seeds_and_below_the_scores():
 def test_a_set_without_sts_has_no_column_of_it(tmp_path):
     text = load("report").format_markdown(report(names=("map", "mrr")))
     assert "|  | seeds | MAP | paper | MRR |" in text
-    assert "|  | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
+    assert "|  | MAP | by seed | p | p (Holm) | MRR | by seed | p | p (Holm) |" in text
     load("plots").write_plot(tmp_path / "a.png", report(names=("map", "mrr")))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -193,6 +206,7 @@ def test_a_set_without_sts_has_no_column_of_it(tmp_path):
 def test_one_seed_says_no_deviation():
     text = load("report").format_markdown(report(seeds=1))
     assert "| a | 1 | 100.0 [10.0, 90.0] | 50.0 [41.0, 59.0] | 69.32 | 60.0 [31.0, 99.0] |" in text
+    assert "|  | Corr. | p | p (Holm) | MAP | p | p (Holm) | MRR | p | p (Holm) |" in text
 
 
 def test_the_json_has_everything_unrounded(tmp_path):
