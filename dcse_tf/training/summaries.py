@@ -1,10 +1,14 @@
 """Writes a run's scalars, texts, images and hyperparameters for TensorBoard."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
+
+from dcse_tf.errors import OutputError
 
 # The types of values that the table of hyperparameters can show.
 Setting = bool | int | float | str
@@ -12,6 +16,8 @@ Setting = bool | int | float | str
 
 class SummaryWriter:
     """Writes summaries, flushing each one so that TensorBoard can show it immediately.
+
+    Every method raises OutputError if its summary cannot be written.
 
     Args:
         folder: where the event files are written.
@@ -21,23 +27,30 @@ class SummaryWriter:
         self.folder = folder
         self._writer = tf.summary.create_file_writer(str(folder))
 
+    @contextlib.contextmanager
+    def _writing(self, step: int) -> Iterator[None]:
+        try:
+            with self._writer.as_default(step=step):
+                yield
+            self._writer.flush()
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0]
+            raise OutputError(f"{self.folder}: summaries cannot be written: {reason}") from error
+
     def scalars(self, prefix: str, values: dict[str, float], step: int) -> None:
-        with self._writer.as_default(step=step):
+        with self._writing(step):
             for name, value in values.items():
                 tf.summary.scalar(f"{prefix}/{name}", value)
-        self._writer.flush()
 
     def text(self, name: str, content: str, step: int) -> None:
-        with self._writer.as_default(step=step):
+        with self._writing(step):
             tf.summary.text(name, content)
-        self._writer.flush()
 
     def image(self, name: str, png: bytes, step: int) -> None:
         """Writes one image, given as the bytes of a PNG file."""
-        with self._writer.as_default(step=step):
-            pixels = tf.io.decode_png(png, channels=3)
+        pixels = tf.io.decode_png(png, channels=3)
+        with self._writing(step):
             tf.summary.image(name, pixels[tf.newaxis])
-        self._writer.flush()
 
     def begin_session(self, settings: dict[str, Setting], name: str) -> None:
         """Writes the run's settings for the table of hyperparameters.
@@ -46,13 +59,11 @@ class SummaryWriter:
             settings: the settings; each is a column.
             name: names the run's row; runs with the same name share one row.
         """
-        with self._writer.as_default(step=0):
+        with self._writing(0):
             hparams_api.hparams(settings, trial_id=name)
-        self._writer.flush()
 
     def end_session(self) -> None:
         """Marks the run as finished in the table of hyperparameters."""
         ended = summary.session_end_pb(api_pb2.STATUS_SUCCESS)
-        with self._writer.as_default(step=0):
+        with self._writing(0):
             tf.summary.experimental.write_raw_pb(ended.SerializeToString(), step=0)
-        self._writer.flush()

@@ -74,6 +74,26 @@ def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(data_dir,
     assert done.returncode == 0, done.stderr
 
 
+def test_summaries_on_a_full_disk_name_their_folder(small_disk):
+    """In a process of its own, whose exit closes the writer once more."""
+    folder, _ = small_disk
+    (folder / "filler").write_bytes(b"x" * (1 << 19))
+    code = """
+import pathlib, sys
+from dcse_tf.errors import OutputError
+from dcse_tf.training.summaries import SummaryWriter
+writer = SummaryWriter(pathlib.Path(sys.argv[1]))
+try:
+    for step in range(2000):
+        writer.text("log", "x" * 1000, step)
+except OutputError as error:
+    sys.exit(f"error: {error}")
+"""
+    command = [sys.executable, "-c", code, str(folder / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    _says_what_could_not_be_written(done, folder)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """An encoder of half a megabyte."""
