@@ -23,6 +23,12 @@ class LockedError(OutputError):
     """Another process is writing the file or working in the folder."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; below it, libraries add traces of their own code."""
+    text = getattr(error, "message", None) or str(error)
+    return text.strip().splitlines()[0]
+
+
 def require(name: str, extra: str, why: str) -> Any:
     """Imports an optional dependency, which an extra of dcse_tf installs.
 

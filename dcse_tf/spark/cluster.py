@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.stores import is_url, list_files
 
@@ -35,7 +35,7 @@ def connect(master: str, name: str) -> Iterator[Any]:
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        raise InputError(f"`spark_master`={master}: {_first_line(error)}") from error
+        raise InputError(f"`spark_master`={master}: {first_line(error)}") from error
     session.sparkContext.setLogLevel("OFF")
     try:
         with name_faults(master):
@@ -96,8 +96,4 @@ def name_faults(master: str) -> Iterator[None]:
         said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
         # Of nested errors, the innermost Python error is the cause; Java's end in "Exception".
         reason = next((line for line in said if "Exception: " not in line), None)
-        raise InputError(f"`spark_master`={master}: {reason or _first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+        raise InputError(f"`spark_master`={master}: {reason or first_line(error)}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dcse_tf.data.formats.parquet import NAMES, has_session_rows
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.spark.cluster import list_inputs
 from dcse_tf.stores import is_url
 
@@ -102,7 +102,7 @@ def _read(session: "SparkSession", name: str) -> "DataFrame":
         is_orc = all(path.endswith(".orc") for path in paths)
         return session.read.load(paths, format="orc" if is_orc else None)
     except AnalysisException as error:
-        reason = str(error).splitlines()[0].replace("`", "")
+        reason = first_line(error).replace("`", "")
         raise InputError(f"`input`={name}: neither a file nor a Spark table: {reason}") from error
 
 

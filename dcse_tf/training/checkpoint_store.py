@@ -7,7 +7,7 @@ import re
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError, OutputError, first_line
 from dcse_tf.files import (
     atomic_directory,
     find_damage,
@@ -57,7 +57,7 @@ class CheckpointStore:
             before = find_checkpoint(self._folder.parent)
             kept = f"the last good one is {before}" if before else "there is none before it"
             raise OutputError(
-                f"{path}: the checkpoint cannot be written: {_reason(error)}; {kept}"
+                f"{path}: the checkpoint cannot be written: {first_line(error)}; {kept}"
             ) from error
         for old in _list(self._folder)[self._keep :]:
             remove(old)
@@ -79,7 +79,9 @@ class CheckpointStore:
             status = self._state.read(str(path / _STATE))
             status.assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise InputError(f"{path}: a checkpoint of another model: {_reason(error)}") from error
+            raise InputError(
+                f"{path}: a checkpoint of another model: {first_line(error)}"
+            ) from error
         return path
 
     def clear_left_overs(self) -> None:
@@ -119,8 +121,3 @@ def _list(folder: pathlib.Path) -> list[pathlib.Path]:
     if not folder.is_dir():
         return []
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
-
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "message", None) or str(error)
-    return text.strip().splitlines()[0]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
 
-from dcse_tf.errors import OutputError
+from dcse_tf.errors import OutputError, first_line
 
 # The types of values that the table of hyperparameters can show.
 Setting = bool | int | float | str
@@ -34,8 +34,9 @@ class SummaryWriter:
                 yield
             self._writer.flush()
         except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0]
-            raise OutputError(f"{self.folder}: summaries cannot be written: {reason}") from error
+            raise OutputError(
+                f"{self.folder}: summaries cannot be written: {first_line(error)}"
+            ) from error
 
     def scalars(self, prefix: str, values: dict[str, float], step: int) -> None:
         with self._writing(step):
