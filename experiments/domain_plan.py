@@ -16,7 +16,14 @@ from runner import WORK, Run, Runner
 _ALONE = {
     "retrieval": ("--projection",),
     "responses": (
-        *("--matching", "--candidates", "--context_turns", "--context_side", "--max_samples"),
+        *(
+            "--matching",
+            "--candidates",
+            "--context_turns",
+            "--same_role",
+            "--nosame_role",
+            "--max_samples",
+        ),
         *("--join_consecutive", "--nojoin_consecutive"),
     ),
 }

@@ -32,7 +32,6 @@ import numpy as np
 import tensorflow as tf
 from settings import at_least
 
-from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -270,7 +269,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         "--context_turns",
         type=at_least(1),
         default=3,
-        help="on each side of the response, at most",
+        help="before the response, and after it with --context_side=both, at most",
     )
     add("--context_side", choices=("both", "before"), default="both")
     add(
@@ -293,12 +292,14 @@ def draw_samples(options: argparse.Namespace, candidates: int) -> list[Sample]:
     samples = make_samples(
         read_sessions(options.dialogues),
         candidates=candidates,
-        context=Context(options.context_turns, options.context_side),
+        context_turns=options.context_turns,
         max_samples=options.samples,
         seed=options.seed,
     )
     if not samples:
         raise InputError(f"{options.dialogues}: too few responses for --candidates {candidates}")
+    if options.context_side == "both":
+        return [sample.with_later_turns() for sample in samples]
     return samples
 
 

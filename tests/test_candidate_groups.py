@@ -187,7 +187,7 @@ def test_a_set_is_its_texts_labels_and_order(tmp_path):
     ("setting", "remedy"),
     [
         ({"context_turns": 5}, ", whose contexts `candidates_turns` cuts"),
-        ({"context_side": "before"}, ""),
+        ({"same_role": False}, ""),
         ({"join_consecutive": True}, ""),
         ({"candidates": 5}, ""),
         ({"max_samples": 100}, ""),

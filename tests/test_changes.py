@@ -27,6 +27,7 @@ from dcse_tf.evaluation.options import ChangesOptions
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.training import changes as at_the_end
 from dcse_tf.training import job
+from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.changes import ShowChanges
 
 TEXTS = [f"text {number}" for number in range(24)]
@@ -202,7 +203,7 @@ def test_an_empty_dev_split_gives_way_to_the_train_split(start, data_dir, tmp_pa
         read_manifest(folder),
         30,
         candidates=4,
-        context=make_options(data_dir="d", run_dir="r", encoder_size="tiny").context,
+        context_turns=3,
         max_samples=0,
         seed=0,
     )
@@ -260,6 +261,10 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     assert any(line.startswith("what the training changed:\n") for line in lines)
     names = ["projected_r1", "projected_mrr", "cosine_r1", "cosine_mrr"]
     assert [score["name"] for score in content["scores"]] == names
+    # One figure for a score: that by which the step was kept, also behind the heads.
+    kept = read_kept(run / "encoder").scores
+    for score in content["scores"]:
+        assert score["after"] == pytest.approx(kept[f"dev/{score['name']}"], abs=1e-9)
     assert "R@1 behind the projection heads, %" in (run / "changes.md").read_text()
     assert "(R@1) behind the projection heads" in content["verdict"]
     assert content["verdict"].count("response selection (R@1)") == 2

@@ -171,7 +171,7 @@ def test_a_broken_file_is_named(tmp_path, content):
             for name, value in (
                 ("candidates", 5),
                 ("context_turns", 5),
-                ("context_side", "before"),
+                ("same_role", False),
                 ("max_samples", 100),
                 ("join_consecutive", True),
             )

@@ -9,7 +9,7 @@ from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
 
 from dcse_tf.cli.commands import evaluate as evaluate_command
-from dcse_tf.data.dialogue import Context, Utterance
+from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import OutputError
 from dcse_tf.evaluation import changes_job, report, response_selection
 from dcse_tf.evaluation.job import evaluate
@@ -171,8 +171,7 @@ def test_too_few_samples_are_not_blamed_on_the_dev_sessions(data_dir, caplog, de
 
 def test_samples_say_who_speaks(data_dir):
     path = data_dir / "test.jsonl"
-    context = Context(2, "both")
-    settings = {"candidates": 3, "context": context, "max_samples": 0, "seed": 0}
+    settings = {"candidates": 3, "context_turns": 2, "max_samples": 0, "seed": 0}
     sessions = response_selection.read_sessions(path)
     samples = response_selection.make_samples(sessions, **settings)
     assert "role" not in repr(samples)  # which is what the results' fingerprint is of
@@ -214,7 +213,7 @@ def test_pieces_of_a_dialogue_are_no_negatives_of_each_other_in_any_job(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = {"candidates": 8, "max_samples": 0, "seed": 0}
     evaluate(make_config(checkpoint, path, **settings))
-    changes_job.read_held_out(tmp_path, None, 20, context=Context(3, "both"), **settings)
+    changes_job.read_held_out(tmp_path, None, 20, context_turns=3, **settings)
     merge_share.read_judge(
         MergeOptions(
             start="a", trained="b", share=AUTO, data_dir=str(tmp_path), output_dir="c", **settings

@@ -5,7 +5,7 @@ import pytest
 
 from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.report import format_table, make_result
-from dcse_tf.evaluation.response_selection import Sample, evaluate_by_cosine
+from dcse_tf.evaluation.response_selection import Sample, evaluate_by_embeddings
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, evaluate_retrieval
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts
 
@@ -105,7 +105,7 @@ def test_of_responses_the_contexts_mean_and_the_true_response_are_aligned():
 
     # The mean of a and c is (1, 0): at right angles with b.
     samples = [Sample(["a", "c"], ["b", "a"]), Sample(["b"], ["b", "c"])]
-    found = evaluate_by_cosine(samples, count)
+    found = evaluate_by_embeddings(samples, count, {})["cosine"]
     assert found.scores["alignment"] == pytest.approx((2 + 0) / 2)
     assert found.scores["uniformity"] == pytest.approx(UNIFORMITY)
     assert found.scores["cosine_r1"] == pytest.approx(50)  # cosines 0 and 1, then 1 and 0

@@ -1,12 +1,14 @@
 import numpy as np
 import pytest
 
-from dcse_tf.data.dialogue import Context, Utterance
+from dcse_tf.data.dialogue import Utterance
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
+from dcse_tf.evaluation.report import format_table, make_result
 from dcse_tf.evaluation.response_selection import (
     HeldOutSession,
     Sample,
     cosine_score,
+    evaluate_both_contexts,
     evaluate_response_selection,
     make_samples,
 )
@@ -17,7 +19,7 @@ from dcse_tf.tools.merge_options import AUTO, MergeOptions
 _COMMON = ["OK", "ok", "Ok", "好的", "Thanks", "THANKS"]
 SETTINGS = {
     "candidates": 5,
-    "context": Context(2, "both"),
+    "context_turns": 2,
     "max_samples": 0,
     "seed": 0,
 }
@@ -90,21 +92,97 @@ def _find(sample: Sample, sessions) -> tuple[list[str], int]:
     raise AssertionError(f"no session has {sample}")
 
 
-@pytest.mark.parametrize("context_side", ["both", "before"])
 @pytest.mark.parametrize("context_turns", [1, 2, 9])
-def test_context_is_what_surrounds_the_response(context_side, context_turns):
+def test_context_is_what_was_said_before_the_response(context_turns):
     sessions = [(f"s{n}", [f"{n} turn {i}" for i in range(6)]) for n in range(30)]
     places = set()
-    for sample in _make(sessions, context=Context(context_turns, context_side)):
+    for sample in _make(sessions, context_turns=context_turns):
         turns, place = _find(sample, sessions)
-        expected = turns[max(0, place - context_turns) : place]
-        if context_side == "both":
-            expected = expected + turns[place + 1 : place + 1 + context_turns]
-        assert sample.context == expected
-        assert sample.context
+        earlier = turns[max(0, place - context_turns) : place]
+        later = turns[place + 1 : place + 1 + context_turns]
+        assert (sample.context, list(sample.later)) == (earlier, later)
+        assert sample.with_later_turns().context == earlier + later
         places.add(place)
     # Any turn can be the response; only the first has nothing before it.
-    assert places == set(range(0 if context_side == "both" else 1, 6))
+    assert places == set(range(1, 6))
+
+
+def test_bidirectional_contexts_are_scored_apart_and_each_text_once():
+    """An encoder that finds a response by the turn after it alone."""
+    sessions = [(f"s{n}", [f"{n} hello", f"{n} said", f"{n} repeats"]) for n in range(12)]
+    samples = [
+        sample for sample in _make(sessions, candidates=10) if sample.candidates[0].endswith("said")
+    ]
+    calls = []
+
+    def score(contexts, candidates):
+        calls.append(len(contexts))
+        found = [any(text.endswith("repeats") for text in context) for context in contexts]
+        return np.array([[float(each), *[0.5] * 9] for each in found])
+
+    found = evaluate_both_contexts(samples, score, "cosine")
+    assert calls == [2 * len(samples)]
+    assert {way: found[way].scores[f"{way}_r1"] for way in found} == {
+        "cosine": 0,
+        "cosine_bidirectional": 100,
+    }
+    pieces = _make([(f"s{n}", [f"{n} a", f"{n} b"]) for n in range(12)], candidates=10)
+    assert list(evaluate_both_contexts(pieces, score, "cosine")) == ["cosine"]
+
+
+def _spoken(count: int, roles: str):
+    """Sessions in which the roles speak in turn, each with words of its own."""
+    return [
+        HeldOutSession(
+            f"s{n}",
+            tuple(
+                Utterance(roles[i % len(roles)], f"{roles[i % len(roles)]} {n} {i}")
+                for i in range(6)
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("same_role", [True, False])
+def test_a_ranking_by_roles_alone_is_chance_if_negatives_share_the_responders_role(same_role):
+    settings = {**SETTINGS, "candidates": 10}
+    samples = make_samples(_spoken(60, "ab"), **settings, same_role=same_role)
+
+    def by_role(contexts, candidates):
+        return np.array([[float(text[0] == row[0][0]) for text in row] for row in candidates])
+
+    found = evaluate_response_selection(samples, by_role)
+    scores = found.scores
+    assert scores["matching_r1"] == pytest.approx(scores["role_r1"])
+    assert (scores["role_r1"] == pytest.approx(10)) == same_role
+    assert same_role or scores["role_r1"] > 15
+    table = format_table([make_result("response_matching", "test.jsonl", "f", found)])
+    assert ("knows only the role of each candidate has R@1" in table) != same_role
+    for sample in samples:
+        assert sample.of_role == sum(text[0] == sample.responder for text in sample.candidates[1:])
+
+
+def test_other_roles_fill_up_and_user_names_are_no_roles():
+    spoken = _spoken(60, "ab")
+    rare = HeldOutSession("rare", (Utterance("a", "a hello"), Utterance("c", "c supervises")))
+    settings = {**SETTINGS, "candidates": 10, "context_turns": 9}
+    samples = make_samples([*spoken, rare], **settings)
+    assert next(s for s in samples if s.responder == "c").of_role == 0
+    assert all(sample.of_role == 9 for sample in samples if sample.responder != "c")
+
+    named = [
+        HeldOutSession(
+            s.session_id, tuple(Utterance(f"{s.session_id}{t.role}", t.text) for t in s.turns)
+        )
+        for s in spoken
+    ]
+    samples = make_samples(named, **settings)
+    assert (
+        "role_r1"
+        not in evaluate_response_selection(samples, lambda c, r: np.zeros((60, 10))).scores
+    )
+    assert samples == make_samples(named, **settings, same_role=False)
 
 
 def test_negatives_are_responses_of_other_sessions():
@@ -127,7 +205,7 @@ def test_pieces_of_dialogues_end_with_their_response_and_negatives_are_of_other_
             sessions.append((f"{number}:{end}", turns[:end]))
             dialogues[f"{number}:{end}"] = f"d{number}"
     sessions += [("a", ["hello", "OK"]), ("b", ["hello", "NO"])]
-    samples = _make(sessions, dialogues, context=Context(9, "before"), candidates=20)
+    samples = _make(sessions, dialogues, context_turns=9, candidates=20)
     assert len(samples) == len(sessions)
     assert sorted((*s.context, s.candidates[0]) for s in samples) == sorted(
         tuple(turns) for _, turns in sessions
@@ -145,7 +223,7 @@ def test_too_few_different_responses_give_no_samples():
     assert _make([]) == []
     assert _make(_sessions(4)) == []
     # Many sessions, but two texts in all, one of them in two cases.
-    sessions = [(f"s{n}", [("ok", "OK")[n % 2], "thanks"]) for n in range(50)]
+    sessions = [(f"s{n}", ["hello", ("ok", "OK")[n % 2], "thanks"]) for n in range(50)]
     assert _make(sessions, candidates=3) == []
     assert len(_make(sessions, candidates=2)) == 50
 

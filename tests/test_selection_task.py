@@ -51,7 +51,6 @@ def evaluate_kept(data_dir, run_dir):
         model=str(run_dir),
         response_selection=(str(data_dir / "dev.jsonl"),),
         context_turns=20,
-        context_side="before",
         max_samples=12,
     )
     (found,) = evaluate(options)
@@ -137,10 +136,8 @@ def test_a_re_ranker_has_no_embeddings_to_compare(tmp_path, monkeypatch, package
 
 def test_a_re_ranker_is_not_shown_what_follows_a_response(data_dir, tmp_path):
     model, sessions = str(save_reranker(tmp_path / "run")), str(data_dir / "dev.jsonl")
-    options = EvaluateOptions(model=model, response_selection=(sessions,))
-    with pytest.raises(InputError, match="give `context_side`=before and the `context_turns`"):
-        evaluate(options)
-    evaluate(options.replace(context_side="before"))
+    found = evaluate(EvaluateOptions(model=model, response_selection=(sessions,)))
+    assert [result.task for result in found] == ["response_reranker"]
 
 
 def test_a_run_that_was_cut_off_goes_on_with_all_its_heads(run, data_dir, tmp_path, monkeypatch):

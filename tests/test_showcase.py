@@ -14,12 +14,11 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from test_baseline_tasks import make_config
 from train_options import make_options
 
-from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.geometry import NAMES
-from dcse_tf.evaluation.response_selection import evaluate_by_cosine, read_sessions
+from dcse_tf.evaluation.response_selection import evaluate_by_embeddings, read_sessions
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
@@ -116,12 +115,12 @@ def test_geometry_is_written_beside_the_scores(shown, data_dir):
     samples = response_selection.make_samples(
         read_sessions(data_dir / "dev.jsonl"),
         candidates=CANDIDATES,
-        context=Context(3, "both"),
+        context_turns=3,
         max_samples=12,
         seed=0,
     )
     expected = {
-        "sessions": evaluate_by_cosine(samples, encoder.encode).scores,
+        "sessions": evaluate_by_embeddings(samples, encoder.encode, {})["cosine"].scores,
         "retrieval": evaluate_retrieval(RETRIEVAL, encoder.encode).scores,
     }
     best = scalars(events, "eval/dev/matching_r1")
@@ -157,7 +156,7 @@ def test_the_scores_of_the_kept_encoder_lead_the_table_of_hyperparameters(shown)
     kinds = {tag: values[0][1].metadata.plugin_data.plugin_name for tag, values in events.items()}
     assert sorted(tag for tag, kind in kinds.items() if kind == "scalars")[:5] == [
         *best,
-        "eval/dev/cosine_mrr",
+        "eval/dev/cosine_bidirectional_mrr",
     ]
     kept = scalars(events, "eval/dev/matching_r1")
     step = max(kept, key=lambda item: (item[1], -item[0]))[0]

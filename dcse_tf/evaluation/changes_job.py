@@ -8,7 +8,6 @@ from typing import Any
 
 from absl import logging
 
-from dcse_tf.data.dialogue import Context
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
@@ -21,7 +20,6 @@ from dcse_tf.evaluation.response_selection import (
     Sample,
     cosine_score,
     embed_samples,
-    evaluate_by_cosine,
     evaluate_response_selection,
     make_samples,
     read_sessions,
@@ -54,9 +52,10 @@ def read_held_out(
     sentences: int,
     *,
     candidates: int,
-    context: Context,
+    context_turns: int,
     max_samples: int,
     seed: int,
+    same_role: bool = True,
 ) -> HeldOut:
     """Draws samples and sentences from the dev split; sentences from the train split if the dev
     split has fewer than LEAST_SENTENCES.
@@ -65,7 +64,7 @@ def read_held_out(
         data_dir: a folder that `prepare_data` wrote.
         manifest: the folder's manifest.
         sentences: how many sentences to draw, at most, by a hash of the text and the seed.
-        candidates, context, max_samples, seed: see `make_samples`.
+        candidates, context_turns, max_samples, seed, same_role: see `make_samples`.
     """
     sessions = read_sessions(data_dir / _DEV_FILE)
     said = [text for session in sessions for text in session.texts]
@@ -81,13 +80,14 @@ def read_held_out(
     samples = make_samples(
         sessions,
         candidates=candidates,
-        context=context,
+        context_turns=context_turns,
         max_samples=max_samples,
         seed=seed,
+        same_role=same_role,
     )
     notes.append(
         f"Response selection: {len(samples)} dev sessions, the true response among {candidates} by "
-        "its cosine with the mean of its context, with 95% intervals."
+        f"its cosine with the mean of up to {context_turns} earlier turns, with 95% intervals."
         if samples
         else f"No response selection: too few dev sessions to rank a response among {candidates}."
     )
@@ -125,7 +125,9 @@ def measure_changes(before: SentenceEncoder, after: SentenceEncoder, held_out: H
                 for rows, heads in both
             )
             scores += figures.compare_scores(first, second, PROJECTED)
-        first, second = (evaluate_by_cosine(samples, rows) for rows, _ in both)
+        first, second = (
+            evaluate_response_selection(samples, cosine_score(rows), "cosine") for rows, _ in both
+        )
         scores += figures.compare_scores(first, second)
     texts = held_out.sentences
     return figures.compare_embeddings(texts, before.encode(texts), after.encode(texts), scores)
@@ -192,9 +194,10 @@ def show_changes(options: ChangesOptions) -> Changes:
         manifest,
         options.sentences,
         candidates=options.candidates,
-        context=options.context,
+        context_turns=options.context_turns,
         max_samples=options.max_samples,
         seed=options.seed,
+        same_role=options.same_role,
     )
     before = SentenceEncoder.load(options.before, option="before")
     after = SentenceEncoder.load(options.after, option="after")

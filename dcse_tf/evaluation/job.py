@@ -192,9 +192,10 @@ def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_
     samples = response_selection.make_samples(
         sessions,
         candidates=config.candidates,
-        context=config.context,
+        context_turns=config.context_turns,
         max_samples=config.max_samples,
         seed=config.seed,
+        same_role=config.same_role,
     )
     if not samples:
         raise InputError(
@@ -244,12 +245,6 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
                 f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
                 "`response_selection` and `candidates_file`"
             )
-    if config.response_selection and config.context_side != "before":
-        raise InputError(
-            f"`context_side`={config.context_side}: {config.model} is a re-ranker, which reads "
-            "what was said before a response; give `context_side`=before and the `context_turns` "
-            "it was trained with"
-        )
     return Reranker.load(
         config.model,
         batch_tokens=config.batch_tokens,
@@ -305,14 +300,12 @@ def _select_responses(
     model: SentenceEncoder | Reranker,
 ) -> dict[str, Evaluation]:
     """The evaluation by each similarity; those of embeddings come with their geometry."""
-    found = {
-        way: response_selection.evaluate_samples(samples, score, way)
-        for way, score in ways.items()
-        if way not in ("cosine", PROJECTED)
-    }
-    if isinstance(model, SentenceEncoder):
-        found |= response_selection.evaluate_by_embeddings(samples, model.encode, model.heads)
-    return found
+    if isinstance(model, Reranker):  # reads only what was said before a response
+        return {RERANKER: response_selection.evaluate_samples(samples, ways[RERANKER], RERANKER)}
+    found: dict[str, Evaluation] = {}
+    if model.match:
+        found |= response_selection.evaluate_both_contexts(samples, model.match, "matching")
+    return found | response_selection.evaluate_by_embeddings(samples, model.encode, model.heads)
 
 
 def _fingerprint(source: str, half: str) -> str:

@@ -3,6 +3,8 @@
 During training, the name of a score on dev data has the prefix "dev/", such as dev/matching_r1.
 """
 
+from collections.abc import Sequence
+
 # The name of a re-ranker's similarity; a re-ranker reads context and response together.
 RERANKER = "reranker"
 # The cosine of a context and a response behind projection heads.
@@ -15,6 +17,17 @@ STS = ("spearman",)
 def rank_scores(similarity: str) -> tuple[str, ...]:
     """The scores of response selection by a similarity: matching_r1, ..."""
     return (*(f"{similarity}_r{k}" for k in RECALLS), f"{similarity}_mrr")
+
+
+def bidirectional(similarity: str) -> str:
+    """The name of a similarity whose contexts also have the turns after the response."""
+    return f"{similarity}_bidirectional"
+
+
+def all_contexts(similarities: Sequence[str]) -> tuple[str, ...]:
+    """Similarities and, of embeddings, those with bidirectional contexts; none of a re-ranker."""
+    embedded = [similarity for similarity in similarities if similarity != RERANKER]
+    return (*similarities, *map(bidirectional, embedded))
 
 
 def group_scores(similarity: str, candidates: int) -> tuple[str, ...]:

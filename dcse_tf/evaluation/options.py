@@ -3,7 +3,6 @@
 import dataclasses
 
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
-from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import OptionError, Options, option
@@ -22,12 +21,12 @@ class SelectionOptions(Options):
         10, "Response selection: candidates per context, including the true response.", minimum=2
     )
     context_turns: int = option(
-        3, "Response selection: context turns on each side of the response, at most.", minimum=1
+        3, "Response selection: turns before the response that are its context, at most.", minimum=1
     )
-    context_side: str = option(
-        "both",
-        "Response selection: context before and after the response (both), or before only.",
-        choices=("both", "before"),
+    same_role: bool = option(
+        True,
+        "Response selection: candidates said by speakers of the responder's role, where roles are "
+        "known; otherwise by anyone.",
     )
     max_samples: int = option(
         500,
@@ -38,11 +37,6 @@ class SelectionOptions(Options):
     seed: int = option(
         0, "Response selection: seed for drawing the responses and candidates.", minimum=0
     )
-
-    @property
-    def context(self) -> Context:
-        """Which turns surround a response."""
-        return Context(self.context_turns, self.context_side)
 
     def check_samples(self) -> None:
         """Refuses fewer sessions than candidates, which are these sessions' responses."""
@@ -71,7 +65,8 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated; scored by R@k and MRR of the true response among `candidates`.",
+        "comma-separated; scored by R@k and MRR of the true response among `candidates`. Scores "
+        "named bidirectional also show an encoder as many turns after the response.",
         files=True,
     )
     candidates_file: tuple[str, ...] = option(
@@ -162,7 +157,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             )
         names = ("candidates_format", "candidates_lines", "candidates_turns")
         self.check_needed("candidates_file", *names, "several_positives", "max_bad_lines")
-        of_dialogues = ("candidates", "context_turns", "context_side", "max_samples")
+        of_dialogues = ("candidates", "context_turns", "same_role", "max_samples")
         for name in (*of_dialogues, "join_consecutive"):
             if self.is_given(name) and self.candidates_file and not self.response_selection:
                 remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""

@@ -86,7 +86,8 @@ def format_table(results: list[Result]) -> str:
             for name in geometry.NAMES
             if name in result.scores
         ]
-    sizes = dict.fromkeys(line for result in results if (line := _describe_sizes(result)))
+    lines = (describe(result) for result in results for describe in (_describe_sizes, _tell_roles))
+    sizes = dict.fromkeys(line for line in lines if line)
     warnings = [warning for result in results if (warning := result.warning())]
     return "\n".join([align(rows, text_columns=2), *sizes, *warnings])
 
@@ -118,6 +119,17 @@ def _describe_sizes(result: Result) -> str:
     return (
         f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
         f"groups of {size}; {pair}MAP and MRR are over all"
+    )
+
+
+def _tell_roles(result: Result) -> str:
+    """Says what a ranking by roles alone reaches; "" if it is no better than chance."""
+    by_role = result.scores.get("role_r1", 0.0)
+    if by_role <= result.scores.get(f"chance_{result.task.removeprefix('response_')}_r1", 100.0):
+        return ""
+    return (
+        f"{short_path(result.source)}: a ranking that knows only the role of each candidate has "
+        f"R@1 {by_role:.2f}"
     )
 
 
@@ -209,7 +221,7 @@ _OF_ALL = (
     *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype", "truncate_dim"),
 )
 _OF_RESPONSES = (
-    *("candidates", "context_turns", "context_side", "max_samples", "seed", "join_consecutive"),
+    *("candidates", "context_turns", "same_role", "max_samples", "seed", "join_consecutive"),
 )
 
 

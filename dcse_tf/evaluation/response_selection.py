@@ -1,5 +1,11 @@
-"""Response selection on held-out sessions: ranks the true response among others."""
+"""Response selection on held-out sessions: ranks the true response among others.
 
+Whoever chooses a response has only heard the turns before it. So a context consists of earlier
+turns. The paper's context is bidirectional: it also has the turns after the response, which often
+repeat it. Scores with such contexts are named apart, such as cosine_bidirectional_r1.
+"""
+
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -7,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Context, Utterance, make_session
+from dcse_tf.data.dialogue import Utterance, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.data.formats.reading import read_json_lines
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import geometry, metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import PROJECTED, RECALLS
+from dcse_tf.evaluation.names import PROJECTED, RECALLS, bidirectional
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 from dcse_tf.model.head_files import HeadMaps, project
@@ -54,6 +60,9 @@ class Sample:
         positives: number of candidates that are true responses.
         roles: the speaker of each turn of the context; None if unknown.
         responder: the speaker of the response; None if unknown.
+        later: the turns after the response, as many as the context may have.
+        of_role: number of negatives that speakers of the responder's role said; None where roles
+            are not known.
     """
 
     # A set of samples is identified by a hash of its repr, which contains only the texts.
@@ -62,6 +71,12 @@ class Sample:
     positives: int = dataclasses.field(default=1, repr=False)
     roles: list[str] | None = dataclasses.field(default=None, repr=False)
     responder: str | None = dataclasses.field(default=None, repr=False)
+    later: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    of_role: int | None = dataclasses.field(default=None, repr=False)
+
+    def with_later_turns(self) -> "Sample":
+        """The sample with a bidirectional context, whose speakers are left out."""
+        return dataclasses.replace(self, context=[*self.context, *self.later], roles=None)
 
 
 # A function from samples to scores, float `[candidates]` for each sample, higher is better. Samples
@@ -131,9 +146,10 @@ def make_samples(
     sessions: Sequence[HeldOutSession],
     *,
     candidates: int,
-    context: Context,
+    context_turns: int,
     max_samples: int,
     seed: int,
+    same_role: bool = True,
 ) -> list[Sample]:
     """Draws one response per session, and its negatives from the responses of other sessions.
 
@@ -143,12 +159,18 @@ def make_samples(
     If any session names its dialogue, they are pieces of dialogues, each with its response at its
     end: that is the response, and what its dialogue says anywhere, ignoring case, is no negative.
 
+    Customers and agents speak differently, so that a negative said by the other party can be told
+    without the context. Hence negatives are responses of the responder's role, unless there are
+    too few. Roles count as known if they have, on average, a response for each candidate: the user
+    names of a chat room do not.
+
     Args:
         sessions: sessions of two turns or more.
         candidates: number of candidates per sample, including the true response.
-        context: which turns around a response are its context.
+        context_turns: maximum number of turns before the response.
         max_samples: largest number of sessions, which are drawn at random; 0 for all.
         seed: seed of all draws.
+        same_role: whether negatives are of the responder's role, where roles are known.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
@@ -156,29 +178,46 @@ def make_samples(
     pieces = any(session.dialogue for session in sessions)
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session.session_id))
     chosen = ordered[:max_samples] if max_samples else ordered
-    drawn = [_draw_response(session, context, seed, pieces) for session in chosen]
+    drawn = [_draw_response(session, context_turns, seed, pieces) for session in chosen]
     said: dict[str, set[str]] = {}
     if pieces:
         for session in sessions:
             texts_of = said.setdefault(session.dialogue or session.session_id, set())
             texts_of.update(map(str.casefold, session.texts))
-    texts = sorted({sample.candidates[0] for sample in drawn})
+    roles_of = collections.defaultdict(set)
+    for sample in drawn:
+        roles_of[sample.candidates[0]].add(sample.responder)
+    texts = sorted(roles_of)
     keys = np.array([text.casefold() for text in texts])
+    roles = {sample.responder for sample in drawn}
+    known = len(drawn) >= candidates * len(roles)
+    of_roles = {role: np.array([role in roles_of[text] for text in texts]) for role in roles}
+
     samples = []
     for session, sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
-        negatives: dict[str, str] = {}
+        of_role = of_roles[sample.responder]
+        order = rng.permutation(len(texts))
+        if known and same_role:
+            order = order[np.argsort(~of_role[order], kind="stable")]
+        negatives: dict[str, int] = {}
         dialogue = session.dialogue or session.session_id
         own = said[dialogue] if pieces else {sample.candidates[0].casefold()}
-        for index in rng.permutation(len(texts)):
+        for index in order:
             if keys[index] not in own:
-                negatives.setdefault(keys[index], texts[index])
+                negatives.setdefault(keys[index], index)
             if len(negatives) == candidates - 1:
                 break
         if len(negatives) < candidates - 1:
             return []
-        together = [*sample.candidates, *negatives.values()]
-        samples.append(dataclasses.replace(sample, candidates=together))
+        places = list(negatives.values())
+        samples.append(
+            dataclasses.replace(
+                sample,
+                candidates=[*sample.candidates, *(texts[place] for place in places)],
+                of_role=int(of_role[places].sum()) if known else None,
+            )
+        )
     return samples
 
 
@@ -186,19 +225,46 @@ def _draw(seed: int, purpose: str, session_id: str) -> int:
     return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
-def _draw_response(session: HeldOutSession, context: Context, seed: int, last: bool) -> Sample:
+def _draw_response(session: HeldOutSession, context_turns: int, seed: int, last: bool) -> Sample:
     """A sample with the true response, drawn or the `last` turn, as its only candidate."""
     turns = session.turns
     rng = np.random.default_rng(_draw(seed, "response", session.session_id))
-    first = len(turns) - 1 if last else context.first_response
-    response = int(rng.integers(first, len(turns)))
-    around = [turns[turn] for turn in context.of(len(turns), response)]
+    response = int(rng.integers(len(turns) - 1 if last else 1, len(turns)))
+    earlier = turns[max(0, response - context_turns) : response]
+    later = turns[response + 1 : response + 1 + context_turns]
     return Sample(
-        [turn.text for turn in around],
+        [turn.text for turn in earlier],
         [turns[response].text],
-        roles=[turn.role for turn in around],
+        roles=[turn.role for turn in earlier],
         responder=turns[response].role,
+        later=tuple(turn.text for turn in later),
     )
+
+
+def evaluate_both_contexts(
+    samples: Sequence[Sample], score: Score, similarity: str
+) -> dict[str, Evaluation]:
+    """Evaluates with the turns before each response, and with those after it too.
+
+    Args:
+        samples: as for `evaluate_samples`.
+        score: computes a similarity of contexts and candidates.
+        similarity: its name.
+
+    Returns:
+        The evaluation by the similarity and, unless nothing is said after any response, the one
+        with bidirectional contexts, by name.
+    """
+    # In one call, so that a text that both contexts have is encoded once.
+    around = []
+    if any(sample.later for sample in samples):
+        around = [sample.with_later_turns() for sample in samples]
+    rows = score_texts(score)([*samples, *around])
+    found = {similarity: _evaluate_rows(samples, rows[: len(samples)], similarity)}
+    if around:
+        name = bidirectional(similarity)
+        found[name] = _evaluate_rows(around, rows[len(samples) :], name)
+    return found
 
 
 def evaluate_response_selection(
@@ -208,7 +274,7 @@ def evaluate_response_selection(
     return evaluate_samples(samples, score_texts(score), similarity)
 
 
-def evaluate_samples(samples: list[Sample], score: SampleScore, similarity: str) -> Evaluation:
+def evaluate_samples(samples: Sequence[Sample], score: SampleScore, similarity: str) -> Evaluation:
     """R@k and MRR in percent; ties count as the mean over all orders.
 
     Args:
@@ -219,14 +285,25 @@ def evaluate_samples(samples: list[Sample], score: SampleScore, similarity: str)
     Returns:
         Scores: those of `rank_scores`, such as matching_r1, and the same with "chance_" for a
         random ranking; tie_share, the percentage of candidates with the same score as another one
-        of their sample; samples, the number of samples. Items: one per sample.
+        of their sample; samples, the number of samples; role_r1, where roles are known, R@1 of a
+        ranking that knows nothing but the candidates' roles. Items: one per sample.
     """
-    rows = [_score_sample(row, similarity) for row in score(samples)]
+    return _evaluate_rows(samples, score(samples), similarity)
+
+
+def _evaluate_rows(
+    samples: Sequence[Sample], scores: Sequence[np.ndarray], similarity: str
+) -> Evaluation:
+    """`evaluate_samples`, given the scores of each sample's candidates."""
+    rows = [_score_sample(row, similarity) for row in scores]
     chance = _score_sample(np.zeros(len(samples[0].candidates)), similarity)
     items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
     means = {name: float(np.mean(values)) for name, values in items.items()}
-    chances = {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
-    return Evaluation({**means, **chances, "samples": float(len(samples))}, items)
+    means |= {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
+    of_roles = [sample.of_role for sample in samples if sample.of_role is not None]
+    if of_roles:
+        means["role_r1"] = 100.0 * float(np.mean([1 / (1 + count) for count in of_roles]))
+    return Evaluation({**means, "samples": float(len(samples))}, items)
 
 
 def _score_sample(scores: np.ndarray, similarity: str) -> dict[str, float]:
@@ -267,29 +344,14 @@ def cosine_score(encode: Encode, heads: HeadMaps | None = None) -> Score:
     return score
 
 
-def evaluate_by_cosine(samples: list[Sample], encode: Encode) -> Evaluation:
-    """`evaluate_response_selection` with `cosine_score`, plus the geometry of the embeddings.
-
-    Returns:
-        The evaluation, with the figures of `geometry.describe` over all context turns and
-        candidates. The mean of a context and its true response are a positive pair.
-    """
-    rows, contexts = embed_samples(samples, encode), [sample.context for sample in samples]
-    found = evaluate_response_selection(samples, cosine_score(rows), "cosine")
-    texts = sorted({text for sample in samples for text in (*sample.context, *sample.candidates)})
-    responses = normalize(rows([sample.candidates[0] for sample in samples]))
-    distances = geometry.squared_distances(_mean_directions(contexts, rows), responses)
-    shape = geometry.describe(texts, normalize(rows(texts)), distances)
-    return dataclasses.replace(found, scores={**found.scores, **shape})
-
-
 def embed_samples(samples: list[Sample], encode: Encode) -> Encode:
     """Encodes the samples' texts, to score them in several ways.
 
     Returns:
         A function from these texts to their embeddings.
     """
-    return embed_groups([x for each in samples for x in (each.context, each.candidates)], encode)
+    groups = [[*each.context, *each.candidates, *each.later] for each in samples]
+    return embed_groups(groups, encode)
 
 
 def evaluate_by_embeddings(
@@ -303,14 +365,24 @@ def evaluate_by_embeddings(
         heads: projection heads; empty for none.
 
     Returns:
-        "cosine": that of `evaluate_by_cosine`; with heads, also "projected": the cosine behind
-        them.
+        "cosine", by `cosine_score`; with heads, also "projected", the cosine behind them; and both
+        with bidirectional contexts, see `evaluate_both_contexts`. "cosine" has the figures of
+        `geometry.describe` over all turns of contexts and candidates, where the mean of a context
+        and its true response are a positive pair.
     """
     rows = embed_samples(samples, encode)
-    found = {"cosine": evaluate_by_cosine(samples, rows)}
+    found = evaluate_both_contexts(samples, cosine_score(rows), "cosine")
     if heads:
-        score = cosine_score(rows, heads)
-        found[PROJECTED] = evaluate_response_selection(samples, score, PROJECTED)
+        found |= evaluate_both_contexts(samples, cosine_score(rows, heads), PROJECTED)
+
+    texts = sorted({text for sample in samples for text in (*sample.context, *sample.candidates)})
+    means = normalize(np.stack([rows(sample.context).mean(axis=0) for sample in samples]))
+    responses = normalize(rows([sample.candidates[0] for sample in samples]))
+    distances = geometry.squared_distances(means, responses)
+    shape = geometry.describe(texts, normalize(rows(texts)), distances)
+    found["cosine"] = dataclasses.replace(
+        found["cosine"], scores={**found["cosine"].scores, **shape}
+    )
     return found
 
 
@@ -320,8 +392,3 @@ def embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
     index = {text: place for place, text in enumerate(texts)}
     embeddings = np.asarray(encode(texts), np.float64)
     return lambda group: embeddings[[index[text] for text in group]]
-
-
-def _mean_directions(contexts: list[list[str]], rows: Encode) -> np.ndarray:
-    """The mean of each context's embeddings, scaled to length 1; float64 `[contexts, dim]`."""
-    return normalize(np.stack([rows(group).mean(axis=0) for group in contexts]))

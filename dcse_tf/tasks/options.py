@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.evaluation.names import RETRIEVAL, STS, rank_scores
+from dcse_tf.evaluation.names import RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.evaluation.options import LEAST_SENTENCES
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import registry
@@ -282,7 +282,7 @@ class TrainOptions(RunOptions):
     def dev_scores(self) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
         spec = registry.TASKS[self.task]
-        ranked = [name for kind in self.similarities for name in rank_scores(kind)]
+        ranked = [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
 
         # Without dev samples, only the files give scores. Without either there are none, and the
@@ -364,7 +364,7 @@ class ContextOptions(Options):
 
     context_turns: int = option(
         3,
-        "Context turns on each side of the response, at most; also in dev response selection.",
+        "Context turns on each side of the response, at most; in dev response selection before it.",
         minimum=1,
         maximum=1000,
     )

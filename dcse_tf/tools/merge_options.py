@@ -93,7 +93,7 @@ class MergeOptions(SelectionOptions):
         self._check_auto()
 
     def _check_auto(self) -> None:
-        selection = ("candidates", "context_turns", "context_side", "max_samples")
+        selection = ("candidates", "context_turns", "same_role", "max_samples")
         for name in ("shares", "keep", "guard", "guard_tolerance", *selection):
             if self.is_given(name) and not self.is_auto:
                 self.refuse(name, "has no meaning without `share`=auto")

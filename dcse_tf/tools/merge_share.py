@@ -162,9 +162,10 @@ def read_judge(options: MergeOptions) -> Judge:
     samples = make_samples(
         read_sessions(path),
         candidates=options.candidates,
-        context=options.context,
+        context_turns=options.context_turns,
         max_samples=options.max_samples,
         seed=options.seed,
+        same_role=options.same_role,
     )
     if not samples:
         raise InputError(

