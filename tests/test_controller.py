@@ -25,7 +25,7 @@ from dcse_tf.training.controller import (
     StopSignals,
     TrainingError,
 )
-from dcse_tf.training.hooks import Evaluate, Report
+from dcse_tf.training.hooks import Evaluate, Outcome, Report
 from dcse_tf.training.summaries import SummaryWriter
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
@@ -271,9 +271,28 @@ def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, lower, by_step, be
     outcome = _start(tmp_path, trainer, evaluate, lower=lower, eval_every=5)
     assert asked == [0, 5, 10, 15, 20]
     assert (tmp_path / "encoder/weight").read_text() == str(best)
-    assert outcome.kept == Kept(best, "dev/score", by_step[best], 20, by_step[20])
+    assert outcome.kept == Kept(
+        best, "dev/score", by_step[best], 20, by_step[20], {"dev/score": by_step[best]}
+    )
     assert read_kept(tmp_path / "encoder") == outcome.kept
     assert outcome.scores == {"dev/score": by_step[20]}
+
+
+@pytest.mark.parametrize(
+    ("step", "metric", "last", "said"),
+    [
+        (0, "dev/cosine_r1", 83.0, ["that the training started from", "heads are untrained"]),
+        (5, "dev/cosine_r1", 83.0, ["heads are those of step 5, with dev/projected_r1 60, and"]),
+        (5, "dev/cosine_r1", 55.0, []),  # they only got worse
+        (5, "dev/projected_r1", 83.0, []),
+        (0, "dev/map", None, ["that the training started from"]),  # no heads
+    ],
+)
+def test_heads_that_were_kept_before_they_had_learnt_are_named(step, metric, last, said):
+    own, end = ({"dev/projected_r1": value} if last else {} for value in (60.0, last))
+    warnings = Outcome(end, Kept(step, metric, 70.0, 20, 60.0, own)).list_warnings()
+    assert len(warnings) == len(said)
+    assert all(part in warning for part, warning in zip(said, warnings))
 
 
 def test_without_scores_the_last_encoder_is_kept(tmp_path):
@@ -327,7 +346,7 @@ def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, capl
     harm(tmp_path / "encoder")
     trainer = CountingTrainer()
     outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
-    assert outcome.kept == Kept(20, "dev/score", 5.0, 20, 5.0)
+    assert outcome.kept == Kept(20, "dev/score", 5.0, 20, 5.0, {"dev/score": 5.0})
     assert (tmp_path / "encoder/weight").read_text() == "20"
     assert "the encoder that the run has kept is lost" in caplog.text
 

@@ -84,7 +84,6 @@ def mine_neighbours(options: MineNeighboursOptions) -> None:
 def train(options: TrainOptions) -> None:
     """Trains a sentence encoder on prepared dialogues."""
     from dcse_tf.training import job
-    from dcse_tf.training.best_encoder import UNTRAINED
     from dcse_tf.training.controller import Stopped, TrainingError
     from dcse_tf.training.workers import WorkersError
 
@@ -101,12 +100,10 @@ def train(options: TrainOptions) -> None:
     if outcome is None:
         print(f"this worker has finished; the first one wrote {options.run_dir}")
         return
-    for name, value in outcome.scores.items():
-        print(f"{name}: {value:.4g}")
     print(f"the trained model is in {options.run_dir}/encoder")
     print(f"kept: {outcome.kept.describe()}")
-    if outcome.kept.step == 0:
-        print(f"warning: {UNTRAINED}")
+    for warning in outcome.list_warnings():
+        print(f"warning: {warning}")
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 

@@ -28,6 +28,7 @@ class Kept:
         score: its value of that score; None without dev data.
         last_step: the last step of the run; None until the run has ended.
         last_score: the value of that score for the last step's encoder.
+        scores: all dev scores of the kept encoder.
     """
 
     step: int
@@ -35,6 +36,7 @@ class Kept:
     score: float | None
     last_step: int | None = None
     last_score: float | None = None
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
         """One line, such as "step 80 of 120, dev/map 64.3 (last step: 63.1)"."""
@@ -110,7 +112,7 @@ class BestEncoder:
         score = scores[self._metric] if scores else None
         if not self._is_better(score):
             return False
-        kept = Kept(step, self._metric if scores else "", score)
+        kept = Kept(step, self._metric if scores else "", score, scores=scores)
         with atomic_directory(self._folder, overwrite=True) as target:
             self._write(target)
             _write_record(target / RECORD_FILE, kept, hash_folder(target))
@@ -152,7 +154,8 @@ def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
     path = folder / RECORD_FILE
     content = read_json_object(path, "the record of a trained encoder")
     try:
-        kept = Kept(**{field.name: content[field.name] for field in dataclasses.fields(Kept)})
+        names = [field.name for field in dataclasses.fields(Kept)]
+        kept = Kept(**{name: content[name] for name in names if name in content})
         return kept, dict(content["files"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not the record of a trained encoder: {error!r}") from error

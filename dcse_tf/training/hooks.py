@@ -1,6 +1,7 @@
 """Hooks between the steps of a run: reports, evaluates and keeps the best encoder, profiles."""
 
 import dataclasses
+import math
 import pathlib
 import time
 from collections.abc import Callable
@@ -8,9 +9,10 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
-from dcse_tf.training.best_encoder import BestEncoder, Kept
+from dcse_tf.training.best_encoder import UNTRAINED, BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Stretch, TrainingError
 from dcse_tf.training.summaries import SummaryWriter
 
@@ -82,6 +84,20 @@ class Outcome:
 
     scores: Scores
     kept: Kept
+
+    def list_warnings(self) -> list[str]:
+        """What a user should know of the kept encoder before using it."""
+        kept, heads = self.kept, f"dev/{PROJECTED}_r1"
+        found = [] if kept.step else [UNTRAINED]
+        now, last = kept.scores.get(heads, math.inf), self.scores.get(heads, -math.inf)
+        if now < last and kept.metric != heads:
+            state = f"those of step {kept.step}" if kept.step else "untrained"
+            found.append(
+                f"its projection heads are {state}, with {heads} {now:.4g}, and at the last step "
+                f"it was {last:.4g}; to choose responses behind the heads, train with "
+                f"`best_metric`={heads}"
+            )
+        return found
 
 
 class Evaluate(Hook):
