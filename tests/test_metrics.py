@@ -8,11 +8,16 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import metrics
 
 
+def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """What float32 loses, around half a tolerance, where rounding would separate equal scores."""
+    return 0.5 * metrics.TIE_TOLERANCE + rng.choice([-1e-8, -1e-9, 0.0, 1e-9, 1e-8], shape)
+
+
 def _tied_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A few candidates with few different scores, at least one of them relevant."""
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 7))
-    scores = rng.choice([-0.3, 0.1, 0.7], size)
+    scores = rng.choice([-0.3, 0.1, 0.100003, 0.7], size)
     relevant = rng.random(size) < 0.4
     relevant[rng.integers(size)] = True
     return scores, relevant
@@ -21,13 +26,16 @@ def _tied_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("seed", range(120))
 def test_ranking_measures_equal_the_mean_over_all_orders_of_ties(seed):
     scores, relevant = _tied_case(seed)
+    near = scores + _noise(np.random.default_rng(seed), scores.shape)
     expected = reference.average_precision(scores, relevant)
-    assert metrics.average_precision(scores, relevant) == pytest.approx(expected, abs=1e-12)
+    assert metrics.average_precision(near, relevant) == pytest.approx(expected, abs=1e-12)
     expected = reference.reciprocal_rank(scores, relevant)
-    assert metrics.reciprocal_rank(scores, relevant) == pytest.approx(expected, abs=1e-12)
+    assert metrics.reciprocal_rank(near, relevant) == pytest.approx(expected, abs=1e-12)
     for k in range(1, len(scores) + 1):
         expected = reference.recall_at(k, scores)
-        assert metrics.recall_at(k, scores) == pytest.approx(expected, abs=1e-12)
+        assert metrics.recall_at(k, near) == pytest.approx(expected, abs=1e-12)
+    tied = sum(list(scores).count(score) > 1 for score in scores)
+    assert metrics.tied_share(near) == pytest.approx(tied / len(scores))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -98,13 +106,33 @@ def test_nearly_equal_floats_count_as_ties(noise):
     assert metrics.tied_share(apart) == 0.0
 
 
+def test_ties_do_not_depend_on_where_the_scores_lie():
+    """Ten spellings of one text, whose scores differ by what float32 loses."""
+    for middle in (0.1234565, 0.123456, -0.5000005, 0.0, 3.25):
+        for places in (range(-5, 5), range(-9, 1), range(10)):
+            scores = np.array([middle + 1e-8 * place for place in places])
+            assert metrics.recall_at(1, scores) == 0.1
+            assert metrics.tied_share(scores) == 1.0
+    near = np.array([0.123456499, 0.123456501])
+    assert list(metrics.tie_groups(near, np.array([True, False]))) == [(2, 1)]
+
+
+def test_ties_are_transitive_and_end_at_a_gap():
+    """Steps of 0.9e-6 chain; a step of 1.1e-6 ends the chain, from either side."""
+    scores = 0.3 + 1e-6 * np.array([0.0, 0.9, 1.8, 2.9, 3.8])
+    relevant = np.array([True, False, True, True, False])
+    for sign, expected in ((1, [(2, 1), (3, 2)]), (-1, [(3, 2), (2, 1)])):
+        assert list(metrics.tie_groups(sign * scores, relevant)) == expected
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_spearman_equals_the_reference_under_ties(seed):
     rng = np.random.default_rng(seed)
     size = int(rng.integers(2, 9))
     degrees, cosines = rng.integers(1, 6, size).astype(float), rng.choice([-0.2, 0, 0.4, 0.9], size)
+    near = cosines + _noise(rng, cosines.shape)
     expected = reference.spearman(degrees, cosines)
-    assert metrics.spearman(degrees, cosines) == pytest.approx(expected, abs=1e-12)
+    assert metrics.spearman(degrees, near) == pytest.approx(expected, abs=1e-12)
 
 
 def test_spearman_sees_the_order_alone_and_a_constant_has_none():

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import scipy.stats
 
 from dcse_tf.errors import InputError
 
@@ -37,25 +36,54 @@ class Evaluation:
     items: dict[str, np.ndarray]
 
 
-# Scores are rounded to multiples of this before they are compared: float32 embeddings have about
-# seven digits, and the order of summation must not make equal vectors rank differently.
-TIE_RESOLUTION = 1e-6
+# Scores that differ by no more than this are tied: float32 embeddings have about seven digits, and
+# the order of summation must not make equal vectors rank differently.
+TIE_TOLERANCE = 1e-6
 
 
 def quantize(scores: np.ndarray) -> np.ndarray:
-    """Rounds scores to multiples of TIE_RESOLUTION, as float64.
+    """Rounds scores to multiples of TIE_TOLERANCE, as float64.
+
+    For searches, which need one order of all rows although they see only a part at a time. Measures
+    must not use it: the border between two multiples may separate scores that are nearly equal.
 
     Raises:
         InputError: a score is not finite. A diverged encoder must not look like a random one.
     """
+    return np.round(_require_finite(scores) / TIE_TOLERANCE) * TIE_TOLERANCE
+
+
+def _require_finite(scores: np.ndarray) -> np.ndarray:
     scores = np.asarray(scores, np.float64)
     if not np.isfinite(scores).all():
         raise InputError("a score is not a finite number: the encoder has diverged")
-    return np.round(scores / TIE_RESOLUTION) * TIE_RESOLUTION
+    return scores
+
+
+def _sort(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorts scores `[..., n]`, the lowest first, and finds the groups of tied ones.
+
+    Ties are transitive: a group ends where the next score is more than TIE_TOLERANCE away. So equal
+    scores are never separated, whatever other scores there are, and the groups are the same whether
+    they are formed from the highest score or from the lowest.
+
+    Returns:
+        The order of the scores, int `[..., n]`, and whether each, in that order, is the first of
+        its group, bool `[..., n]`.
+    """
+    scores = _require_finite(scores)
+    ordered, first = np.sort(scores), np.ones(scores.shape, bool)
+    first[..., 1:] = ordered[..., 1:] - ordered[..., :-1] > TIE_TOLERANCE
+    return np.argsort(scores), first
+
+
+def _sizes(first: np.ndarray) -> np.ndarray:
+    """The sizes of groups, given which items are the first of one, bool `[n]`."""
+    return np.diff(np.append(np.flatnonzero(first), len(first)))
 
 
 def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Groups of equal scores, best first.
+    """Groups of tied scores, best first.
 
     Args:
         scores: float `[candidates]`, higher is better.
@@ -64,10 +92,10 @@ def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> Iterator[tuple[int, 
     Yields:
         (size of the group, number of relevant candidates in it).
     """
-    _, group = np.unique(-quantize(scores), return_inverse=True)
-    sizes = np.bincount(group)
-    hits = np.bincount(group, weights=relevant).astype(int)
-    yield from zip(sizes.tolist(), hits.tolist(), strict=True)
+    order, first = _sort(scores)
+    hits = np.add.reduceat(relevant[order], np.flatnonzero(first), dtype=int)
+    sizes = _sizes(first)
+    yield from zip(sizes[::-1].tolist(), hits[::-1].tolist(), strict=True)
 
 
 def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
@@ -129,21 +157,32 @@ def recall_at(k: int, scores: np.ndarray, relevant: np.ndarray | None = None) ->
 
 
 def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation. Equal values get their mean rank; a constant gives 0.
+    """Spearman's correlation. Tied values get their mean rank; a constant gives 0.
 
     Args:
         first, second: float arrays of equal shape.
         axis: the axis along which the values are correlated.
     """
-    ranks = [scipy.stats.rankdata(quantize(values), axis=axis) for values in (first, second)]
-    x, y = (rank - rank.mean(axis=axis, keepdims=True) for rank in ranks)
-    scale = np.sqrt((x**2).sum(axis=axis) * (y**2).sum(axis=axis))
-    return np.divide((x * y).sum(axis=axis), scale, where=scale > 0, out=np.zeros_like(scale))
+    ranks = [_rank(np.moveaxis(values, axis, -1)) for values in (first, second)]
+    x, y = (rank - rank.mean(axis=-1, keepdims=True) for rank in ranks)
+    scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+    return np.divide((x * y).sum(axis=-1), scale, where=scale > 0, out=np.zeros_like(scale))
+
+
+def _rank(values: np.ndarray) -> np.ndarray:
+    """The ranks of values `[..., n]`; tied ones get the mean of their ranks."""
+    order, first = _sort(values)
+    place = np.arange(1.0, order.shape[-1] + 1)
+    begin = np.maximum.accumulate(np.where(first, place, 0.0), axis=-1)
+    # Seen from the end, a group begins where the next one's first follows.
+    last = np.concatenate([first[..., 1:], np.ones_like(first[..., :1])], axis=-1)
+    end = np.minimum.accumulate(np.where(last, place, np.inf)[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty_like(begin)
+    np.put_along_axis(ranks, order, (begin + end) / 2, axis=-1)
+    return ranks
 
 
 def tied_share(scores: np.ndarray) -> float:
-    """Share of the scores that are equal to another one, 0 to 1."""
-    if len(scores) == 0:
-        return 0.0
-    _, counts = np.unique(quantize(scores), return_counts=True)
-    return float(counts[counts > 1].sum() / len(scores))
+    """Share of the scores that are tied with another one, 0 to 1."""
+    sizes = _sizes(_sort(scores)[1])
+    return float(sizes[sizes > 1].sum() / max(1, len(scores)))

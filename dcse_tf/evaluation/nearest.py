@@ -24,7 +24,7 @@ class Nearest:
 
     Attributes:
         rows: row indices, int64 `[found]`; rows of equal cosine are in ascending order.
-        cosines: float64 `[found]`, rounded to `metrics.TIE_RESOLUTION`, because smaller
+        cosines: float64 `[found]`, rounded to `metrics.TIE_TOLERANCE`, because smaller
             differences are meaningless.
     """
 

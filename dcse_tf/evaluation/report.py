@@ -57,7 +57,7 @@ def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation
         source,
         fingerprint,
         evaluation.scores,
-        {name: values.round(6).tolist() for name, values in evaluation.items.items()},
+        {name: values.round(9).tolist() for name, values in evaluation.items.items()},
         {name: limits for name, limits in drawn.items() if limits},
     )
 

@@ -80,7 +80,7 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
     """
     embeddings = normalize(encode(sts_set.first + sts_set.second))
     first, second = np.split(embeddings, 2)
-    cosines = metrics.quantize(np.sum(first * second, axis=-1))
+    cosines = np.sum(first * second, axis=-1)
     scores = {
         "spearman": 100.0 * float(metrics.spearman(sts_set.degrees, cosines)),
         "chance_spearman": 0.0,

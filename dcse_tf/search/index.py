@@ -157,7 +157,7 @@ def _map_array(path: pathlib.Path) -> np.ndarray:
 # The embeddings, and the search
 
 # Upper bound of the difference between cosines of one text that was embedded in different batches.
-_ALIKE = 2 * metrics.TIE_RESOLUTION
+_ALIKE = 2 * metrics.TIE_TOLERANCE
 
 
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
