@@ -16,6 +16,7 @@ from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.head_files import HeadMaps, read_heads
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.matching_files import PAPER, MatchingForm
+from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
 from dcse_tf.progress import Progress
@@ -148,6 +149,8 @@ class GraphBackend:
         self._jit_compile = jit_compile
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
         self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
+        vocabulary, ends = graph.vocabulary, 2 + graph.tokenizer.count_prefix()
+        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk, ends)
         self._pool = tf.function(
             graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
         )
@@ -166,6 +169,7 @@ class GraphBackend:
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and the number of tokens of each sentence; for XLA, a multiple of 8."""
         token_ids = self._tokenize(tf.constant(sentences))
+        self._unknown.add(token_ids.values.numpy(), len(sentences))
         return token_ids, self._count_tokens(token_ids)
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:

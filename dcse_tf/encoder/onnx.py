@@ -14,6 +14,7 @@ from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import read_max_sequence_length
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.processors import available_processors
 
 MODEL_FILE = "model.onnx"
@@ -100,7 +101,10 @@ class OnnxBackend:
         self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
         self._max_sequence_length = read_max_sequence_length(folder)
         self._vocabulary = read_vocabulary(folder)
-        self._tokenize = self._vocabulary.make_tokenizer().as_graph(self._max_sequence_length)
+        tokenizer = self._vocabulary.make_tokenizer()
+        self._tokenize = tokenizer.as_graph(self._max_sequence_length)
+        unk_id, unk = self._vocabulary.unk_id, self._vocabulary.special.unk
+        self._unknown = UnknownTokens(unk_id, unk, 2 + tokenizer.count_prefix())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -117,6 +121,7 @@ class OnnxBackend:
     def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Token ids and the number of tokens of each sentence."""
         token_ids = self._tokenize(tf.constant(sentences))
+        self._unknown.add(token_ids.values.numpy(), len(sentences))
         return token_ids, token_ids.row_lengths().numpy()
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.tensor_files import read_tensor_file
+from dcse_tf.model.unknown import UnknownTokens
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"
@@ -73,12 +74,15 @@ class _Encode:
         self._unit_norm = unit_norm
         model: Any = tokenizer.model
         unknown = getattr(model, "unk_token", None)
-        self._unknown = tokenizer.token_to_id(unknown) if unknown else -1
+        unk_id = tokenizer.token_to_id(unknown) if unknown else None
+        self._unknown = -1 if unk_id is None else unk_id
+        self._counts = UnknownTokens(self._unknown, str(unknown))
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lists = [each.ids for each in found]
         ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
+        self._counts.add(ids, len(texts))
         known = ids != self._unknown
         # The start of each text's known tokens, and the end of the last text's.
         starts = np.insert(np.cumsum(known), 0, 0)[np.cumsum([0, *map(len, lists)])]

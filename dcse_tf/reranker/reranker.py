@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
+from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.graph import RerankerGraph
@@ -63,6 +64,8 @@ class Reranker:
         self.graph = graph
         self.name = name
         self.batch_tokens = batch_tokens
+        vocabulary = graph.vocabulary
+        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk)
         rows = tf.TensorSpec([None], tf.int32)
         self._score_rows = tf.function(
             graph.score_rows,
@@ -205,6 +208,7 @@ class Reranker:
         pairs, where = np.unique(asked, axis=0, return_inverse=True)
 
         texts = self.graph.tokenize(tf.constant(strings))
+        self._unknown.add(texts.values.numpy(), len(strings))
         joined = self.graph.join_turns(
             texts,
             tf.ragged.constant([[place[text] for text in turns] for turns, _ in row], tf.int32),
