@@ -307,6 +307,17 @@ def test_negatives_come_from_the_split_of_their_response(tmp_path):
         assert [group for group in groups if split_of[group.dialogue] == split] == expected
 
 
+def test_copies_of_a_session_belong_to_the_dialogue_of_the_first(tmp_path):
+    """So `prepare_data` puts their groups into the split that it puts the sessions into."""
+    sessions = make_sessions(40)
+    copies = [Session(f"copy of {s.session_id}", s.turns) for s in sessions]
+    shares = {"dev_fraction": 0.3, "test_fraction": 0.2}
+    build_candidates(options(tmp_path, [*sessions, *copies], candidates=3, **shares))
+    groups = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
+    found = collections.Counter(group.dialogue for group in groups)
+    assert found == {session.session_id: 2 for session in sessions}
+
+
 def test_what_cannot_be_built_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match=r"no response with a turn before it .41 sessions read"):
         build_candidates(options(tmp_path, make_sessions(41), roles=("c",)))

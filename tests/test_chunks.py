@@ -13,14 +13,14 @@ def make_sessions(lengths, text="您"):
 
 
 def sizes(sessions):
-    return [len(chunk.session_ids) for chunk in split_into_chunks(iter(sessions))]
+    return [len(chunk.session_ids) for chunk in split_into_chunks(iter(sessions), str)]
 
 
 @pytest.mark.parametrize("turns", [1, 4, 7, 1000])
 def test_chunks_hold_the_sessions_in_order(monkeypatch, turns):
     monkeypatch.setattr(corpus, "_TURNS", turns)
     sessions = make_sessions([3, 0, 1, 5, 2, 0, 0, 4, 0])
-    found = [session for chunk in split_into_chunks(sessions) for session in chunk.sessions()]
+    found = [session for chunk in split_into_chunks(sessions, str) for session in chunk.sessions()]
     assert found == sessions
 
 

@@ -108,6 +108,21 @@ def test_groups_of_one_dialogue_go_to_one_split_which_is_that_of_the_dialogue(tm
         assert len(names) > 3
 
 
+def test_copies_of_groups_stay_with_their_dialogues_and_are_warned_of(tmp_path, caplog):
+    groups = [make_group(n, context=2) | {"dialogue": str(n)} for n in range(20)]
+    for group in groups:
+        group["context"][0]["text"] += " w0 w1 w2"
+    copies = [{**group, "id": f"copy of {group['id']}", "dialogue": "one"} for group in groups]
+    manifest = prepare(tmp_path, *groups, *copies, dev_fraction=0.3)
+    names = {name for name, *_ in read_sessions(tmp_path / "data/dev.jsonl")}
+    assert len(names & {group["id"] for group in groups}) > 2
+    together = names & {copy["id"] for copy in copies}
+    assert len(together) in (0, 20)
+    apart = len(names - together) if not together else 20 - len(names - together)
+    assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (20, apart)
+    assert f"{apart} of the {len(names)} sessions of dev and test have the texts" in caplog.text
+
+
 def test_held_out_groups_name_their_dialogue(tmp_path):
     groups = [make_group(n, context=context) for n in range(9) for context in (1, 2)]
     del groups[0]["dialogue"]

@@ -80,6 +80,52 @@ def test_the_split_of_a_session_depends_on_its_id_and_the_seed_alone(tmp_path):
     assert found[0] != found[2]
 
 
+# A session in other words for its copies: other ids, speakers, cases, spaces and turns.
+COPIES = [
+    [("x", "s{0} t0 w0 w1"), ("y", "s{0} t1 w2 w3")],
+    [("agent", "S{0}  T0 w0 W1"), ("user", "s{0} t1 w2 w3")],
+    [("x", "s{0} t0"), ("y", "w0 w1"), ("x", "s{0} t1 w2"), ("y", " "), ("x", "w3")],
+]
+
+
+def _copied_corpus(sessions=60, copies=4):
+    """The sessions, and then their copies under other ids; the id of a session is its number."""
+    return {
+        str(number + sessions * copy): [(r, t.format(number)) for r, t in COPIES[copy % 3]]
+        for copy in range(copies)
+        for number in range(sessions)
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_copies_of_a_session_go_where_the_first_went(tmp_path, many_chunks, workers):
+    many_chunks(50)
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.2}
+    content = json_lines(_copied_corpus())
+    manifest = run(tmp_path, content, format="jsonl", workers=workers, **fractions)
+    config = SplitOptions(input=("some.tsv",), **fractions)
+    for split in ("dev", "test"):
+        firsts = [number for number in range(60) if config.split_of(str(number)) == split]
+        assert len(firsts) > 5
+        expected = {str(number + 60 * copy) for number in firsts for copy in range(4)}
+        assert read_ids(tmp_path, split) == expected
+    assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (180, 0)
+
+
+def test_copies_do_not_move_other_sessions_and_greetings_are_no_copies(tmp_path):
+    """A session of fewer than 20 characters, "s7 t0 s7 t1", may have its equal by chance."""
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.2}
+    (tmp_path / "short").mkdir()
+    short = {str(number): [("x", "s7 t0"), ("y", "s7 t1")] for number in range(60)}
+    manifest = run(tmp_path / "short", tsv(short), **fractions)
+    assert manifest.found["copies"] == 0
+    run(tmp_path, json_lines(_copied_corpus(copies=1)), format="jsonl", **fractions)
+    config = SplitOptions(input=("some.tsv",), **fractions)
+    for split in ("dev", "test"):
+        expected = {str(number) for number in range(60) if config.split_of(str(number)) == split}
+        assert read_ids(tmp_path / "short", split) == read_ids(tmp_path, split) == expected
+
+
 def test_shares_of_the_splits_are_held():
     config = SplitOptions(input=("some.tsv",), dev_fraction=0.3, test_fraction=0.2)
     splits = [config.split_of(str(number)) for number in range(4000)]
@@ -128,6 +174,19 @@ def test_silence_does_not_part_two_utterances_of_one_speaker(tmp_path, silence):
     dialogues = {"a": [("x", "s0 t0"), ("y", silence), ("x", "w0"), ("y", "s0 t1")]}
     manifest = run(tmp_path, json_lines(dialogues), format="jsonl")
     assert read_tokens(tmp_path, manifest) == [[turn_ids(0, 0, words=1), turn_ids(0, 1)]]
+
+
+@pytest.mark.parametrize(("known", "warned"), [(95, False), (94, True)])
+def test_unknown_tokens_are_counted_and_above_five_percent_warned_of(
+    tmp_path, caplog, known, warned
+):
+    """5 unknown of 100 tokens are not too many; 5 of 99 are."""
+    dialogues = {"a": [("x", "您好您好"), ("y", "好" + " w1" * (known - 4)), ("x", "s0 t0 w0 w1")]}
+    manifest = run(tmp_path, tsv(dialogues), max_sequence_length=200)
+    found = manifest.found
+    assert (found["unknown_tokens"], found["tokens"]) == (5, known + 5)
+    assert read_manifest(tmp_path / "data").found == found
+    assert ("are [UNK]" in caplog.text) == warned
 
 
 def test_long_utterances_are_cut_and_counted(tmp_path):
@@ -244,6 +303,8 @@ def test_what_was_prepared_is_held_against_the_encoder(tmp_path):
 def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     words = ("alpha", "beta", "gamma", "delta", "omega", "kappa", "sigma", "lambda")
     dialogues = {w: [("x", f"{w} {w} {w}"), ("y", f"{w} {w}")] for w in words}
+    copies = {f"copy of {w}": turns for w, turns in dialogues.items()}
+    dialogues |= copies
     (tmp_path / "corpus").write_text(tsv(dialogues))
     config = PrepareOptions(
         input=(str(tmp_path / "corpus"),),
@@ -255,7 +316,8 @@ def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     manifest = prepare(config, None)
     tokens = read_vocabulary(tmp_path / "data/vocabulary").tokens
     held_out = read_ids(tmp_path, "dev") | read_ids(tmp_path, "test")
-    assert 0 < len(held_out) < len(words)
+    assert 0 < len(held_out & set(words)) < len(words)
+    assert held_out & set(copies) == {f"copy of {word}" for word in held_out & set(words)}
     assert {word for word in words if word in tokens} == set(words) - held_out
     assert manifest.settings["vocab_size"] == 200
 

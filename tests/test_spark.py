@@ -78,10 +78,13 @@ def _read(folder):
 
 
 def test_the_records_are_those_of_one_machine(model, tmp_path):
-    lines = [json.dumps(dialogue) for dialogue in make_dialogues(90)]
+    dialogues = make_dialogues(90)
+    lines = [json.dumps(dialogue) for dialogue in dialogues]
     silent = json.dumps({"session_id": "s", "turns": [{"role": "a", "text": " "}] * 3})
     # Of unequal length, one without a session that is kept, one with a bad line.
-    parts = [lines[:50], [silent], ["{", *lines[50:60]], lines[60:]]
+    # And with copies of sessions of the first file under other ids.
+    copies = [{**dialogue, "session_id": f"copy of {n}"} for n, dialogue in enumerate(dialogues)]
+    parts = [lines[:50], [silent], ["{", *lines[50:60]], [*map(json.dumps, copies), *lines[60:]]]
     config = _config(tmp_path / "in", model, parts, max_bad_lines=1)
     one, many = (config.replace(output_dir=str(tmp_path / name)) for name in ("one", "many"))
     prepare(one, model)
@@ -92,20 +95,21 @@ def test_the_records_are_those_of_one_machine(model, tmp_path):
     assert manifest["dropped"]["bad_lines"] == 1
     assert len(manifest["splits"]["train"]["shards"]) == 3
     assert manifest["splits"]["dev"]["sessions"] > 5
+    assert (manifest["found"]["copies"], manifest["found"]["held_out_copies"]) == (90, 0)
 
 
 def test_bad_lines_are_refused_as_on_one_machine(model, tmp_path):
     """A file that is refused says so by its summary; of all files the bad lines are added up."""
     config = _config(tmp_path / "in", model, [["{"], ["{"]])
     work = pickle.dumps((read_vocabulary(model), config))
-    (summary,) = spark_prepare._read_file(work, 0, f"{tmp_path}/in/0.jsonl")
+    (summary,) = spark_prepare._read_file(work, {}, 0, f"{tmp_path}/in/0.jsonl")
     with pytest.raises(InputError, match=r"0\.jsonl:1: "):
         spark_prepare._check(config, [summary])
 
     config = config.replace(max_bad_lines=1)
     work = pickle.dumps((read_vocabulary(model), config))
     files = enumerate((f"{tmp_path}/in/0.jsonl", f"{tmp_path}/in/1.jsonl"))
-    found = [summary for file in files for summary in spark_prepare._read_file(work, *file)]
+    found = [summary for file in files for summary in spark_prepare._read_file(work, {}, *file)]
     assert [(each.bad_lines, each.error) for each in found] == [(1, ""), (1, "")]
     with pytest.raises(InputError, match=r"2 bad lines in all files .*`max_bad_lines`=1"):
         spark_prepare._check(config, found)

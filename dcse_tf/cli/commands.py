@@ -59,6 +59,13 @@ def prepare_data(options: PrepareOptions) -> None:
             scored = f", {split.given.scored} sessions scored" if split.given.scored else ""
             print(f"  with {split.given.negatives} negatives of their responses{scored}")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
+    sessions = sum(split.sessions for split in manifest.splits.values())
+    found, copies = manifest.found, manifest.found["copies"]
+    unknown = 100 * found["unknown_tokens"] / max(1, found["tokens"])
+    print(
+        f"copies of an earlier session: {copies} ({100 * copies / sessions:.2f}%); "
+        f"unknown tokens: {unknown:.2f}%"
+    )
     print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
 
 

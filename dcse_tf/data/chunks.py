@@ -14,6 +14,7 @@ from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.records import GivenTokens, SplitRecords
+from dcse_tf.data.splits import Findings, content_key
 from dcse_tf.model.vocabulary import Vocabulary
 
 
@@ -23,11 +24,13 @@ class ChunkRecords(NamedTuple):
     Attributes:
         splits: the records of each split, in the order of the sessions.
         content: a 16-byte digest of each kept session, for the fingerprint of the corpus.
+        findings: what deserves attention.
         dropped: number of sessions, utterances and negatives left out, by reason.
     """
 
     splits: dict[str, SplitRecords]
     content: bytes
+    findings: Findings
     dropped: collections.Counter[str]
 
 
@@ -75,6 +78,7 @@ class ChunkSerializer:
         )
         # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
         self._empty = int(tokenizer.tokenize(tf.constant([""]), longest).row_lengths()[0])
+        self._unk_id = vocabulary.unk_id
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
@@ -91,8 +95,11 @@ class ChunkSerializer:
 
         splits = {name: SplitRecords(texts=None if name == "train" else []) for name in SPLITS}
         content = []
+        findings = Findings()
+        findings.tokens = len(tokens.ids) - self._empty * int(np.count_nonzero(tokens.lengths))
+        findings.unknown = int(np.count_nonzero(tokens.ids == self._unk_id))
         end = 0
-        for session in sessions:
+        for session, split in zip(sessions, chunk.splits, strict=True):
             start, end = end, end + len(session.turns)
             given = None
             if session.given:
@@ -107,14 +114,16 @@ class ChunkSerializer:
                 dropped["short_sessions"] += 1
                 continue
             content.append(_describe(kept))
-            splits[self._config.split_of(kept.dialogue)].add(
+            if key := content_key(kept.turns):
+                findings.keys[split].append(key)
+            splits[split].add(
                 kept,
                 tokens.ids[places[start] : places[end]],
                 kept_lengths,
                 cut[end] - cut[start],
                 given,
             )
-        return ChunkRecords(splits, b"".join(content), dropped)
+        return ChunkRecords(splits, b"".join(content), findings, dropped)
 
     def _cut(self, ids: tf.RaggedTensor) -> _Tokens:
         """Truncates the token ids of texts, `[texts, (tokens)]`, to the maximum length."""

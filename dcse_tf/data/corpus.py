@@ -3,7 +3,7 @@
 import collections
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dcse_tf.data.dialogue import (
@@ -92,12 +92,14 @@ class Chunk(NamedTuple):
 
     Attributes:
         session_ids: the id of each session.
+        splits: the split of each session.
         lengths: the number of turns of each session.
         roles, texts, intents, acts: the fields of each turn, over all sessions.
         given: the candidates of each session; empty if no session has any.
     """
 
     session_ids: list[str]
+    splits: list[str]
     lengths: list[int]
     roles: list[str]
     texts: list[str]
@@ -113,21 +115,30 @@ class Chunk(NamedTuple):
             yield (session_id, own, self.given[number]) if self.given else (session_id, own)
 
 
-def split_into_chunks(sessions: Iterable[RawSession]) -> Iterator[Chunk]:
-    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves."""
+def split_into_chunks(
+    sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
+) -> Iterator[Chunk]:
+    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves.
+
+    Args:
+        sessions: the sessions.
+        find_split: gives the split of each; it is called once for each session, in order.
+    """
     iterator = iter(sessions)
-    while (chunk := _read_chunk(iterator)).session_ids:
+    while (chunk := _read_chunk(iterator, find_split)).session_ids:
         yield chunk
 
 
-def _read_chunk(sessions: Iterator[RawSession]) -> Chunk:
+def _read_chunk(sessions: Iterator[RawSession], find_split: Callable[[RawSession], str]) -> Chunk:
     # Copying turns into columns releases each turn's tuple at once. Keeping thousands of tuples
     # would trigger garbage collections, which scan all of TensorFlow's objects and take longer
     # than the reading.
-    chunk = Chunk([], [], [], [], [], [], [])
+    chunk = Chunk([], [], [], [], [], [], [], [])
     left, negatives = _CHARACTERS, 0
-    for session_id, turns, *given in sessions:
+    for session in sessions:
+        session_id, turns, *given = session
         chunk.session_ids.append(session_id)
+        chunk.splits.append(find_split(session))
         chunk.lengths.append(len(turns))
         for role, text, intents, acts in turns:
             chunk.roles.append(role)

@@ -82,6 +82,10 @@ class Manifest:
         splits: "train", "dev" and "test".
         dropped: number of sessions, utterances and lines left out, by reason.
         settings: the options of the job.
+        found: what deserves attention: the number of tokens, without [CLS], [SEP] and a prefix, and
+            of "unknown_tokens" among them; of "copies", sessions with the texts of an earlier one;
+            and of "held_out_copies", sessions of dev and test with the texts of one of train. Empty
+            if the corpus was prepared by a version that did not count them.
     """
 
     max_sequence_length: int
@@ -90,6 +94,7 @@ class Manifest:
     splits: dict[str, Split]
     dropped: dict[str, int]
     settings: dict[str, Any]
+    found: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def source(self) -> dict[str, str]:

@@ -87,7 +87,9 @@ class SplitOptions(CorpusOptions):
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 
     def split_of(self, dialogue: str) -> str:
-        """The split of a dialogue. It depends on the id and the seed, not on other dialogues."""
+        """The split of a dialogue that is no copy of another, see `dcse_tf.data.splits`. It depends
+        on the id and the seed, not on other dialogues.
+        """
         position = hash_number(f"{self.seed}:{dialogue}") / 2**64
         if position < self.dev_fraction:
             return "dev"

@@ -11,18 +11,20 @@ from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import (
+    join_session,
     read_raw_sessions,
-    read_sessions,
     split_into_chunks,
 )
 from dcse_tf.data.manifest import SPLITS, Manifest, Split, write_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.processes import map_in_order
 from dcse_tf.data.records import SplitWriter
+from dcse_tf.data.splits import Findings, Splitter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.unknown import warn_of_unknown
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from dcse_tf.processors import available_processors
@@ -86,15 +88,17 @@ class _TrainTexts:
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
         bad_lines = BadLines(self.config.max_bad_lines, named=0)
-        for session in read_sessions(self.config, bad_lines, collections.Counter()):
-            if self.config.split_of(session.dialogue) == "train":
+        find_split = Splitter(self.config)
+        for raw in read_raw_sessions(self.config, bad_lines):
+            if find_split(raw) == "train":
+                session = join_session(raw, self.config, collections.Counter())
                 yield from (turn.text for turn in session.turns)
 
 
 def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
     bad_lines = BadLines(config.max_bad_lines)
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
-    fingerprint = hashlib.sha256()
+    fingerprint, findings = hashlib.sha256(), Findings()
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
@@ -102,7 +106,7 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
             )
             for name in SPLITS
         }
-        chunks = split_into_chunks(read_raw_sessions(config, bad_lines))
+        chunks = split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config))
         workers = config.workers or min(available_processors(), _MOST_WORKERS)
         results = map_in_order(
             ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS, folder
@@ -110,11 +114,12 @@ def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Voca
         for result in stack.enter_context(contextlib.closing(results)):
             fingerprint.update(result.content)
             dropped.update(result.dropped)
+            findings.add(result.findings)
             for name, records in result.splits.items():
                 writers[name].write(records)
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
-    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest(), findings)
 
 
 def make_manifest(
@@ -123,14 +128,16 @@ def make_manifest(
     splits: dict[str, Split],
     dropped: Mapping[str, int],
     fingerprint: str,
+    findings: Findings,
 ) -> Manifest:
-    """Makes the manifest of a corpus whose splits have been written.
+    """Makes the manifest of a corpus whose splits have been written, and warns of what was found.
 
     Args:
         config, vocabulary: the options and the vocabulary that the corpus was made with.
         splits: the splits as written.
         dropped: number of items left out, by reason, including "bad_lines".
         fingerprint: the fingerprint of the corpus.
+        findings: what was found in all sessions.
 
     Raises:
         InputError: there is no session to train on, or only some sessions have scores.
@@ -148,6 +155,15 @@ def make_manifest(
     settings = config.to_dict()
     for name in ("workers", "spark_master"):  # the output does not depend on them
         del settings[name]
+    found = findings.count()
+    warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
+    if found["held_out_copies"]:
+        logging.warning(
+            "%d of the %d sessions of dev and test have the texts of a session of train, which may "
+            "make the scores on them too high",
+            found["held_out_copies"],
+            splits["dev"].sessions + splits["test"].sessions,
+        )
     return Manifest(
         max_sequence_length=config.max_sequence_length,
         corpus_fingerprint=fingerprint,
@@ -155,6 +171,7 @@ def make_manifest(
         splits=splits,
         dropped=dict(dropped),
         settings=settings,
+        found=found,
     )
 
 

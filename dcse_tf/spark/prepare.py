@@ -1,5 +1,6 @@
 """The job behind `prepare_data --spark_master`: prepares a corpus on a cluster.
 
+The files are read twice: first for the copies of sessions, see `Splitter`, then for the records.
 Each task reads a file and tokenises its sessions. The driver counts the sessions of each split in
 each file, which gives every session its number in the split. The sessions are then sorted by shard
 and number, and each task writes one shard. So the output is byte for byte that of one machine.
@@ -22,10 +23,12 @@ from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import find_reader, split_into_chunks
+from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import make_manifest, prepare
 from dcse_tf.data.records import SplitCounts, name_index, name_shard
+from dcse_tf.data.splits import Findings, content_key
 from dcse_tf.errors import InputError
 from dcse_tf.files import complete_path
 from dcse_tf.input_files import BadLines
@@ -77,6 +80,7 @@ class _Summary:
     file: int
     counts: dict[str, SplitCounts]
     content: bytes
+    findings: Findings
     dropped: collections.Counter[str]
     bad_lines: int
     error: str = ""
@@ -109,12 +113,13 @@ def _write_splits(
     splits = {name: _make_split(folder, name, written, summaries) for name in SPLITS}
 
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
-    fingerprint = hashlib.sha256()
+    fingerprint, findings = hashlib.sha256(), Findings()
     for summary in summaries:
         dropped.update(summary.dropped)
+        findings.add(summary.findings)
         fingerprint.update(summary.content)
     dropped["bad_lines"] = sum(summary.bad_lines for summary in summaries)
-    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest())
+    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest(), findings)
 
 
 def _write_files(
@@ -129,9 +134,11 @@ def _write_files(
 
     paths = list_inputs(config.input)
     work = context.broadcast(pickle.dumps((vocabulary, config)))
-    read = context.parallelize(list(enumerate(paths)), len(paths)).flatMap(
-        lambda file: _read_file(work.value, *file)
-    )
+    files = context.parallelize(list(enumerate(paths)), len(paths))
+    first = files.flatMap(lambda file: _read_keys(config, *file)).reduceByKey(_find_first)
+    divided = first.filter(lambda item: item[1].divided).collect()
+    moved = context.broadcast({key: copy.split for key, copy in divided})
+    read = files.flatMap(lambda file: _read_file(work.value, moved.value, *file))
     # Kept on the tasks' disks, because it is used twice: for counting and for writing.
     read = read.persist(StorageLevel.DISK_ONLY)
     found = read.filter(lambda item: isinstance(item, _Summary)).collect()
@@ -159,26 +166,67 @@ def _write_files(
 # Tasks: reading
 
 
+class _Copy(NamedTuple):
+    """The first of some copies: its file and number there, the split that its id gives, and whether
+    the ids of the others give another.
+    """
+
+    place: tuple[int, int]
+    split: str
+    divided: bool
+
+
+def _read_keys(config: PrepareOptions, file: int, path: str) -> Iterator[tuple[int, _Copy]]:
+    """Yields the `content_key` of each session of a file whose copies must be found."""
+    bad_lines = BadLines(config.max_bad_lines, named=0)
+    with contextlib.suppress(InputError):  # raised again when the records are made
+        sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
+        for number, (session_id, turns, *given) in enumerate(sessions):
+            if not given and (key := content_key(turns)) is not None:
+                yield key, _Copy((file, number), config.split_of(session_id), False)
+
+
+def _find_first(one: _Copy, other: _Copy) -> _Copy:
+    divided = one.divided or other.divided or one.split != other.split
+    return min(one, other)._replace(divided=divided)
+
+
 @functools.lru_cache(maxsize=1)  # each worker process makes it once
 def _make_serializer(work: bytes) -> tuple[ChunkSerializer, PrepareOptions]:
     vocabulary, config = pickle.loads(work)
     return ChunkSerializer(vocabulary, config), config
 
 
-def _read_file(work: bytes, file: int, path: str) -> Iterator[_Record | _Summary]:
-    """Yields the records of a file, and finally its summary."""
+def _read_file(
+    work: bytes, moved: Mapping[int | None, str], file: int, path: str
+) -> Iterator[_Record | _Summary]:
+    """Yields the records of a file, and finally its summary.
+
+    Args:
+        work: see `_make_serializer`.
+        moved: the split of copies that their ids would divide, by `content_key`.
+        file, path: number and path of the file.
+    """
     serialize, config = _make_serializer(work)
+
+    def find_split(session: RawSession) -> str:
+        session_id, turns, *given = session
+        if given:
+            return config.split_of(given[0].dialogue)
+        return moved.get(content_key(turns)) or config.split_of(session_id)
+
     bad_lines = BadLines(config.max_bad_lines)
     summary = _Summary(
-        file, {name: SplitCounts() for name in SPLITS}, b"", collections.Counter(), 0
+        file, {name: SplitCounts() for name in SPLITS}, b"", Findings(), collections.Counter(), 0
     )
     content = []
     try:
         sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
-        for chunk in split_into_chunks(sessions):
+        for chunk in split_into_chunks(sessions, find_split):
             result = serialize(chunk)
             content.append(result.content)
             summary.dropped.update(result.dropped)
+            summary.findings.add(result.findings)
             for split, records in result.splits.items():
                 counts = summary.counts[split]
                 texts = records.texts or [""] * len(records.records)

@@ -19,6 +19,7 @@ from dcse_tf.data.candidates import CandidateGroup, group_to_dict
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.manifest import SPLITS
+from dcse_tf.data.splits import content_key
 from dcse_tf.data.words import make_splitter
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
@@ -88,10 +89,19 @@ class CosineRanker:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """A turn that candidates are made for, its session, and a unique name of the session."""
+    """A turn that candidates are made for.
+
+    Attributes:
+        session: its session.
+        name: a unique name of the session.
+        dialogue: the id that decides about its split: that of the session's dialogue or, if the
+            session is a copy, of the first copy (see `Splitter`).
+        turn: the index of the turn in the session.
+    """
 
     session: Session
     name: str
+    dialogue: str
     turn: int
 
 
@@ -109,6 +119,7 @@ def choose_responses(
         seed: seed of the draw.
     """
     times: collections.Counter[str] = collections.Counter()
+    first_copies: dict[int, str] = {}
     chosen = []
     for session in sessions:
         name = session.session_id
@@ -123,7 +134,10 @@ def choose_responses(
         if responses == "one" and turns:
             rng = np.random.default_rng(hash_number(f"{seed}:response:{name}"))
             turns = [turns[int(rng.integers(len(turns)))]]
-        chosen += [Response(session, name, turn) for turn in turns]
+        dialogue = session.dialogue
+        if not session.given and (key := content_key(session.turns)) is not None:
+            dialogue = first_copies.setdefault(key, dialogue)
+        chosen += [Response(session, name, dialogue, turn) for turn in turns]
     return chosen
 
 
@@ -266,8 +280,8 @@ class Negatives:
         true = response.session.turns[response.turn]
         negatives = [self.pool.texts[place] for place in (*places, *drawn)]
         labels = (1, *[0] * self.count)
-        dialogue = response.session.dialogue
-        group = CandidateGroup(name, context, (true.text, *negatives), labels, true.role, dialogue)
+        texts = (true.text, *negatives)
+        group = CandidateGroup(name, context, texts, labels, true.role, response.dialogue)
         return group, len(drawn)
 
 
@@ -355,7 +369,7 @@ def _divide(
     """Yields the responses of each split that has any, after the name of their sessions."""
     splits: dict[str, list[Response]] = {name: [] for name in SPLITS}
     for response in responses:
-        splits[config.split_of(response.session.dialogue)].append(response)
+        splits[config.split_of(response.dialogue)].append(response)
     divided = config.dev_fraction or config.test_fraction
     for split, own in splits.items():
         if own:
