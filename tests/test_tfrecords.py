@@ -66,6 +66,14 @@ def test_fingerprints_are_of_the_id_and_of_the_token_ids():
     assert features["utterances"].numpy().tolist() == [fingerprint(first), fingerprint(second)]
 
 
+def test_roles_are_known_by_their_names_and_speakers_by_who_spoke_first():
+    token_ids, lengths = np.array([2, 3] * 4, np.int32), [2] * 4
+    said = ["client", "agent", "client", "Agent"]
+    features = parse_session(tf.constant(serialize_session("s", token_ids, lengths, said)))
+    assert features["speakers"].numpy().tolist() == [0, 1, 0, 2]
+    assert features["roles"].numpy().tolist() == [fingerprint(role.encode()) for role in said]
+
+
 def test_equal_tokens_are_one_utterance_and_other_tokens_another():
     one = parse("one", [2, 5, 3], [2, 6, 3])["utterances"].numpy()
     two = parse("two", [2, 6, 3], [2, 5, 3], [2, 5, 6, 3])["utterances"].numpy()
@@ -82,7 +90,7 @@ def test_a_record_is_an_example_with_its_features_in_order():
     record = serialize("s", [2, 21127, 3], [2, 3])
     names = sorted(tf.train.Example.FromString(record).features.feature)
     assert names == [
-        *("lengths", "session", "session_id", "speakers", "token_ids", "utterances"),
+        *("lengths", "roles", "session", "session_id", "speakers", "token_ids", "utterances"),
     ]
     places = [record.index(name.encode()) for name in names]
     assert places == sorted(places)

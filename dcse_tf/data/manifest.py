@@ -18,7 +18,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.input_files import UNREADABLE_ARRAY, plain_name, read_json_object
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "dev", "test")
 

@@ -31,6 +31,7 @@ _FEATURES = {
     "lengths": tf.io.RaggedFeature(tf.int64),
     "utterances": tf.io.RaggedFeature(tf.int64),
     "speakers": tf.io.RaggedFeature(tf.int64),
+    "roles": tf.io.RaggedFeature(tf.int64),
 }
 # Present only if the corpus gives candidates.
 _GIVEN_FEATURES = {
@@ -84,8 +85,9 @@ def serialize_session(
     Besides the token ids, the record holds 64-bit fingerprints. `session` is the fingerprint of the
     session's id, or of its dialogue's id if candidates are given; `utterances` are those of each
     turn's token ids. The encoder cannot tell turns with equal token ids apart, so turns with equal
-    fingerprints are encoded only once, and are no negatives of each other. `speakers` numbers the
-    roles of a session in the order in which they first speak.
+    fingerprints are encoded only once, and are no negatives of each other. `roles` are those of the
+    names of the session's roles, in the order in which they first speak, and `speakers` the index
+    of each turn's role among them.
 
     Args:
         session_id: the session's id.
@@ -106,6 +108,8 @@ def serialize_session(
     features["utterances"].int64_list.value.extend(fingerprints)
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
     features["speakers"].int64_list.value.extend([numbers[role] for role in roles])
+    names = _integers([_digest64(role.encode()) for role in numbers])
+    features["roles"].int64_list.value.extend(names)
     if given:
         fingerprints = _fingerprint_texts(given.token_ids, given.lengths)
         features["given_token_ids"].int64_list.value.extend(given.token_ids.tolist())
@@ -128,6 +132,8 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         token_ids: int32 `[turns, (tokens)]`, ragged, with [CLS] and [SEP].
         utterances: int64 `[turns]`, fingerprints of the turns' token ids.
         speakers: int32 `[turns]`, the speaker of each turn, numbered from 0.
+        roles: int64 `[turns]`, fingerprints of the names of the speakers' roles, which unlike
+            the numbers are the same in all sessions.
     """
     features = tf.io.parse_single_example(record, _FEATURES)
     token_ids = tf.RaggedTensor.from_row_lengths(
@@ -138,6 +144,7 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         "token_ids": token_ids,
         "utterances": features["utterances"],
         "speakers": tf.cast(features["speakers"], tf.int32),
+        "roles": tf.gather(features["roles"], features["speakers"]),
     }
 
 
