@@ -44,11 +44,13 @@ def make_sessions(count=40):
 
 
 def build(
-    sessions, *, ranker=None, responses="one", roles=(), count=4, seed=0, skip_top=0, turns=0
-):
+    sessions, *, ranker=None, responses="one", roles=(), count=4, seed=0, skip_top=0, turns=0,
+    same_role=False,
+):  # fmt: skip
     chosen = choose_responses(sessions, responses, roles, seed)
     pool = Pool(chosen)
-    negatives = Negatives(pool, count, seed, ranker and ranker(pool.texts), skip_top)
+    ranks = ranker and ranker(pool.texts)
+    negatives = Negatives(pool, count, seed, ranks, skip_top, same_role=same_role)
     return list(negatives.choose(chosen, turns))
 
 
@@ -221,12 +223,32 @@ def test_places_are_drawn_evenly_and_never_banned():
     rng = np.random.default_rng(0)
     counts = collections.Counter()
     for _ in range(4000):
-        drawn = draw_places(rng, 12, {3, 7}, 4)
+        drawn = draw_places(rng, np.arange(12), {3, 7}, 4)
         assert len(set(drawn)) == 4
         counts.update(drawn)
     assert set(counts) == set(range(12)) - {3, 7}
     assert all(abs(count - 1600) < 5 * 40 for count in counts.values())
-    assert sorted(draw_places(rng, 5, {0}, 9)) == [1, 2, 3, 4]
+    assert sorted(draw_places(rng, np.array([0, 2, 5]), {0}, 9)) == [2, 5]
+
+
+@pytest.mark.parametrize("ranker", [None, by_words, by_letters])
+def test_negatives_are_of_the_responders_role_if_there_are_enough(ranker):
+    """Every third session has a party whose name no other has; the others are agents."""
+    sessions = []
+    for number, session in enumerate(make_sessions(60)):
+        other = "agent" if number % 3 else f"user {number}"
+        turns = [Utterance({"a": "user", "b": other}[t.role], f"{t.role} {t.text} {number}")
+                 for t in session.turns]  # fmt: skip
+        sessions.append(Session(session.session_id, tuple(turns)))
+    by_role = {True: set(), False: set()}
+    for group in groups_of(sessions, ranker=ranker, same_role=True, skip_top=2 if ranker else 0):
+        letters = {text[0] for text in group.candidates[1:]}
+        by_role[group.responder.startswith("user ")] |= letters
+        if group.responder in ("user", "agent"):
+            assert letters == {group.candidates[0][0]}
+    assert by_role[True] == {"a", "b"}
+    everyone = groups_of(sessions, ranker=ranker)
+    assert any({text[0] for text in group.candidates} == {"a", "b"} for group in everyone)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ranker": by_letters, "skip_top": 2}])
@@ -263,7 +285,7 @@ def test_the_file_is_read_as_groups(tmp_path, kind):
     built = build_candidates(options(tmp_path, sessions, negatives_from=kind, candidates=5))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     ranker = by_words if kind == "bm25" else None
-    expected = build(make_sessions(), ranker=ranker, turns=10)
+    expected = build(make_sessions(), ranker=ranker, turns=10, same_role=True)
     assert read == [group for group, _ in expected]
     assert (built.sessions, built.groups) == (40, 40)
     assert built.drawn == sum(drawn for _, drawn in expected)
@@ -283,7 +305,9 @@ def test_an_encoder_finds_the_nearest(tmp_path, monkeypatch):
     build_candidates(options(tmp_path, make_sessions(), **settings))
     read = list(read_groups(tmp_path / "groups.jsonl", "jsonl", BadLines(0)))
     assert loaded == ["run"]
-    assert read == groups_of(make_sessions(), ranker=by_letters, skip_top=1, turns=10)
+    assert read == groups_of(
+        make_sessions(), ranker=by_letters, skip_top=1, turns=10, same_role=True
+    )
 
 
 def test_negatives_come_from_the_split_of_their_response(tmp_path):
@@ -303,7 +327,7 @@ def test_negatives_come_from_the_split_of_their_response(tmp_path):
     # As if each split were built alone.
     for split in ("train", "dev", "test"):
         own = [session for session in sessions if split_of[session.session_id] == split]
-        expected = groups_of(own, ranker=by_words, seed=3, turns=10)
+        expected = groups_of(own, ranker=by_words, seed=3, turns=10, same_role=True)
         assert [group for group in groups if split_of[group.dialogue] == split] == expected
 
 

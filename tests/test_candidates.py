@@ -74,6 +74,14 @@ def test_english_keeps_its_spaces(tmp_path):
     assert group.responder == "b"
 
 
+def test_the_responder_is_the_true_responses_speaker(tmp_path):
+    said = ["<ann> hi", "<bob> lo"]
+    path = write(tmp_path / "t", line(0, *said, "<cy> bye"), line(1, *said, "<ann> fine"))
+    [group], _ = read(path, "ubuntu")
+    assert group.responder == "ann"
+    assert group.candidates == ("bye", "fine")
+
+
 def test_turns_without_text_are_left_out(tmp_path):
     lines = [line(label, "在 吗", " ", "好", text) for label, text in ((1, "是"), (0, "否"))]
     [group], _ = read(write(tmp_path / "t", *lines))

@@ -1,8 +1,9 @@
 """Builds grouped candidates from dialogues: a context, its true response, and negatives.
 
-Negatives are responses from other sessions. Most random negatives are easy to tell from the true
-response; those that BM25 or an encoder finds nearest to the context are hard. The very nearest may
-answer the context as well as the true response does, so some of them can be skipped.
+Negatives are responses from other sessions, of the responder's role if there are enough. Most
+random negatives are easy to tell from the true response; those that BM25 or an encoder finds
+nearest to the context are hard. The very nearest may answer the context as well as the true
+response does, so some of them can be skipped.
 """
 
 import collections
@@ -158,6 +159,23 @@ class Pool:
             first.setdefault(text.casefold(), text)
         self.texts = list(first.values())
         self._places = {key: place for place, key in enumerate(first)}
+        self._all = np.arange(len(first))
+        of_role: dict[str, set[int]] = collections.defaultdict(set)
+        for response in responses:
+            turn = response.session.turns[response.turn]
+            of_role[turn.role].add(self._places[turn.text.casefold()])
+        self._of_role = {role: np.array(sorted(places)) for role, places in of_role.items()}
+        self._role_sets = dict(of_role)
+
+    def list_places(self, role: str | None, banned: Collection[int], count: int) -> np.ndarray:
+        """The indices to choose from: those that the role says, or all without a role.
+
+        All too if the role says fewer than `count` that are not banned: it may be a name that
+        hardly any session shares.
+        """
+        own = self._role_sets[role] if role is not None else set()
+        enough = len(own) - sum(place in own for place in banned) >= count
+        return self._of_role[role] if role is not None and enough else self._all
 
     def places_of(self, turns: Sequence[Utterance]) -> set[int]:
         """The indices in the pool of those turns whose texts are in it."""
@@ -199,13 +217,13 @@ def pick_nearest(
 
 
 def draw_places(
-    rng: np.random.Generator, pool: int, banned: Collection[int], count: int
+    rng: np.random.Generator, places: np.ndarray, banned: Collection[int], count: int
 ) -> list[int]:
-    """Draws `count` indices of the pool at random, or all that are not banned if there are fewer.
+    """Draws `count` of the places at random, or all that are not banned if there are fewer.
 
-    Drawing `count` plus the number banned always leaves enough, without filtering the whole pool.
+    Drawing `count` plus the number banned always leaves enough, without filtering all places.
     """
-    drawn = rng.choice(pool, min(pool, count + len(banned)), replace=False)
+    drawn = rng.choice(places, min(len(places), count + len(banned)), replace=False)
     return [place for place in drawn.tolist() if place not in banned][:count]
 
 
@@ -220,6 +238,7 @@ class Negatives:
         ranker: finds the nearest responses; None to draw all negatives at random.
         skip_top: how many of the nearest to skip.
         source: where the pool comes from, for an error.
+        same_role: whether to choose only what the responder's role says, if that is enough.
     """
 
     pool: Pool
@@ -228,6 +247,7 @@ class Negatives:
     ranker: Ranker | None = None
     skip_top: int = 0
     source: str = "other sessions"
+    same_role: bool = True
 
     def choose(
         self, responses: Sequence[Response], context_turns: int
@@ -263,21 +283,26 @@ class Negatives:
         banned: set[int],
     ) -> tuple[CandidateGroup, int]:
         name = f"{response.name}:{response.turn}"
+        true = response.session.turns[response.turn]
+        role = true.role if self.same_role else None
+        among = self.pool.list_places(role, banned, self.count + self.skip_top)
         places: list[int] = []
         if scores is not None and self.ranker:
+            out = np.ones(len(scores), bool)
+            out[among] = False
+            scores = np.where(out, -np.inf, scores)
             skipped, places = pick_nearest(
                 scores, banned, self.skip_top, self.count, self.ranker.floor
             )
             banned = banned | {*skipped, *places}
         rng = np.random.default_rng(hash_number(f"{self.seed}:rivals:{name}"))
-        drawn = draw_places(rng, len(self.pool.texts), banned, self.count - len(places))
+        drawn = draw_places(rng, among, banned, self.count - len(places))
         if len(places) + len(drawn) < self.count:
             raise InputError(
                 f"session {response.name!r}: only {len(places) + len(drawn)} different responses "
                 f"of {self.source}, too few for `candidates`={self.count + 1}"
                 + (f" and `skip_top`={self.skip_top}" if self.skip_top else "")
             )
-        true = response.session.turns[response.turn]
         negatives = [self.pool.texts[place] for place in (*places, *drawn)]
         labels = (1, *[0] * self.count)
         texts = (true.text, *negatives)
@@ -335,7 +360,13 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
         pool = Pool(own)
         ranker = make_ranker(pool)
         negatives = Negatives(
-            pool, config.candidates - 1, config.seed, ranker, config.skip_top, source
+            pool,
+            config.candidates - 1,
+            config.seed,
+            ranker,
+            config.skip_top,
+            source,
+            config.same_role,
         )
         divided.append((own, negatives))
     groups = itertools.chain.from_iterable(

@@ -158,6 +158,12 @@ class BuildCandidatesOptions(SplitOptions):
         "`dev_fraction`, `test_fraction` and `seed` that prepare_data will divide the groups by.",
         choices=("random", "bm25", "model"),
     )
+    same_role: bool = option(
+        True,
+        "Choose negatives only among what the role of the responder says, if that is enough; "
+        "otherwise many are the other party's, and who speaks tells them from the true response. "
+        "Roles are compared by their names.",
+    )
     model: str = option(
         "",
         "With `negatives_from`=model: the encoder; takes the same values as in evaluate.",
