@@ -12,6 +12,8 @@ PROJECTED = "projected"
 RECALLS = (1, 2, 5)
 RETRIEVAL = ("map", "mrr")
 STS = ("spearman",)
+# Number of responses among which a dev response is ranked, so the least number of dev sessions.
+CANDIDATES = 10
 
 
 def rank_scores(similarity: str) -> tuple[str, ...]:

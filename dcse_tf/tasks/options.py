@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.evaluation.names import RETRIEVAL, STS, all_contexts, rank_scores
+from dcse_tf.evaluation.names import CANDIDATES, RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.evaluation.options import LEAST_SENTENCES
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import registry
@@ -323,8 +323,9 @@ class TrainOptions(RunOptions):
             positions: the largest number of tokens in a sequence that the encoder can read.
 
         Raises:
-            OptionError: the batch or the rows do not fit the corpus.
+            OptionError: the batch, the rows or the best metric do not fit the corpus.
         """
+        self._check_best_metric(manifest.splits["dev"].sessions)
         samples = registry.TASKS[self.task].epoch_size(manifest.splits["train"])
         batch = self.global_batch_size
         if batch > samples:
@@ -349,6 +350,20 @@ class TrainOptions(RunOptions):
             layout=layout,
             row_length=row_length,
         )
+
+    def _check_best_metric(self, dev_sessions: int) -> None:
+        """Refuses a rank among too few responses, unless there are no scores at all."""
+        sessions = min(self.dev_samples, dev_sessions)
+        ranks = {f"dev/{name}" for kind in self.similarities for name in rank_scores(kind)}
+        others = [name for name in self.dev_scores() if name not in ranks]
+        scored = sessions > 1 or self.dev_retrieval or self.dev_sts
+        if sessions < CANDIDATES and self.best_metric in ranks and others and scored:
+            self.refuse(
+                "best_metric",
+                f"ranks a response among {CANDIDATES}, and of {self.data_dir} only {sessions} dev "
+                "sessions are used; prepare it with a larger `dev_fraction`, give a larger "
+                f"`dev_samples`, or choose by one of {', '.join(others)}",
+            )
 
     def list_warnings(self, manifest: "Manifest") -> list[str]:
         """What a user should know of resolved options and the corpus before training begins."""

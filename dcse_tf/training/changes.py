@@ -18,13 +18,13 @@ from dcse_tf.evaluation.changes_job import (
     read_held_out,
     write_changes,
 )
+from dcse_tf.evaluation.names import CANDIDATES
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import ENCODER_FOLDER, hash_files
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.controller import Hook
-from dcse_tf.training.dev_evaluation import CANDIDATES
 
 _CHOSEN_BY = (
     "The kept step was chosen by its scores on dev sessions, so the gain in response selection "

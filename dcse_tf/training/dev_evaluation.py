@@ -11,7 +11,15 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.evaluation.names import PROJECTED, RERANKER, RETRIEVAL, STS, all_contexts, rank_scores
+from dcse_tf.evaluation.names import (
+    CANDIDATES,
+    PROJECTED,
+    RERANKER,
+    RETRIEVAL,
+    STS,
+    all_contexts,
+    rank_scores,
+)
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.model.head_files import list_head_maps
@@ -23,8 +31,6 @@ from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Scores, Setup
-
-CANDIDATES = 10
 
 
 class DevEvaluation:

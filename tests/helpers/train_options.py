@@ -16,7 +16,7 @@ def make_manifest(samples=1000, longest=50, truncated=0):
     split = types.SimpleNamespace(
         sessions=samples, utterances=samples, truncated_utterances=truncated, given=given
     )
-    return types.SimpleNamespace(splits={"train": split}, max_sequence_length=longest)
+    return types.SimpleNamespace(splits={"train": split, "dev": split}, max_sequence_length=longest)
 
 
 def resolve(options, *corpus, **facts):
