@@ -127,7 +127,7 @@ def describe_tasks(found: SelectionPlan, corpus: str) -> Table:
     """A table of the auxiliary tasks' held-out accuracy at the kept step, averaged over seeds."""
     head = ["", "seeds", *AUXILIARY]
     table: Table = [list(head)]
-    chances: list[float] = []
+    chances: dict[str, list[float]] = {task: [] for task in AUXILIARY}
     for (variant, name), runs in found.models.items():
         if name != corpus or not variant.row.auxiliary:
             continue
@@ -138,11 +138,11 @@ def describe_tasks(found: SelectionPlan, corpus: str) -> Table:
         for task in AUXILIARY:
             values = [s[f"dev/{task}_accuracy"] for s in seeds if f"dev/{task}_accuracy" in s]
             row.append(float(np.mean(values)) if values else "")
-        chances += [s["dev/incoherence_chance"] for s in seeds if "dev/incoherence_chance" in s]
+            chances[task] += [s[name] for s in seeds if (name := f"dev/{task}_chance") in s]
         table.append(row)
-    # 50% for two classes; for restoration, one of the whole vocabulary, about 0.
-    incoherence = float(np.mean(chances)) if chances else ""
-    table.append(["chance", "", 50.0, 0.0, incoherence, 50.0])
+    # Without reading; for restoration, one of the whole vocabulary, about 0.
+    means = [float(np.mean(values)) if values else "" for values in chances.values()]
+    table.append(["without reading", "", *means])
     return table if len(table) > 2 else []
 
 

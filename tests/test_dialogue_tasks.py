@@ -4,13 +4,15 @@ A turn's only token says what it is: 100 x session + turn.
 """
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn_dialogues import collect, read, session
+from drawn_dialogues import batch_samples, collect, read, session
 
 from dcse_tf.data import dialogue_tasks as tasks
+from dcse_tf.tasks.shared import score_best_rules
 
 SEED = tf.constant([7, 11], tf.int64)
 
@@ -20,7 +22,7 @@ def windows(dialogues):
 
 
 def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
-    lengths = collections.Counter()
+    lengths, last, differ = collections.Counter(), collections.Counter(), 0
     for seed in range(60):
         drawn = tasks.draw_dialogue(session(1, 6), tf.constant([seed, 0], tf.int64), 3)
         texts = drawn["token_ids"].values.numpy().tolist()
@@ -33,20 +35,26 @@ def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
         assert 1 <= int(drawn["split"]) < len(texts)
         assert 0 <= int(drawn["hidden"]) < len(texts)
         assert 0 <= int(drawn["odd"]) < len(texts)
+        assert drawn["roles"].numpy().tolist() == [70 + text % 2 for text in texts]
         lengths[len(texts)] += 1
+        last.update(name for name in ("hidden", "odd") if int(drawn[name]) == len(texts) - 1)
+        differ += int(drawn["hidden"]) != int(drawn["odd"])
     assert set(lengths) == {2, 3, 4}
+    # The response too is hidden and replaced, and the two choices have nothing to do with another.
+    assert last["hidden"] > 10
+    assert last["odd"] > 10
+    assert differ > 20
 
 
-def test_half_of_the_dialogues_keep_both_pieces_and_a_quarter_loses_each():
-    fates = [
-        int(tasks.draw_dialogue(session(1, 6), tf.constant([seed, 1], tf.int64), 3)["replaced"])
-        for seed in range(400)
-    ]
-    counts = collections.Counter(fates)
-    # Four standard deviations of 400 draws with probability 1/2 and 1/4: 40 and 35.
-    assert abs(counts[0] - 200) < 40
-    assert abs(counts[1] - 100) < 35
-    assert abs(counts[2] - 100) < 35
+def test_half_of_the_dialogues_lose_a_piece_and_either_is_as_often_the_one():
+    counts, features = collections.Counter(), session(1, 6)
+    draw = tf.function(lambda seed: tasks.draw_dialogue(features, seed, 3))
+    for seed in range(400):
+        drawn = draw(tf.constant([seed, 1], tf.int64))
+        counts[bool(drawn["right"]), bool(drawn["replaced"])] += 1
+    # Four standard deviations of 400 draws with probability 1/4.
+    assert len(counts) == 4
+    assert all(abs(count - 100) < 35 for count in counts.values())
 
 
 def test_a_pair_is_of_one_speaker_and_two_texts():
@@ -79,6 +87,7 @@ def dialogues():
 
 
 def test_matching_rows_are_a_context_with_its_response_and_one_of_another(dialogues):
+    dialogues = dataclasses.replace(dialogues, same_role=False)
     rows = tasks.make_matching_rows(dialogues, 2, SEED)
     contexts, responses = read(dialogues, rows.first), read(dialogues, rows.second)
     true = windows(dialogues)
@@ -95,21 +104,145 @@ def test_matching_rows_are_a_context_with_its_response_and_one_of_another(dialog
             assert response != responses[row - 1][0]
 
 
-def test_pieces_are_consecutive_or_one_is_the_same_kind_of_another_dialogue(dialogues):
+def test_a_replaced_piece_is_as_long_and_at_the_same_end_of_another_dialogue(dialogues):
     rows = tasks.make_next_session_rows(dialogues, SEED)
     left, right = read(dialogues, rows.first), read(dialogues, rows.second)
-    splits, fates = (dialogues.samples[name].numpy() for name in ("split", "replaced"))
-    assert set(fates.tolist()) == {0, 1, 2}
-    others = windows(dialogues)
-    lefts = [window[:split] for window, split in zip(others, splits, strict=True)]
-    rights = [window[split:] for window, split in zip(others, splits, strict=True)]
-    for row, fate in enumerate(fates):
-        assert rows.targets["labels"][row] == (fate == 0)
-        assert (left[row] == lefts[row]) == (fate != 1)
-        assert (right[row] == rights[row]) == (fate != 2)
-        assert left[row] in lefts
-        assert right[row] in rights
+    samples = {k: dialogues.samples[k].numpy() for k in ("split", "right", "replaced")}
+    every = windows(dialogues)
+    kinds = collections.Counter()
+    for row, (window, split) in enumerate(zip(every, samples["split"], strict=True)):
+        own, place = [window[:split], window[split:]], int(samples["right"][row])
+        found, turns = [left[row], right[row]], len(own[place])
+        longer = [w for w in every if w is not window and len(w) > turns]
+        pieces = [w[-turns:] if place else w[:turns] for w in longer]
+        # A turn's number is even where its role is 70.
+        seam = 0 if place else -1
+        alike = [piece for piece in pieces if (piece[seam] - own[place][seam]) % 2 == 0]
+        assert rows.targets["weights"][row] == (len(longer) > 0)
+        kind = ("replaced" if alike else "any role") if samples["replaced"][row] else "kept"
+        if not longer or kind == "kept":
+            assert found == own
+            assert rows.targets["labels"][row] == 1
+            continue
+        kinds[kind, place] += 1
+        assert rows.targets["labels"][row] == 0
+        assert found[1 - place] == own[1 - place]
+        assert found[place] in (alike or pieces)
+    assert kinds["replaced", 0]
+    assert kinds["replaced", 1]
     assert rows.ends
+
+
+def replace_pieces(dialogues, replaced):
+    """The rows of next session prediction, were it decided for all dialogues alike."""
+    all_alike = tf.fill([dialogues.count], replaced)
+    samples = {**dialogues.samples, "replaced": all_alike}
+    return tasks.make_next_session_rows(dataclasses.replace(dialogues, samples=samples), SEED)
+
+
+def test_neither_turns_nor_roles_nor_weights_tell_a_replaced_piece():
+    mixed = collect([session(number, 2 + number % 9) for number in range(1, 40)])
+    kept, replaced = replace_pieces(mixed, False), replace_pieces(mixed, True)
+    assert (
+        kept.first.row_lengths().numpy().tolist() == replaced.first.row_lengths().numpy().tolist()
+    )
+    for name in ("weights", "hints"):
+        np.testing.assert_array_equal(kept.targets[name], replaced.targets[name])
+    assert float(tf.reduce_sum(kept.targets["weights"])) > 30
+    assert float(tf.reduce_sum(replaced.targets["labels"] * replaced.targets["weights"])) == 0
+
+
+@pytest.fixture(scope="module")
+def steps():
+    """Steps of windows of up to 21 turns from long sessions."""
+    draw = tf.function(lambda features, seed: tasks.draw_dialogue(features, seed, 20))
+    sessions = [session(number, 60) for number in range(1, 17)]
+    return [tasks.Dialogues.of(batch_samples(sessions, draw, seed)) for seed in range(25)]
+
+
+def score_rule(name, make, steps, same_role=True):
+    """What the best rule that reads nothing gets right, in percent."""
+    batches = []
+    for step, dialogues in enumerate(steps):
+        drawn = dataclasses.replace(dialogues, same_role=same_role)
+        targets = make(drawn, tf.constant([step, 1], tf.int64)).targets
+        batches.append({f"{name}_{key}": value for key, value in targets.items()})
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(batches),
+        output_signature={k: tf.TensorSpec([None], v.dtype) for k, v in batches[0].items()},
+    )
+    return score_best_rules(dataset, [name])[f"{name}_chance"]
+
+
+def make_counted_pieces(dialogues, seed):
+    """A step in which pieces are replaced by whatever piece another dialogue has."""
+    rows = tasks.make_next_session_rows(dialogues, seed)
+    samples = dialogues.samples
+    own, other = samples["split"], tf.roll(samples["split"], 1, 0)
+    total = dialogues.ends - dialogues.starts
+    left, right = own, total - own
+    replaced = rows.targets["labels"] == 0
+    left = tf.where(replaced & ~samples["right"], other, left)
+    right = tf.where(replaced & samples["right"], tf.roll(total, 1, 0) - other, right)
+    return dataclasses.replace(rows, targets={**rows.targets, "hints": 2 * (left + right)})
+
+
+def test_what_a_rule_gets_right_that_does_not_read(steps):
+    """400 examples: four standard deviations of the share of right guesses are 10 points."""
+    pieces, pairs = tasks.make_next_session_rows, tasks.make_consistency_rows
+    assert score_rule("next_session", pieces, steps) == pytest.approx(50.0, abs=10)
+    # Counting turns gives pieces of any length away; so do roles, where speakers alternate.
+    assert score_rule("next_session", make_counted_pieces, steps) > 70
+    anyones = score_rule("next_session", pieces, steps, same_role=False)
+    assert anyones == pytest.approx(75.0, abs=10)
+    assert score_rule("consistency", pairs, steps) == 50.0
+    assert score_rule("consistency", pairs, steps, False) == pytest.approx(75.0, abs=6)
+
+    def match(dialogues, seed):
+        return tasks.make_matching_rows(dialogues, 1, seed)
+
+    assert score_rule("matching", match, steps) == 50.0
+    assert score_rule("matching", match, steps, False) == pytest.approx(75.0, abs=6)
+
+
+ROLES = [(70, 71)] * 4 + [(70, 75), (76, 71)]
+
+
+def role_of(text):
+    return ROLES[text // 100 - 1][text % 100 % 2]
+
+
+def taken_from_others(dialogues):
+    """(what is drawn, what it takes the place of) of every task."""
+    every, odd = windows(dialogues), dialogues.samples["odd"].numpy()
+    responses = [window[-1] for window in every]
+    matching = tasks.make_matching_rows(dialogues, 3, SEED)
+    found = read(dialogues, matching.second)
+    for row, weight in enumerate(matching.targets["weights"].numpy()):
+        own = responses[row // 4]
+        shared = [text for text in responses if role_of(text) == role_of(own)]
+        if row % 4 and weight and (len(shared) > 1 or role_of(own) > 71):
+            yield found[row][0], own
+    incoherence = tasks.make_incoherence_rows(dialogues, SEED)
+    for row, said in enumerate(read(dialogues, incoherence.first)):
+        yield said[odd[row]], every[row][odd[row]]
+    seconds = read(dialogues, tasks.make_consistency_rows(dialogues, SEED).second)
+    yield from ((taken, own) for (own,), (taken,) in zip(seconds[::2], seconds[1::2]))
+
+
+def test_turns_of_others_are_of_the_same_role_where_any_other_session_has_it():
+    """Of the last two sessions each has a party whose role no other session has."""
+    sessions = [session(number, 8, roles=own) for number, own in enumerate(ROLES, start=1)]
+    by_role = collections.defaultdict(set)
+    for seed in range(8):
+        for taken, own in taken_from_others(collect(sessions, seed=seed)):
+            assert taken // 100 != own // 100
+            by_role[role_of(own)].add(role_of(taken))
+    assert (by_role[70], by_role[71]) == ({70}, {71})
+    assert by_role[75] == {70, 71, 76}
+    assert by_role[76] == {70, 71, 75}
+    anyones = taken_from_others(collect(sessions, same_role=False))
+    assert any(role_of(taken) != role_of(own) for taken, own in anyones)
 
 
 def test_the_odd_turn_is_another_sessions_and_its_voice_the_dialogues(dialogues):
@@ -151,10 +284,8 @@ def test_without_another_session_nothing_is_taken_from_one():
 
 def test_a_turn_or_piece_that_repeats_what_it_replaces_does_not_count():
     same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 7)])
-    replaced = same.samples["replaced"].numpy() > 0
-    assert 0 < replaced.sum() < len(replaced)
-    weights = tasks.make_next_session_rows(same, SEED).targets["weights"].numpy()
-    assert weights.tolist() == (~replaced).tolist()
+    assert not tasks.make_next_session_rows(same, SEED).targets["weights"].numpy().any()
+    same = dataclasses.replace(same, same_role=False)
     odd = tasks.make_incoherence_rows(same, SEED)
     taken = [said[place] for said, place in
              zip(read(same, odd.first), same.samples["odd"].numpy(), strict=True)]  # fmt: skip

@@ -222,7 +222,7 @@ def test_the_dev_scores_are_those_of_the_step_that_is_kept(tmp_path):
     plan = types.SimpleNamespace(models={(variant, "ecd"): [tmp_path, tmp_path / "nowhere"]})
     table = report.describe_tasks(plan, "ecd")
     assert table[1] == ["BERT-SL", "1", "", "", 70.0, ""]
-    assert table[2] == ["chance", "", 50.0, 0.0, 12.5, 50.0]
+    assert table[2] == ["without reading", "", "", "", 12.5, ""]
     assert report.describe_tasks(plan, "sgd") == []
 
 

@@ -23,10 +23,10 @@ SESSIONS = [session(number, 5 + number % 4) for number in range(1, 13)]
 each_kind = pytest.mark.parametrize("pairs", post_training.PAIRS)
 
 
-def make_form(pairs, turns=20, rate=0.15, first=64, second=32, speakers=True):
+def make_form(pairs, turns=20, rate=0.15, first=64, second=32, speakers=True, same_role=True):
     rule = PairRule(CLS, SEP, EOT, first, second)
     masking = MaskingRule(rate, 20, MASK, SPECIAL, 1300)
-    return post_training.PostTrainingForm(pairs, turns, speakers, rule, masking)
+    return post_training.PostTrainingForm(pairs, turns, speakers, rule, masking, same_role)
 
 
 def draw(sessions, form, seed=5):
@@ -40,8 +40,8 @@ def make_draw(features, form):
 
 def make_rows(pairs, sessions=SESSIONS, turns=20):
     """(context, second segment, label, weight) of each row, and the dialogues' turns."""
-    samples = draw(sessions, make_form(pairs, turns))
-    dialogues, rows = post_training.make_pair_rows(samples, pairs, SEED)
+    form = make_form(pairs, turns)
+    dialogues, rows = post_training.make_pair_rows(draw(sessions, form), form, SEED)
     columns = (
         read(dialogues, rows.first),
         read(dialogues, rows.second),
@@ -67,8 +67,9 @@ def test_the_classes_of_relevance_are_equally_often_drawn():
     assert min(pairs.values()) > 15  # of 40 on average
 
 
-def test_the_other_turn_is_any_of_the_session_but_the_response():
-    draw_one = make_draw(session(1, 5), make_form("relevance", 2))
+@pytest.mark.parametrize("same_role", [True, False])
+def test_the_other_turn_is_any_of_the_session_but_the_response(same_role):
+    draw_one = make_draw(session(1, 5), make_form("relevance", 2, same_role=same_role))
     found = collections.defaultdict(set)
     for seed in range(300):
         sample = draw_one(tf.constant([seed, 0], tf.int64))
@@ -76,8 +77,19 @@ def test_the_other_turn_is_any_of_the_session_but_the_response():
         assert sample["other_tokens"].to_list() == [[other]]
         found[int(sample["utterances"][-1])].add(other)
     # Said before the context and after the response too.
-    everything = {100, 101, 102, 103, 104}
-    assert found == {response: everything - {response} for response in (101, 102, 103, 104)}
+    said = range(100, 105)
+    assert found == {
+        response: {x for x in said if x != response and not (same_role and (x - response) % 2)}
+        for response in said[1:]
+    }
+
+
+def test_a_role_that_speaks_once_has_another_turn_of_any_role():
+    lonely = session(1, 3, speakers=[0, 1, 0], roles=(70, 71))
+    draw_one = make_draw(lonely, make_form("relevance", 2))
+    samples = [draw_one(tf.constant([seed, 0], tf.int64)) for seed in range(60)]
+    others = {int(s["other_utterance"][0]) for s in samples if int(s["utterances"][-1]) == 101}
+    assert others == {100, 102}
 
 
 def test_a_session_that_repeats_itself_has_no_other_turn():
@@ -102,7 +114,8 @@ def test_only_the_right_piece_is_another_sessions():
     assert {label for *_, label, _ in rows} == {0, 1}
     for (left, right, label, weight), window in zip(rows, windows, strict=True):
         assert left == window[: len(left)]
-        assert weight == 1.0
+        assert len(left) + len(right) == len(window)
+        assert weight == 1.0 or label == 1  # no other dialogue has more turns
         assert (right == window[len(left) :]) == (label == 1)
         # A right piece ends with its dialogue's response.
         assert right[-1] in {other[-1] for other in windows}
@@ -120,6 +133,14 @@ def test_relevance_has_three_classes_of_the_second_segment():
                                                2: (True, True)}[label]  # fmt: skip
 
 
+@pytest.mark.parametrize("pairs", ["utterance", "relevance"])
+def test_a_strangers_turn_is_of_the_next_turns_role(pairs):
+    rows, windows = make_rows(pairs)
+    parities = [(s - w[-1]) % 2 for (_, (s,), label, _), w in zip(rows, windows) if not label]
+    assert len(parities) > 2
+    assert not any(parities)
+
+
 @each_kind
 def test_what_comes_from_nowhere_else_stays_the_true_one(pairs):
     # One session, which says one thing.
@@ -127,15 +148,16 @@ def test_what_comes_from_nowhere_else_stays_the_true_one(pairs):
     highest = post_training.PAIRS[pairs] - 1
     for (first, second, label, weight), window in zip(rows, windows, strict=True):
         assert (*first, *second) == tuple(window)
-        assert (label, weight) == (highest, 1.0)
+        assert (label, weight) == (highest, float(pairs != "pieces"))
 
 
 @pytest.mark.parametrize("pairs", ["utterance", "relevance"])
 def test_a_text_of_the_dialogue_is_no_strangers(pairs):
     # Two sessions that say the same six things in the same order.
     twins = [session(number, 6, same_as=[1, 2, 3, 4, 5, 6]) for number in (1, 2) * 6]
-    samples = draw(twins, make_form(pairs))
-    dialogues, rows = post_training.make_pair_rows(samples, pairs, SEED)
+    form = make_form(pairs)
+    samples = draw(twins, form)
+    dialogues, rows = post_training.make_pair_rows(samples, form, SEED)
     texts = tf.gather(dialogues.utterances, rows.second.values).numpy()
     labels = rows.targets["labels"].numpy()
     heard = [text in said for text, said in zip(texts, samples["utterances"].to_list())]
@@ -161,9 +183,9 @@ def test_with_its_masked_tokens_put_back_a_sequence_is_the_references(sizes):
     (batch,) = make("relevance", sizes=sizes)
     tokens = batch["token_ids"].numpy().copy()
     tokens.reshape(-1)[batch["masked_lm_places"]] = batch["masked_lm_ids"]
-    samples = draw(SESSIONS, make_form("relevance"))
+    form = make_form("relevance")
     dialogues, rows = post_training.make_pair_rows(
-        samples, "relevance", tf.unstack(tf.random.split(SEED, 2))[0]
+        draw(SESSIONS, form), form, tf.unstack(tf.random.split(SEED, 2))[0]
     )
     speakers = tf.gather(dialogues.speakers, rows.first).to_list()
     contexts, seconds = read(dialogues, rows.first), read(dialogues, rows.second)

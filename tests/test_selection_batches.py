@@ -15,10 +15,16 @@ SEED = tf.constant([7, 11], tf.int64)
 SAMPLES = [session(number, 4 + number % 3) for number in range(1, 9)]
 
 
-def make(layout="padded", replicas=1, auxiliary=AUXILIARY_TASKS, first=64, speakers=True):
-    rule = PairRule(CLS, SEP, EOT, first, 16)
-    form = selection.SelectionForm(20, 1, auxiliary, speakers, rule, MASK)
-    samples = collect(SAMPLES).samples
+LONG = [session(number, 4 + number % 3, words=12) for number in range(1, 9)]
+
+
+def make(
+    layout="padded", replicas=1, auxiliary=AUXILIARY_TASKS, first=64, speakers=True,
+    sessions=SAMPLES, second=16, same_role=True,
+):  # fmt: skip
+    rule = PairRule(CLS, SEP, EOT, first, second)
+    form = selection.SelectionForm(20, 1, auxiliary, speakers, rule, MASK, same_role=same_role)
+    samples = collect(sessions).samples
     return selection.make_selection_batches(
         samples, form, SEED, replicas, Layout(layout, row_length=32)
     )
@@ -85,6 +91,17 @@ def test_restoration_hides_one_turn_and_asks_for_it():
     np.testing.assert_allclose(batch["restoration_weights"].numpy(), 2.0)
 
 
+def test_the_tokens_of_a_hidden_turn_share_the_weight_of_one():
+    (batch,) = make(sessions=LONG)
+    ids, weights = batch["restoration_ids"].numpy(), batch["restoration_weights"].numpy()
+    # A turn begins with its own number, 100 or more; other words are below.
+    turns = np.split(weights, np.flatnonzero(ids >= 100)[1:])
+    assert len(turns) == 8
+    assert len({len(turn) for turn in turns}) > 1
+    for turn in turns:
+        np.testing.assert_allclose(turn, 16 / 8 / len(turn))
+
+
 def test_incoherence_lists_every_token_of_every_turn():
     (batch,) = make()
     tokens = cells(batch, "token_ids")
@@ -149,6 +166,19 @@ def test_a_turn_that_was_cut_off_does_not_count():
     assert 0 < inside.sum() < 8
     hidden = lengths - kept.samples["hidden"].numpy() <= 2
     assert len(batch["restoration_ids"]) == hidden.sum()
+    assert 0 < hidden.sum() < 8
+    np.testing.assert_allclose(batch["restoration_weights"].numpy(), 16 / hidden.sum())
+
+
+def test_every_task_draws_by_a_seed_of_its_own():
+    """The other session's turns that incoherence and consistency take."""
+    (batch,) = make(same_role=False)
+    turns, odd = batch["incoherence_turns"].numpy(), batch["incoherence_labels"].numpy()
+    tokens = cells(batch, "token_ids")[batch["incoherence_places"].numpy()]
+    taken = tokens[np.isin(turns, 21 * np.arange(8) + odd)].tolist()
+    strangers = [row[3] for row in sequences(batch, "consistency")[1::2]]
+    equal = sum(a == b for a, b in zip(taken, strangers, strict=True))
+    assert equal < 6  # of 8, each with more than 20 turns to choose from
 
 
 def test_tasks_that_are_left_out_leave_nothing():
@@ -161,9 +191,13 @@ def test_tasks_that_are_left_out_leave_nothing():
 
 
 def test_pieces_have_half_of_the_tokens_each():
-    (batch,) = make(first=24)  # 24 and 16: 20 each
-    whole = make()[0]
+    (batch,) = make(first=24, sessions=LONG)  # 24 and 16: 20 each
+    (whole,) = make(first=256, second=256, sessions=LONG)
     cut, full = sequences(batch, "next_session"), sequences(whole, "next_session")
     for short, long in zip(cut, full, strict=True):
         left, right = long[1 : long.index(SEP)], long[long.index(SEP) + 1 : -1]
         assert short == [CLS, *left[-18:], SEP, *right[:19], SEP]
+    # Some pieces are longer than a context and a response may be.
+    pieces = [(row.index(SEP) - 1, len(row) - row.index(SEP) - 2) for row in full]
+    assert any(left > 18 for left, _ in pieces)
+    assert any(right > 15 for _, right in pieces)

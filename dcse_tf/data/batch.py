@@ -137,8 +137,18 @@ def draw_turns(session: dict, seed: tf.Tensor, count: int) -> dict:
     }
 
 
+def prefer(allowed: tf.Tensor, better: tf.Tensor) -> tf.Tensor:
+    """Leaves each row of bool `[rows, places]` only its better places, if it has any of them."""
+    found = allowed & better
+    return tf.where(tf.reduce_any(found, axis=1, keepdims=True), found, allowed)
+
+
 def sample_negatives(
-    session: tf.Tensor, response: tf.Tensor, negatives: int, seed: tf.Tensor
+    session: tf.Tensor,
+    response: tf.Tensor,
+    negatives: int,
+    seed: tf.Tensor,
+    role: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws negatives for every sample from the responses of the other samples (paper, section 3).
 
@@ -152,6 +162,8 @@ def sample_negatives(
         response: int64 `[batch]`, fingerprints of the responses' texts.
         negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
         seed: int `[2]`; it alone determines the draw.
+        role: int64 `[batch]`, fingerprints of the responses' roles, to draw only responses of the
+            row's own role where there is any; None to draw those of all roles.
 
     Returns:
         rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
@@ -171,6 +183,8 @@ def sample_negatives(
     )
     in_own_session = tf.gather(tf.gather(said > 0, sessions.idx), text_numbers, axis=1)
     allowed = ~in_own_session & first_of_text[None, :]
+    if role is not None:
+        allowed = prefer(allowed, role[:, None] == role[None, :])
 
     own = tf.range(batch)[:, None]
     if negatives:

@@ -4,6 +4,10 @@ An example has one or two segments of turns: a piece of dialogue, two pieces, a 
 response, or two utterances. Draws within a dialogue depend on (seed, epoch, index); draws from
 other sessions depend on (seed, step).
 
+What is drawn from another session resembles what it takes the place of in all that a rule could see
+without reading: it is as many turns and, where another session of the step has any, of the same
+role.
+
 The auxiliary tasks use the dialogue up to and including the true response: a context alone may have
 only one turn, which can be neither split nor replaced.
 """
@@ -12,7 +16,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.data.batch import sample_negatives
+from dcse_tf.data.batch import prefer, sample_negatives
 from dcse_tf.model.layout import Tensors
 from dcse_tf.model.pairs import strip_ends
 from dcse_tf.model.ragged import find_rows, put_apart, put_in_rows
@@ -44,9 +48,10 @@ def draw_dialogue(
         token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
         utterances: int64 `[turns]`, fingerprints.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
+        roles: int64 `[turns]`, fingerprints of the speakers' roles.
         split: int32, number of turns of the left piece, 1 to turns - 1.
-        replaced: int32, which piece to replace by another session's: 0 neither (half of the
-            draws), 1 the left one, 2 the right one.
+        right: bool, whether the right piece and not the left one may be replaced.
+        replaced: bool, whether to replace that piece by another session's.
         hidden: int32, the turn to restore.
         odd: int32, the turn to replace.
         pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
@@ -66,8 +71,10 @@ def draw_dialogue(
         "token_ids": strip_ends(session["token_ids"][start : response + 1], prefix_tokens),
         "utterances": utterances,
         "speakers": own,
+        "roles": session["roles"][start : response + 1],
         "split": _draw_below(turns - 1, seeds[1]) + 1,
-        "replaced": tf.cast(fate >= 0.5, tf.int32) + tf.cast(fate >= 0.75, tf.int32),
+        "right": (4.0 * fate) % 2.0 >= 1.0,
+        "replaced": fate >= 0.5,
         "hidden": _draw_below(turns, seeds[3]),
         "odd": _draw_below(turns, seeds[4]),
         "pair": _draw_pair(speakers[start : response + 1], utterances, seeds[5:]),
@@ -112,6 +119,8 @@ class Dialogues:
             negatives.
         utterances: int64 `[turns]`, fingerprints of the turns.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
+        roles: int64 `[turns]`, fingerprints of the speakers' roles.
+        same_role: whether to draw only from turns of the same role where there are any.
         negatives: int32 `[batch, (negatives)]`, the rows of the given negatives in `token_ids`;
             None if none are given.
     """
@@ -123,10 +132,12 @@ class Dialogues:
     token_ids: tf.RaggedTensor
     utterances: tf.Tensor
     speakers: tf.Tensor
+    roles: tf.Tensor
+    same_role: bool = True
     negatives: tf.RaggedTensor | None = None
 
     @classmethod
-    def of(cls, samples: dict) -> "Dialogues":
+    def of(cls, samples: dict, same_role: bool = True) -> "Dialogues":
         splits = tf.cast(samples["utterances"].row_splits, tf.int32)
         token_ids, negatives = samples["token_ids"].values, None
         if "negatives" in samples:
@@ -142,6 +153,8 @@ class Dialogues:
             token_ids,
             samples["utterances"].values,
             samples["speakers"].values,
+            samples["roles"].values,
+            same_role,
             negatives,
         )
 
@@ -149,16 +162,42 @@ class Dialogues:
     def count(self) -> tf.Tensor:
         return tf.shape(self.starts)[0]
 
-    def draw_donors(self, seed: tf.Tensor) -> tf.Tensor:
-        """Draws a dialogue of another session for each; int32 `[batch]`, -1 if there is none."""
-        return _draw_true(self.session[:, None] != self.session[None, :], seed)
+    def share_role(self, turns: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Whether the speakers of turns, given as indices into the list, have the same role."""
+        return tf.gather(self.roles, turns) == tf.gather(self.roles, others)
 
-    def draw_turns(self, dialogues: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Draws a turn from each of the dialogues; int32 `[dialogues]`, indices into the list."""
-        starts, ends = tf.gather(self.starts, dialogues), tf.gather(self.ends, dialogues)
-        drawn = tf.random.stateless_uniform(tf.shape(starts), seed)
-        inside = tf.cast(drawn * tf.cast(ends - starts, tf.float32), tf.int32)
-        return tf.minimum(starts + inside, ends - 1)
+    def draw_place(
+        self, allowed: tf.Tensor, turns: tf.Tensor, others: tf.Tensor, seed: tf.Tensor
+    ) -> tf.Tensor:
+        """Draws a place of each row, of the role of the row's turn if roles matter.
+
+        Args:
+            allowed: bool `[rows, places]`.
+            turns: int32 `[rows]`, the turns to take the place of, as indices into the list.
+            others: int32 `[rows or 1, places]`, the turns that the places stand for.
+            seed: int `[2]`; it alone determines the draw.
+
+        Returns:
+            int32 `[rows]`, -1 where no place is allowed.
+        """
+        if self.same_role:
+            allowed = prefer(allowed, self.share_role(turns[:, None], others))
+        return _draw_true(allowed, seed)
+
+    def draw_strangers(self, turns: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Draws a turn of another session for a turn of each dialogue.
+
+        Args:
+            turns: int32 `[batch]`, indices into the list.
+            seed: int `[2]`; it alone determines the draw.
+
+        Returns:
+            int32 `[batch]`, indices into the list, -1 where there is no other session.
+        """
+        all_turns = tf.ragged.range(self.starts, self.ends)
+        sessions = tf.gather(self.session, find_rows(all_turns))
+        others = all_turns.values[None, :]
+        return self.draw_place(sessions[None, :] != self.session[:, None], turns, others, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +210,8 @@ class Rows:
         ends: whether the turns of the second segment end with [EOT], as those of a piece of
             dialogue do, and a response does not.
         targets: what the task's loss needs, by name, `[rows, ...]`; "weights", float32, is always
-            among them.
+            among them. "hints", int32, say what a rule could go by without reading; with labels
+            and weights they give `score_best_rule`.
         speaker_turns: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if
             they are not the segment's own.
         tells_speakers: whether tokens are marked with their speaker; if not, all marks are 0.
@@ -190,18 +230,22 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     negatives, drawn or given.
 
     targets: labels float32 `[rows]`, 1 for the true response; weights, 0 where a negative is
-    missing.
+    missing; hints, whether the candidate's role is that of the true response.
     """
     responses = dialogues.ends - 1
     if dialogues.negatives is None:
         texts = tf.gather(dialogues.utterances, responses)
-        chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed)
+        roles = tf.gather(dialogues.roles, responses)
+        own = roles if dialogues.same_role else None
+        chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed, own)
         candidates = tf.gather(responses, chosen)
+        hints = tf.gather(roles, chosen) == roles[:, None]
     else:
         given = dialogues.negatives.to_tensor(-1, shape=[None, negatives or None])
         candidates = tf.concat([responses[:, None], given], axis=1)
         mask = candidates >= 0
         candidates = tf.where(mask, candidates, responses[:, None])
+        hints = tf.ones_like(mask)  # nothing is known of the roles of given negatives
     width = tf.shape(candidates)[1]
     contexts = tf.ragged.range(dialogues.starts, responses)
     owners = tf.range(dialogues.count * width) // width
@@ -209,6 +253,7 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     targets = {
         "labels": tf.reshape(labels, [-1]),
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
+        "hints": tf.reshape(tf.cast(hints, tf.int32), [-1]),
     }
     second = put_apart(tf.reshape(candidates, [-1]))
     return Rows(tf.gather(contexts, owners), second, False, targets)
@@ -218,41 +263,46 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
     may be replaced by the corresponding piece of another session.
 
-    targets: labels float32, 1 if both pieces are from one dialogue.
+    A left piece is replaced by the beginning of another dialogue, a right one by an end, as many
+    turns and, at the seam, of the same role. The other dialogue must have more turns than that.
+
+    targets: labels float32, 1 if both pieces are from one dialogue; weights, 0 where no dialogue
+    has such a piece or it has the same texts, whether or not the piece is replaced, so that neither
+    tells the label; hints, the number of turns and whether the role changes at the seam.
     """
-    split = dialogues.samples["split"]
-    donor = dialogues.draw_donors(seed)
-    replaced = tf.where(donor < 0, 0, dialogues.samples["replaced"])
-    donor = tf.maximum(donor, 0)
-    middle = dialogues.starts + split
+    right, split = dialogues.samples["right"], dialogues.samples["split"]
+    starts, ends = dialogues.starts, dialogues.ends
+    middle, lengths = starts + split, ends - starts
+    turns = tf.where(right, lengths - split, split)
+    own = tf.where(right, middle, starts)
 
-    def choose(piece: int, own: tf.Tensor) -> tf.Tensor:
-        return tf.where(replaced == piece, tf.gather(own, donor), own)
+    at_end, turns_each = right[:, None], turns[:, None]
+    begins = tf.where(at_end, ends - turns_each, starts)
+    seams = tf.where(at_end, begins, begins + turns_each - 1)
+    longer = (lengths > turns_each) & (dialogues.session != dialogues.session[:, None])
+    inside = tf.clip_by_value(seams, 0, tf.size(dialogues.roles) - 1)
+    donor = dialogues.draw_place(longer, tf.where(right, middle, middle - 1), inside, seed)
+    other = tf.where(donor < 0, own, tf.gather(begins, tf.maximum(donor, 0), batch_dims=1))
 
-    first = tf.ragged.range(choose(1, dialogues.starts), choose(1, middle))
-    second = tf.ragged.range(choose(2, middle), choose(2, dialogues.ends))
-    own = tf.ragged.range(dialogues.starts, middle), tf.ragged.range(middle, dialogues.ends)
-    same = _same_texts(dialogues, first, own[0]) & _same_texts(dialogues, second, own[1])
-    # A piece with the same texts as the one it replaces still continues the dialogue.
-    counts = (replaced == 0) | ~same
+    replaced = dialogues.samples["replaced"] & (donor >= 0)
+    begin = tf.where(replaced & ~right, other, starts)
+    first = tf.ragged.range(begin, begin + split)
+    begin = tf.where(replaced & right, other, middle)
+    second = tf.ragged.range(begin, begin + lengths - split)
+    texts = [
+        tf.reduce_sum(tf.gather(dialogues.utterances, tf.ragged.range(x, x + turns)), axis=1)
+        for x in (own, other)
+    ]
+    last = tf.gather(first.values, first.row_limits() - 1)
+    changes = ~dialogues.share_role(last, tf.gather(second.values, second.row_starts()))
     targets = {
-        "labels": tf.cast(replaced == 0, tf.float32),
-        "weights": tf.cast(counts, tf.float32),
+        "labels": tf.cast(~replaced, tf.float32),
+        # A piece with the same texts still continues the dialogue; without a donor it is the same.
+        "weights": tf.cast(texts[0] != texts[1], tf.float32),
+        "hints": 2 * lengths + tf.cast(changes, tf.int32),
     }
     # Two pieces that one speaker ends and begins would give a replaced piece away.
     return Rows(first, second, True, targets, tells_speakers=False)
-
-
-def _same_texts(dialogues: Dialogues, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
-    """Whether pieces have the same texts, judged by the number and sum of their fingerprints."""
-    lengths = first.row_lengths() == second.row_lengths()
-    sums = [
-        tf.math.unsorted_segment_sum(
-            tf.gather(dialogues.utterances, pieces.values), find_rows(pieces), dialogues.count
-        )
-        for pieces in (first, second)
-    ]
-    return lengths & (sums[0] == sums[1])
 
 
 def make_restoration_rows(dialogues: Dialogues) -> Rows:
@@ -270,15 +320,14 @@ def make_restoration_rows(dialogues: Dialogues) -> Rows:
 
 def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of incoherence detection (section 2.3.3): the dialogue with one turn replaced by a turn
-    of another session.
+    of another session, see `Dialogues.draw_strangers`.
 
     targets: odd int32, the index of that turn in the dialogue.
     """
-    seeds = tf.unstack(tf.random.split(seed, 2))
-    donor = dialogues.draw_donors(seeds[0])
-    taken = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     window = tf.ragged.range(dialogues.starts, dialogues.ends)
     odd = dialogues.starts + dialogues.samples["odd"]
+    drawn = dialogues.draw_strangers(odd, seed)
+    taken = tf.maximum(drawn, 0)
     owners = find_rows(window)
     places = tf.where(
         window.values == tf.gather(odd, owners), tf.gather(taken, owners), window.values
@@ -287,7 +336,7 @@ def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     differs = tf.gather(dialogues.utterances, odd) != tf.gather(dialogues.utterances, taken)
     targets = {
         "odd": dialogues.samples["odd"],
-        "weights": tf.cast((donor >= 0) & differs, tf.float32),
+        "weights": tf.cast((drawn >= 0) & differs, tf.float32),
     }
     # The speakers stay as they were, so that they do not give the replaced turn away.
     return Rows(window.with_values(places), None, True, targets, speaker_turns=window)
@@ -295,22 +344,26 @@ def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
 
 def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
-    speaker, and the same turn with a turn of another session.
+    speaker, and the same turn with a turn of another session, see `Dialogues.draw_strangers`.
 
-    targets: weights, equal for both rows of a pair; 0 if the other session's turn says what one of
-    the two does.
+    targets: labels float32, 1 for a speaker's own turn, 0 for a stranger's; weights, equal for both
+    rows of a pair; 0 if the other session's turn says what one of the two does; hints, whether the
+    roles of the two turns are the same.
     """
-    seeds = tf.unstack(tf.random.split(seed, 2))
     pair = dialogues.samples["pair"]
-    donor = dialogues.draw_donors(seeds[0])
-    stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
     first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
+    drawn = dialogues.draw_strangers(second, seed)
+    stranger = tf.maximum(drawn, 0)
     said = [tf.gather(dialogues.utterances, turn) for turn in (first, second, stranger)]
     differs = (said[2] != said[0]) & (said[2] != said[1])
-    counts = (tf.reduce_min(pair, axis=1) >= 0) & (donor >= 0) & differs
+    counts = (tf.reduce_min(pair, axis=1) >= 0) & (drawn >= 0) & differs
     firsts, seconds, weights = (
         tf.reshape(tf.stack(both, axis=1), [-1])
         for both in ([first, first], [second, stranger], [counts, counts])
     )
-    targets = {"weights": tf.cast(weights, tf.float32)}
+    targets = {
+        "labels": tf.tile([1.0, 0.0], [dialogues.count]),
+        "weights": tf.cast(weights, tf.float32),
+        "hints": tf.cast(dialogues.share_role(firsts, seconds), tf.int32),
+    }
     return Rows(put_apart(firsts), put_apart(seconds), False, targets)

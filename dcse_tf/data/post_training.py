@@ -9,6 +9,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.data.batch import prefer
 from dcse_tf.data.dialogue_tasks import Dialogues, Rows, draw_dialogue, make_next_session_rows
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.selection import build_sequences, find_cells
@@ -31,6 +32,7 @@ class PostTrainingForm:
         speakers: whether tokens are marked with their speaker.
         rule: special ids and maximum lengths of the sequences.
         masking: how tokens are masked.
+        same_role: whether a segment that is not the next turn is of its role where possible.
     """
 
     pairs: str
@@ -38,6 +40,7 @@ class PostTrainingForm:
     speakers: bool
     rule: PairRule
     masking: MaskingRule
+    same_role: bool = True
 
     @property
     def classes(self) -> int:
@@ -53,21 +56,23 @@ def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict
         form: how the session is turned into an example.
 
     Returns:
-        The output of `draw_dialogue`, but with every positive `replaced` set to 2, so that only the
-        right one of two pieces is ever replaced. For relevance also
+        The output of `draw_dialogue`, but with `right` always True. For relevance also
         relevance: int32, the class, drawn uniformly;
         other_tokens: int32 `[0 or 1, (tokens)]`, a turn drawn from the whole session among those
-            whose text differs from the response's, if there is one;
+            whose text differs from the response's, of its role if there is any, as the form says;
         other_utterance: int64 `[0 or 1]`, its fingerprint.
     """
     skipped = form.rule.prefix_tokens
     drawn = draw_dialogue(session, seed, form.context_turns, prefix_tokens=skipped)
-    drawn["replaced"] = tf.where(drawn["replaced"] > 0, 2, 0)
+    drawn["right"] = tf.constant(True)
     if form.pairs != "relevance":
         return drawn
     # draw_dialogue splits the same seed; folding in a number keeps these draws independent of its.
     seeds = tf.unstack(tf.random.split(tf.random.fold_in(seed, 1), 2))
-    others = tf.where(session["utterances"] != drawn["utterances"][-1])[:, 0]
+    differs = session["utterances"] != drawn["utterances"][-1]
+    if form.same_role:
+        differs = prefer(differs[None, :], session["roles"] == drawn["roles"][-1])[0]
+    others = tf.where(differs)[:, 0]
     count = tf.maximum(tf.size(others), 1)
     place = tf.random.stateless_uniform([], seeds[0], 0, count, tf.int32)
     chosen = others[place : place + 1]
@@ -79,37 +84,38 @@ def draw_example(session: dict, seed: tf.Tensor, form: PostTrainingForm) -> dict
     }
 
 
-def make_pair_rows(samples: dict, pairs: str, seed: tf.Tensor) -> tuple[Dialogues, Rows]:
+def make_pair_rows(
+    samples: dict, form: PostTrainingForm, seed: tf.Tensor
+) -> tuple[Dialogues, Rows]:
     """Makes the two segments of every example, one row per dialogue.
 
     Args:
         samples: batched outputs of `draw_example`.
-        pairs: the kind of pairs, one of `PAIRS`.
+        form: how they are turned into examples.
         seed: int `[2]`, the seed of the step.
 
     Returns:
         The dialogues; and the rows, whose targets are labels int32 `[batch]`, the class, and
-        weights float32 `[batch]`, 0 if the text from another session is also in this dialogue or
-        equals what it replaces. If there is no other session or turn to draw from, the second
-        segment is the true one, and so is the class.
+        weights float32 `[batch]`, 0 if the text from another session is also in this dialogue or,
+        of pieces, as `make_next_session_rows` says. If there is no other session or turn to draw
+        from, the second segment is the true one, and so is the class.
     """
-    dialogues = Dialogues.of(samples)
+    dialogues, pairs = Dialogues.of(samples, form.same_role), form.pairs
     if pairs == "pieces":
         rows = make_next_session_rows(dialogues, seed)
         labels = tf.cast(rows.targets["labels"], tf.int32)
         return dialogues, dataclasses.replace(rows, targets={**rows.targets, "labels": labels})
 
     highest = PAIRS[pairs] - 1
-    wanted = tf.where(samples["replaced"] > 0, _RANDOM, highest)
+    wanted = tf.where(samples["replaced"], _RANDOM, highest)
     true = other = dialogues.ends - 1
+    drawn = dialogues.draw_strangers(true, seed)
+    stranger = tf.maximum(drawn, 0)
     if pairs == "relevance":
         dialogues, other = _add_others(dialogues)
         wanted = tf.where((samples["relevance"] == _SAME_SESSION) & (other < 0), _NEXT,
                           samples["relevance"])  # fmt: skip
-    seeds = tf.unstack(tf.random.split(seed, 2))
-    donor = dialogues.draw_donors(seeds[0])
-    stranger = dialogues.draw_turns(tf.maximum(donor, 0), seeds[1])
-    labels = tf.where((wanted == _RANDOM) & (donor < 0), highest, wanted)
+    labels = tf.where((wanted == _RANDOM) & (drawn < 0), highest, wanted)
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
     # "ok" from another session is no negative for a dialogue that contains "ok" itself.
     known = _says(dialogues, tf.gather(dialogues.utterances, stranger))
@@ -172,7 +178,7 @@ def make_post_training_batches(
         its [CLS]. Over all replicas, the weights of each task add up to the number of rows.
     """
     seeds = tf.unstack(tf.random.split(seed, 2))
-    dialogues, rows = make_pair_rows(samples, form.pairs, seeds[0])
+    dialogues, rows = make_pair_rows(samples, form, seeds[0])
     built = build_sequences(dialogues, [(rows, form.rule)])
     token_ids, segment_ids, speaker_ids, _ = tf.unstack(built.columns, axis=2)
     hidden = mask_tokens(token_ids, form.masking, seeds[1])

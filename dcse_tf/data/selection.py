@@ -35,6 +35,7 @@ class SelectionForm:
         rule: special ids and maximum lengths of the sequences.
         mask_id: id of [MASK].
         given: whether the negatives come from the corpus instead of from other sessions' responses.
+        same_role: whether what comes from other sessions is of the same role where possible.
     """
 
     context_turns: int
@@ -44,6 +45,7 @@ class SelectionForm:
     rule: PairRule
     mask_id: int
     given: bool = False
+    same_role: bool = True
 
     @property
     def turns(self) -> int:
@@ -166,7 +168,7 @@ def make_selection_batches(
         Places are indices into the flat list of the encoder's tokens; the place of a row is that of
         its [CLS]. Over all replicas, the weights of each task add up to those of the matching.
     """
-    dialogues = Dialogues.of(samples)
+    dialogues = Dialogues.of(samples, form.same_role)
     seeds = tf.unstack(tf.random.split(seed, 4))
     tasks = {"matching": make_matching_rows(dialogues, form.negatives, seeds[0])}
     if "next_session" in form.auxiliary:

@@ -166,6 +166,8 @@ class Stream:
             step always sees one shape.
         window: number of elements that are shuffled together; 0 for the default in `WINDOW`.
         own: numbers of the replicas whose batches this stream yields; None for all.
+        most: elements after which the stream of a single pass ends, with a last batch that may be
+            smaller; 0 for an endless stream of whole batches.
     """
 
     batch_size: int
@@ -176,6 +178,7 @@ class Stream:
     fixed_shapes: bool = False
     window: int = 0
     own: range | None = None
+    most: int = 0
 
     def take_own(self, batches: Sequence[dict[str, tf.Tensor]]) -> tuple[dict[str, tf.Tensor], ...]:
         """Selects this stream's own batches from those of all replicas."""
@@ -187,9 +190,9 @@ def repeat_epochs(
 ) -> tf.data.Dataset:
     """An endless dataset of shuffled epochs, each of whole batches.
 
-    Each epoch drops the elements left over after its last whole batch; the shuffle makes them
-    different ones every time. Whatever the first step, a whole window is read before the first
-    element is available.
+    Each epoch drops the elements left over after its last whole batch, unless the stream has an
+    end; the shuffle makes them different ones every time. Whatever the first step, a whole window
+    is read before the first element is available.
 
     Args:
         folder: the prepared corpus.
@@ -207,7 +210,7 @@ def repeat_epochs(
     blocks = Blocks(*map(tf.constant, read_blocks(folder, split)))
     paths = tf.constant(shard_paths(folder, split))
     window, batch_size = stream.window or WINDOW[samples], stream.batch_size
-    steps_per_epoch = getattr(split, samples) // batch_size
+    steps_per_epoch = getattr(split, samples) // batch_size + bool(stream.most)
     first_epoch, steps_done = divmod(stream.first_step, steps_per_epoch)
 
     def make_epoch(epoch: tf.Tensor) -> tf.data.Dataset:

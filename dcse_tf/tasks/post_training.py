@@ -95,6 +95,7 @@ def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
         options.speaker_embeddings,
         make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
         make_masking_rule(setup),
+        options.same_role,
     )
 
 

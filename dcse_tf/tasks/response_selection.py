@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dcse_tf.model.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
+_HINTED = ("next_session", "consistency")
 _UNLIMITED = 2**31 - 1  # an LSTM has no positions
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
@@ -149,8 +150,9 @@ class ResponseSelectionOptions(SequenceOptions):
             )
 
     def dev_scores(self) -> list[str]:
-        names = [f"dev/{name}" for name in _list_accuracies(self)] if self.dev_samples else []
-        return [*super().dev_scores(), *names]
+        names = (*_list_accuracies(self), *(f"{name}_chance" for name in _list_hinted(self)))
+        own = [f"dev/{name}" for name in names] if self.dev_samples else []
+        return [*super().dev_scores(), *own]
 
     def longest_sequence(self, longest_utterance: int) -> int:
         longest = super().longest_sequence(longest_utterance)
@@ -176,6 +178,11 @@ def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
     return (*(f"{name}_accuracy" for name in ("matching", *options.tasks)), *chance)
 
 
+def _list_hinted(options: ResponseSelectionOptions) -> list[str]:
+    """The tasks with hints, by which examples might be told apart without reading."""
+    return ["matching", *(name for name in _HINTED if name in options.tasks)]
+
+
 def _list_metrics(options: ResponseSelectionOptions) -> tuple[str, ...]:
     """The accuracies, and the weights by which those of the auxiliary tasks are averaged."""
     return (*_list_accuracies(options), *(f"{name}_weight" for name in options.tasks))
@@ -194,6 +201,7 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
         make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
         setup.vocabulary.mask_id,
         options.negatives_from == "given",
+        options.same_role,
     )
 
 
@@ -276,11 +284,15 @@ def compute_selection_loss(model: "keras.Model", batch: Tensors, training: bool 
 def _make_evaluation(
     setup: Setup[ResponseSelectionOptions], model: "keras.Model"
 ) -> Callable[[], Scores]:
-    """Makes the evaluation: each task's accuracy on dev sessions in percent, on fixed draws."""
+    """Makes the evaluation on dev sessions, on the same draws every time.
+
+    It gives each task's accuracy and, where they are known, that of the best rule that knows only
+    roles and numbers of turns, in percent.
+    """
     import tensorflow as tf
 
     from dcse_tf.data.sequence_stream import make_selection_dataset
-    from dcse_tf.tasks.shared import average_sums, take_dev_sessions
+    from dcse_tf.tasks.shared import average_sums, score_best_rules, take_dev_sessions
 
     form = _make_form(setup)
     dataset = take_dev_sessions(
@@ -291,7 +303,14 @@ def _make_evaluation(
     compute = tf.function(
         functools.partial(compute_selection_loss, model, training=False), reduce_retracing=True
     )
-    return functools.partial(average_sums, dataset, compute, _list_accuracies(setup.options), 100.0)
+    accuracies, hinted = _list_accuracies(setup.options), _list_hinted(setup.options)
+    # The same every time.
+    find_chances = functools.cache(lambda: score_best_rules(dataset, hinted))
+
+    def evaluate() -> Scores:
+        return {**average_sums(dataset, compute, accuracies, 100.0), **find_chances()}
+
+    return evaluate
 
 
 def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:

@@ -34,6 +34,13 @@ class SequenceOptions(TrainOptions):
     speaker_embeddings: bool = option(
         False, "Mark every token as the responder's or not (SA-BERT)."
     )
+    same_role: bool = option(
+        True,
+        "Draw negatives, and the turns and pieces that replace others, only from turns of the same "
+        "role, where another session of the batch has any. Otherwise many are the other party's, "
+        "and who speaks can be told without understanding the dialogue. Roles are compared by "
+        "their names; where sessions share none, as in a chat room, it has no effect.",
+    )
 
     @property
     def context(self) -> Context:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import keras_hub
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -158,15 +159,47 @@ def take_dev_sessions(
         make_dataset: makes endless batches of the dev split.
 
     Returns:
-        The batches; None for fewer than two sessions, which have no negatives for each other.
+        The batches, the last of which may be smaller; None for fewer than two sessions, which have
+        no negatives for each other.
     """
     options = setup.options
     sessions = min(options.dev_samples, setup.manifest.splits["dev"].sessions)
+    batch_size = min(options.global_batch_size, sessions)
     if sessions < 2:
         return None
-    batch_size = min(options.global_batch_size, sessions)
-    stream = Stream(batch_size, options.seed, layout=make_layout(options))
-    return make_dataset(stream).take(sessions // batch_size)
+    if sessions % batch_size == 1:  # a batch of one session has no negatives
+        sessions -= 1
+    return make_dataset(
+        Stream(batch_size, options.seed, layout=make_layout(options), most=sessions)
+    )
+
+
+def score_best_rules(dataset: tf.data.Dataset, tasks: Sequence[str]) -> Scores:
+    """How far examples can be told apart without reading them.
+
+    Args:
+        dataset: batches with TASK_labels, 0 or 1, TASK_weights and TASK_hints.
+        tasks: names of tasks with two classes.
+
+    Returns:
+        TASK_chance in percent: the accuracy of the rule that answers by the more frequent label
+        among the examples with the same hint. Each half of the examples is answered by the rule
+        made from the other half, so that a rule does not gain from what is chance.
+    """
+    batches = list(dataset.as_numpy_iterator())
+    chances = {}
+    for task in tasks:
+        labels, weights, hints = (
+            np.concatenate([batch[f"{task}_{name}"] for batch in batches])
+            for name in ("labels", "weights", "hints")
+        )
+        votes = (2.0 * labels - 1.0) * weights
+        first, right = np.arange(len(hints)) < len(hints) // 2, 0.0
+        for own in (first, ~first):
+            table = np.bincount(hints[~own], votes[~own], minlength=hints.max() + 1)
+            right += weights[own] @ ((table[hints[own]] > 0.0) == (labels[own] > 0.5))
+        chances[f"{task}_chance"] = 100.0 * float(right / max(weights.sum(), 1e-9))
+    return chances
 
 
 def average_sums(

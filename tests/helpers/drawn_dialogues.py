@@ -8,25 +8,33 @@ import tensorflow as tf
 from dcse_tf.data import dialogue_tasks as tasks
 
 
-def session(number, turns, speakers=None, same_as=None):
-    """The features of a record; turn t says [CLS] 100 x number + t [SEP]."""
+def session(number, turns, speakers=None, same_as=None, roles=(70, 71), words=0):
+    """The features of a record; turn t says [CLS] 100 x number + t [SEP].
+
+    Further words of a turn, 1 to `words` of them, are 50, 51, ...
+    """
     texts = [100 * number + turn for turn in range(turns)]
+    tails = [range(50, 51 + (number + turn) % words if words else 50) for turn in range(turns)]
+    said = [[text, *tail] for text, tail in zip(texts, tails, strict=True)]
+    speakers = speakers or [turn % 2 for turn in range(turns)]
     return {
         "session": tf.constant(number, tf.int64),
-        "token_ids": tf.ragged.constant([[2, text, 3] for text in texts], tf.int32),
+        "token_ids": tf.ragged.constant([[2, *turn, 3] for turn in said], tf.int32),
         "utterances": tf.constant(same_as or texts, tf.int64),
-        "speakers": tf.constant(speakers or [turn % 2 for turn in range(turns)], tf.int32),
+        "speakers": tf.constant(speakers, tf.int32),
+        "roles": tf.constant([roles[speaker] for speaker in speakers], tf.int64),
     }
 
 
-def collect(sessions, context_turns=20, seed=5):
+def collect(sessions, context_turns=20, seed=5, same_role=True):
     """The dialogues of a step of some sessions."""
     return tasks.Dialogues.of(
-        batch_samples(sessions, lambda *drawn: tasks.draw_dialogue(*drawn, context_turns), seed)
+        batch_samples(sessions, lambda *drawn: tasks.draw_dialogue(*drawn, context_turns), seed),
+        same_role,
     )
 
 
-_LISTS = ("utterances", "speakers", "other_utterance")
+_LISTS = ("utterances", "speakers", "roles", "other_utterance")
 
 
 def batch_samples(sessions, draw, seed=5):
