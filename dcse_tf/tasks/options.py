@@ -354,7 +354,8 @@ class TrainOptions(RunOptions):
     def _check_best_metric(self, dev_sessions: int) -> None:
         """Refuses a rank among too few responses, unless there are no scores at all."""
         sessions = min(self.dev_samples, dev_sessions)
-        ranks = {f"dev/{name}" for kind in self.similarities for name in rank_scores(kind)}
+        kinds = all_contexts(self.similarities)
+        ranks = {f"dev/{name}" for kind in kinds for name in rank_scores(kind)}
         others = [name for name in self.dev_scores() if name not in ranks]
         scored = sessions > 1 or self.dev_retrieval or self.dev_sts
         if sessions < CANDIDATES and self.best_metric in ranks and others and scored:
