@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Turn
+from dcse_tf.data.dialogue import Turn, fold_spaces
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.formats.reading import SeenIds
 from dcse_tf.data.manifest import SPLITS
@@ -22,7 +22,7 @@ def content_key(turns: Iterable[Turn]) -> int | None:
     None for a session of fewer than 20 characters, such as two greetings. Those are often equal by
     chance, so that keeping them together would change the shares of the splits.
     """
-    text = " ".join(" ".join(turn[1] for turn in turns).split()).casefold()
+    text = fold_spaces(" ".join([turn[1] for turn in turns])).casefold()
     return hash_number(text) if len(text) >= _BY_CHANCE else None
 
 
@@ -38,7 +38,8 @@ class Splitter:
 
     def __init__(self, config: SplitOptions):
         self._config = config
-        self._seen = {name: SeenIds() for name in SPLITS}
+        self._seen = SeenIds()
+        self._held_out = {"dev": SeenIds(), "test": SeenIds()}
 
     def __call__(self, session: RawSession) -> str:
         session_id, turns, *given = session
@@ -47,10 +48,12 @@ class Splitter:
         split = self._config.split_of(session_id)
         if (key := content_key(turns)) is None:
             return split
-        for name, seen in self._seen.items():
-            if str(key) in seen:
-                return name
-        self._seen[split].add(str(key))
+        text = str(key)
+        if text in self._seen:
+            return next((name for name, seen in self._held_out.items() if text in seen), "train")
+        self._seen.add(text)
+        if split in self._held_out:
+            self._held_out[split].add(text)
         return split
 
 
