@@ -1,3 +1,4 @@
+import collections
 import dataclasses
 import functools
 import gzip
@@ -5,6 +6,7 @@ import json
 import multiprocessing
 
 import pytest
+import tensorflow as tf
 from dialogue_files import DIALOGUES, FORMATS, json_lines, read_ids, read_tokens, run, tsv
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 from worker_functions import Killed
@@ -14,6 +16,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions, SplitOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.processes import map_in_order
+from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.model.tokenizer import read_vocabulary
@@ -110,6 +113,24 @@ def test_copies_of_a_session_go_where_the_first_went(tmp_path, many_chunks, work
         expected = {str(number + 60 * copy) for number in firsts for copy in range(4)}
         assert read_ids(tmp_path, split) == expected
     assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (180, 0)
+
+
+def test_sessions_of_one_id_are_one_dialogue(tmp_path):
+    """Whether the id comes again in the file or in another one, and whatever they say."""
+    again = {str(n): [("x", "s1 t2 w0 w1 w2 w3"), ("y", f"s{n} t3 w2 w3")] for n in range(30)}
+    (tmp_path / "more").write_text(json_lines(again))
+    content = json_lines(_copied_corpus(30, 1)) + json_lines(again)
+    paths = (str(tmp_path / "corpus"), str(tmp_path / "more"))
+    manifest = run(tmp_path, content, format="jsonl", input=paths, dev_fraction=0.4)
+    sessions = list(jsonl.read_sessions(tmp_path / "data/dev.jsonl", BadLines(0)))
+    counts = collections.Counter(session_id for session_id, _ in sessions)
+    assert set(counts.values()) == {3}
+    assert 3 < len(counts) < 30
+    assert manifest.found["copies"] == 30
+    # Sessions of one fingerprint are no negatives of each other.
+    paths = shard_paths(tmp_path / "data", manifest.splits["dev"])
+    records = map(parse_session, tf.data.TFRecordDataset(list(paths)))
+    assert len({int(record["session"]) for record in records}) == len(counts)
 
 
 def test_copies_do_not_move_other_sessions_and_greetings_are_no_copies(tmp_path):
