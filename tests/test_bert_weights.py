@@ -16,6 +16,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.model import bert
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, write_modules
+from dcse_tf.model.tensor_files import read_tensor_file
 from dcse_tf.model.tokenizer import read_vocabulary
 
 CONFIG = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
@@ -136,6 +137,44 @@ def test_a_missing_tensor_is_named(folder):
     with pytest.raises(InputError, match=name) as caught:
         bert.load_backbone(folder)
     assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_named_where_it_would_count(folder, number):
+    name = "encoder.layer.1.output.dense.bias"
+    tensors = _tensors(folder)
+    _rewrite(folder, {**tensors, "pooler.dense.bias": np.full(DIM, number, np.float32)})
+    np.testing.assert_array_equal(_encode(bert.load_backbone(folder)),
+                                  _encode(build_backbone()))  # fmt: skip
+    tensors[name][3:5] = number
+    _rewrite(folder, tensors)
+    with pytest.raises(InputError, match=f"{folder}: {name} holds 2 numbers .* of {DIM}"):
+        bert.load_backbone(folder)
+    path = folder / "heads.safetensors"
+    safetensors.numpy.save_file({"a": tensors[name]}, path)
+    with pytest.raises(InputError, match=f"{path}: a holds 2 numbers"):
+        read_tensor_file(path)
+
+
+def test_fewer_layers_than_the_weights_have_are_refused(folder):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": LAYERS - 1}))
+    with pytest.raises(InputError, match=r"has 2 layers, .* says num_hidden_layers 1"):
+        bert.load_backbone(folder)
+
+
+def test_tensors_that_are_not_used_are_named_once_but_for_those_nobody_needs(folder, caplog):
+    not_needed = ["pooler.dense.weight", "cls.predictions.decoder.weight", "cls.seq_relationship.b"]
+    not_needed += ["bert.embeddings.position_ids", "lm_head.decoder.bias"]
+    nothing = np.zeros(1, np.float32)
+    _rewrite(folder, _tensors(folder) | dict.fromkeys(not_needed, nothing))
+    bert.load_backbone(folder)
+    assert not caplog.messages
+    unknown = [f"encoder.layer.0.attention.self.lora.{i}" for i in range(7)]
+    _rewrite(folder, _tensors(folder) | dict.fromkeys(unknown, nothing))
+    for _ in range(2):
+        bert.load_backbone(folder)
+    (told,) = caplog.messages
+    assert told == f"{folder}: these tensors are not used: {', '.join(unknown[:5])} and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,34 @@ def write_tensor_file(
     path.chmod(mode)
 
 
-def read_tensor_file(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file.
 
+    Args:
+        path: the file.
+        finite: whether to refuse NaN and infinity; if not, see `require_finite`.
+
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or holds a number that is not finite.
     """
     try:
-        return safetensors.numpy.load_file(path)
+        tensors = safetensors.numpy.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    for name, value in tensors.items() if finite else ():
+        require_finite(value, name, str(path))
+    return tensors
+
+
+def require_finite(value: np.ndarray, name: str, source: str) -> None:
+    """Refuses an array with NaN or infinity, which would make every result NaN.
+
+    Raises:
+        InputError: it has some; the message names the array and the file or folder it is from.
+    """
+    broken = value.size - np.count_nonzero(np.isfinite(value))
+    if broken:
+        raise InputError(
+            f"{source}: {name} holds {broken} numbers that are not finite, of {value.size}; "
+            "expected the weights of a training that did not diverge"
+        )

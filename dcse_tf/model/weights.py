@@ -7,12 +7,15 @@ keras-hub can load such files but not write them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from absl import logging
 
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
@@ -26,7 +29,7 @@ from dcse_tf.model.families import (
     make_mpnet_config,
     make_mpnet_tensors,
 )
-from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
+from dcse_tf.model.tensor_files import read_tensor_file, require_finite, write_tensor_file
 from dcse_tf.model.vectors import WordVectors
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.wordpiece import PIECE
@@ -38,6 +41,13 @@ if TYPE_CHECKING:  # reading tensors needs neither
 
 _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
+_IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
+# What encoders are stored with and do not need: the pooler, heads that predict tokens or the next
+# sentence, and tables of the numbers 0, 1, 2, ... and of zeros.
+_NOT_NEEDED = re.compile(
+    r"pooler\.|cls\.|lm_head\.|vocab_projector\.|embeddings\.(position_ids|token_type_ids)$"
+)
+_NAMED = 5  # tensors in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +189,8 @@ def read_bert_tensors(
         further: shapes by name of further tensors to read, such as a head's.
 
     Raises:
-        InputError: a file cannot be read, or a tensor is missing or has the wrong shape.
+        InputError: a file cannot be read; a tensor is missing, has the wrong shape or a number that
+            is not finite; or there are more layers than in the configuration.
     """
     tensors = read_tensors(folder)
     rows = [*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else [])]
@@ -187,10 +198,29 @@ def read_bert_tensors(
     for index in range(config["num_hidden_layers"]):
         table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
     shapes = {name: tuple(config[size] for size in sizes) for name, sizes in table}
-    return {
-        name: _take(tensors, name, shape, str(folder))
-        for name, shape in {**shapes, **(further or {})}.items()
-    }
+    shapes |= further or {}
+    found = {name: _take(tensors, name, shape, str(folder)) for name, shape in shapes.items()}
+    _check_unused(tensors.keys() - found.keys(), folder, config["num_hidden_layers"])
+    return found
+
+
+def _check_unused(names: Iterable[str], folder: pathlib.Path, layers: int) -> None:
+    """Refuses layers that are not used, and warns of other tensors that an encoder should use."""
+    deepest = max((int(found[1]) for name in names if (found := _IN_LAYER.match(name))), default=0)
+    if deepest >= layers:
+        raise InputError(
+            f"{folder}: has {deepest + 1} layers, and config.json says num_hidden_layers {layers}; "
+            "expected as many as the weights were trained with"
+        )
+    unknown = sorted(name for name in names if not _NOT_NEEDED.match(name))
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:_NAMED])}{more}")
+
+
+@functools.cache  # a model is read several times, such as for its fingerprint
+def _warn_once(message: str) -> None:
+    logging.warning("%s", message)
 
 
 def _take(
@@ -201,6 +231,7 @@ def _take(
         raise InputError(f"{source}: lacks the tensor {name}")
     if value.shape != shape:
         raise InputError(f"{source}: {name} is {value.shape}, expected {shape}")
+    require_finite(value, name, source)
     return value.astype(np.float32, copy=False)
 
 
@@ -218,7 +249,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
         names = _read_index(folder / _INDEX_FILE)
     tensors: dict[str, np.ndarray] = {}
     for name in names:
-        tensors.update(read_tensor_file(folder / name))
+        tensors.update(read_tensor_file(folder / name, finite=False))  # `_take` checks what is used
     path = folder / "config.json"
     config = read_json_object(path) if path.is_file() else {}
     tensors = make_bert_tensors(config, tensors)
@@ -276,7 +307,7 @@ def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: 
         source: the checkpoint, for error messages.
 
     Raises:
-        InputError: a tensor is missing or has the wrong shape.
+        InputError: a tensor is missing, has the wrong shape or a number that is not finite.
     """
     for pair in pairs:
         value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
