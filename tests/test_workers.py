@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from train_options import make_options
 from dcse_tf.cli import launch
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
+from dcse_tf.training import build
 from dcse_tf.training.build import build_training
 from dcse_tf.training.workers import WorkersError, name_lost_workers
 from dcse_tf.worker import Worker, read_worker
@@ -62,14 +64,16 @@ def test_tasks_that_do_not_train_are_refused_by_name(kind):
         read_worker(_config({"worker": ["a:1"], kind: ["b:2"]}))
 
 
-def test_a_lost_worker_is_one_sentence_and_other_errors_stay():
-    unavailable = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: ...")
+@pytest.mark.parametrize("kind", ["UnavailableError", "AbortedError", "CancelledError"])
+def test_a_lost_worker_is_one_sentence_and_other_errors_stay(kind):
+    kind = getattr(tf.errors, kind)
+    lost = kind(None, None, "Collective ops is aborted by: ...")
     with pytest.raises(WorkersError, match="another worker has ended"), _two():
-        raise unavailable
+        raise lost
     with pytest.raises(tf.errors.InvalidArgumentError), _two():
         raise tf.errors.InvalidArgumentError(None, None, "shapes")
-    with pytest.raises(tf.errors.UnavailableError), name_lost_workers(Worker()):
-        raise unavailable
+    with pytest.raises(kind), name_lost_workers(Worker()):
+        raise lost
 
 
 def _two():
@@ -122,6 +126,17 @@ def _build(data_dir, **values):
     return build_training(
         make_options(data_dir=str(data_dir), run_dir="unused", **settings, **values)
     )
+
+
+@pytest.mark.parametrize(("index", "own"), [(0, range(2)), (1, range(2, 4))])
+def test_each_worker_has_replicas_of_its_own(monkeypatch, index, own):
+    """Of the four of two workers; a worker alone has all."""
+    strategy = types.SimpleNamespace(num_replicas_in_sync=4)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert build._list_own_replicas(strategy) is None
+    environment = _config({"worker": ["a:1", "b:2"]}, index=index)
+    monkeypatch.setenv("TF_CONFIG", environment["TF_CONFIG"])
+    assert build._list_own_replicas(strategy) == own
 
 
 _TASKS = {
