@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dcse_tf.encoder.batching import embed_texts, split_by_length
+from dcse_tf.encoder.batching import embed_and_measure, embed_texts, split_by_length
 
 
 class Recorder:
@@ -14,7 +14,8 @@ class Recorder:
         self.tokens = []
 
     def read(self, sentences):
-        return tf.constant(sentences), np.array([max(1, len(text)) for text in sentences])
+        lengths = np.array([max(1, len(text)) for text in sentences])
+        return tf.constant(sentences), lengths, lengths > 3
 
     def embed(self, batch, tokens):
         texts = [text.decode() for text in batch.numpy()]
@@ -33,6 +34,13 @@ def test_order_is_kept_and_each_distinct_sentence_embedded_once(batch_tokens):
     np.testing.assert_array_equal(embeddings, expected)
     embedded = [text for batch in recorder.batches for text in batch]
     assert sorted(embedded) == sorted(set(sentences))
+
+
+def test_each_text_is_told_its_length_and_whether_it_was_truncated():
+    texts = ["cccc", "a", "bb", "cccc", ""]
+    _, lengths, truncated = embed_and_measure(Recorder(), texts)
+    assert lengths.tolist() == [4, 1, 2, 4, 1]
+    assert truncated.tolist() == [True, False, False, True, False]
 
 
 def test_sentences_of_a_length_are_together():

@@ -139,6 +139,21 @@ def test_repeats_are_encoded_once(config, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("block_size", [5, 100])
+def test_truncated_lines_are_counted_over_all_blocks_of_a_stopped_job(
+    config, monkeypatch, caplog, block_size
+):
+    # One word fits: 3 + 3 + 2 + 1 lines have more. A repeated one is shared by all blocks.
+    config = config.replace(max_sequence_length=3, cache_size=3, block_size=block_size)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2 if block_size == 5 else 1)
+        with pytest.raises(Stopped):
+            job.embed(config)
+    job.embed(config)
+    (told,) = [text for text in caplog.messages if "`max_sequence_length`" in text]
+    assert told.startswith("9 lines have more than the 3 tokens")
+
+
 @pytest.mark.parametrize("name", ["in.txt.gz", "in.zip"])
 def test_compressed_input(config, expected, tmp_path, name):
     content = "\r\n".join(LINES).encode()  # and no end of the last line

@@ -28,7 +28,7 @@ from dcse_tf.exporting import reranker_onnx
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.input_files import read_json_object
-from dcse_tf.reranker.graph import NO_CANDIDATE
+from dcse_tf.model.blanks import NO_CANDIDATE
 from dcse_tf.reranker.reranker import Reranker
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 HAS_MESSAGES = importlib.util.find_spec("tensorflow_serving") is not None
 needs_onnx = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")),
-    reason="needs the extra: pip install dcse_tf[onnx]",
+    reason="needs onnx and onnxruntime",
 )
 CONTEXT = ["i want a refund for the blue cup", "ok", "where is my parcel it left today ."]
 CANDIDATES = ["it left today", "thanks", "the blue cup it left today thanks"]

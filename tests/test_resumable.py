@@ -165,7 +165,8 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch)
     config = types.SimpleNamespace(
         input=str(tmp_path / "a.txt"), output="out.npy", cache_size=0, block_size=5
     )
-    encoder = types.SimpleNamespace(encode=lambda texts, **_: np.zeros([len(texts), 3]))
+    mark = lambda texts, _: (np.zeros([len(texts), 3]), np.zeros(len(texts), bool))  # noqa: E731
+    encoder = types.SimpleNamespace(encode_and_mark=mark)
     free = 23
     monkeypatch.setattr(embed.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free))
     with pytest.raises(InputError, match=re.escape("`output`=out.npy: 2 rows of 3 float32 are 24")):

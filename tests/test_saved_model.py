@@ -28,6 +28,7 @@ from dcse_tf.exporting.saved_model import SENTENCES as SAMPLE
 from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, make_requests
 from dcse_tf.model import bert
 from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.blanks import NO_CANDIDATE
 from dcse_tf.model.checkpoints import write_max_sequence_length
 from dcse_tf.model.matching_files import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.options import OptionError
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 SERVING = pathlib.Path(__file__).parent.parent / "experiments/serving"
 HAS_MESSAGES = importlib.util.find_spec("tensorflow_serving") is not None
-needs_messages = pytest.mark.skipif(not HAS_MESSAGES, reason="needs dcse_tf[serving]")
+needs_messages = pytest.mark.skipif(not HAS_MESSAGES, reason="needs tensorflow-serving-api")
 
 LENGTH = 8
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the cup " * 9, "ok"]
@@ -189,7 +190,7 @@ def test_match_is_the_response_scorers_similarity(encoder, functions, kind):
         encoder.bert, VOCABULARY, LENGTH, "mean", matching=MatchingForm(attention=attention)
     )
     match = ServedEncoder(graph, unit_norm=True).functions["match"]
-    expected = GraphBackend(graph).score(CONTEXTS, CANDIDATES)
+    expected = SentenceEncoder(GraphBackend(graph)).match(CONTEXTS, CANDIDATES)
     context, candidates = pad(CONTEXTS), tf.constant(CANDIDATES)
     for count in (0, 1, 3):
         found = ask(match, context=context[:count], candidates=candidates[:count])
@@ -208,7 +209,8 @@ def test_an_empty_string_is_no_turn_wherever_it_stands(functions):
         functions["match"], context=tf.constant([["ok", "thanks"]]), candidates=candidates[:1]
     )
     np.testing.assert_allclose(found[:3], np.repeat(alone, 3, axis=0), atol=1e-6)
-    assert found[3].tolist() == [0, 0, 0]
+    assert found[3].tolist() == [0, NO_CANDIDATE, 0]
+    assert (found[:, 1] == NO_CANDIDATE).all()
 
 
 def test_as_many_contexts_as_rows_of_candidates(functions):
@@ -479,8 +481,8 @@ def test_the_servers_configuration_is_of_its_form():
     assert (model.name, model.model_platform) == ("dcse", "tensorflow")
 
 
-def test_an_empty_turn_of_a_byte_level_vocabulary_has_no_tokens_either(tmp_path, verified_here):
-    """Its space is a token; WordPiece and SentencePiece have none."""
+def test_a_blank_text_is_no_turn_and_no_candidate_of_any_vocabulary(tmp_path, verified_here):
+    """White space is a token of a byte-level one."""
     start = tmp_path / "start"
     start.mkdir()
     texts = ["where is my parcel", "it left today", "i want a refund for the blue cup"]
@@ -489,7 +491,11 @@ def test_an_empty_turn_of_a_byte_level_vocabulary_has_no_tokens_either(tmp_path,
     write_weights(start, "roberta", entries=len(entries))
     names = {"run_dir": str(start), "output_dir": str(tmp_path / "export")}
     exported = SentenceEncoder.load(export(ExportOptions(**names)))
-    expected = SentenceEncoder.load(start).similarity(["", "where is"], texts)
-    np.testing.assert_allclose(exported.similarity(["", "where is"], texts), expected, atol=1e-5)
-    spaced = SentenceEncoder.load(start).similarity([" ", "where is"], texts)
-    assert np.abs(spaced - expected).max() > 1e-4
+    expected = [*SentenceEncoder.load(start).similarity(["where is"], texts), NO_CANDIDATE]
+    for blank in ("", " ", "\u3000\n"):
+        padded = [blank, "where is"]
+        served = exported.backend._signatures["match"](
+            context=tf.constant([padded]), candidates=tf.constant([[*texts, blank]])
+        )["similarities"].numpy()[0]
+        for found in (served, exported.similarity(padded, [*texts, blank])):
+            np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -1,3 +1,5 @@
+import unicodedata
+
 import numpy as np
 import pytest
 import reference
@@ -8,6 +10,8 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.model.bert import build_bert_encoder
+from dcse_tf.model.blanks import BLANK, NO_CANDIDATE, is_blank
+from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -119,7 +123,7 @@ def test_batches_of_any_size_give_what_one_sentence_alone_gives(bert, batch_toke
 
 
 def test_batches_are_measured_in_tokens_and_not_in_letters(bert):
-    _, lengths = GraphBackend(_graph(bert)).read(SENTENCES)
+    _, lengths, _ = GraphBackend(_graph(bert)).read(SENTENCES)
     np.testing.assert_array_equal(lengths, [len(ids) for ids in IDS])
 
 
@@ -149,3 +153,50 @@ def test_a_prefix_must_leave_room_for_a_text(tmp_path):
     texts = ["my parcel", "the cup"]
     own = SentenceEncoder.load(model, prefix="where is ", max_sequence_length=5).encode(texts)
     assert np.abs(own[0] - own[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "attention"])
+@pytest.mark.parametrize("kind", ["paper", "residual"])
+def test_blank_texts_are_no_turns_and_no_candidates(bert, kind, aggregation):
+    graph = _graph(bert)
+    attention = None if aggregation == "mean" else build_turn_attention(aggregation, 64, 1)
+    graph.matching = make_matching_form(kind, attention)
+    encoder = SentenceEncoder(GraphBackend(graph))
+    responses = ["thanks", "it left today"]
+    expected = encoder.similarity(["where is my parcel", "ok"], responses)
+    for context in (
+        ["where is my parcel", "", "ok"],
+        [" \u3000", "where is my parcel", "ok\n", "\0"],
+    ):
+        found = encoder.similarity(context, ["", responses[0], " \t", responses[1]])
+        np.testing.assert_allclose(found[[1, 3]], expected, atol=1e-6)
+        assert found[[0, 2]].tolist() == [NO_CANDIDATE] * 2 == [-1e9] * 2
+    with pytest.raises(ValueError, match="context 1: expected at least one turn that is not blank"):
+        encoder.similarity([["ok"], ["", " "]], responses)
+
+
+def test_what_is_blank_in_python_is_blank_in_the_graph():
+    chars = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+    known = [char for char in chars if unicodedata.category(char) != "Cn"]
+    found = tf.strings.regex_full_match(tf.constant(known), BLANK).numpy()
+    assert found.tolist() == [is_blank(char) for char in known]
+    assert is_blank("")
+    assert not is_blank(" a ")
+
+
+def test_truncated_texts_are_counted_once_a_call_or_a_job(bert, caplog):
+    encoder = _encoder(bert, length=6)
+    # Six tokens are all that there is room for: [CLS], four words, [SEP].
+    long = ["i want a refund for", "where is my parcel ok"]
+    encoder.encode([*long, "i want a refund", long[0]])
+    (told,) = caplog.messages
+    assert told.startswith("2 distinct texts have more than the 6 tokens of `max_sequence_length`")
+    caplog.clear()
+    encoder.encode(["i want a refund", ""])
+    assert not caplog.messages
+    with encoder.gather_truncated():
+        for texts in (long, long[1:], ["refund " * 5]):
+            encoder.encode(texts)
+        assert not caplog.messages
+    (told,) = caplog.messages
+    assert told.startswith("3 distinct texts")

@@ -84,6 +84,7 @@ def test_openai_s_client_gets_the_encoder_s_embeddings(server, encoder):
         assert [each.index for each in found.data] == list(range(5))
         # [CLS] and [SEP] of each, and 4 + 3 + 4 + 0 + 45 words.
         assert found.usage.prompt_tokens == found.usage.total_tokens == 2 * 5 + 56
+        assert not hasattr(found.usage, "truncated_texts")
     one = client.embeddings.create(model="tiny", input=TEXTS[0])
     np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-5)
     with pytest.raises(openai.BadRequestError, match="dimensions: this model's embeddings have"):
@@ -92,6 +93,38 @@ def test_openai_s_client_gets_the_encoder_s_embeddings(server, encoder):
         client.embeddings.create(model="text-embedding-3-small", input="a")
     with pytest.raises(openai.AuthenticationError, match="Give a key"):
         openai.OpenAI(base_url=f"{server[1]}/v1", api_key="wrong").models.list()
+
+
+def test_truncated_texts_are_told_in_the_answer_and_counted(server, http):
+    client = openai.OpenAI(base_url=f"{server[1]}/v1", api_key=KEY)
+    texts = ["好" * 126, "好" * 127, "ok", "好" * 200]  # 126 and two special tokens fit
+    usage = client.embeddings.create(model="tiny", input=texts).usage
+    assert usage.prompt_tokens == 3 * 128 + 3
+    assert usage.truncated_texts == 2
+    assert 'dcse_truncated_texts_total{kind="embed"} 2.0' in http.get("/metrics").text
+
+
+def test_blank_texts_are_never_the_best(http, encoder, models):
+    context, responses = ["where is my parcel", "", "it left"], ["thanks", "", " \t", "ok"]
+    found = http.post("/match", json={"context": context, "responses": responses}).json()
+    expected = encoder.similarity(["where is my parcel", "it left"], ["thanks", "ok"])
+    np.testing.assert_allclose(found["similarities"], [expected[0], -1e9, -1e9, expected[1]], 1e-5)
+
+    given = {"query": "where is my parcel [EOT] it left", "documents": responses}
+    results = http.post("/v2/rerank", json=given).json()["results"]
+    assert [each["index"] for each in results[2:]] == [1, 2]
+    assert [each["relevance_score"] for each in results[2:]] == [0.0, 0.0]
+
+    async def scene():
+        service = Service(ServeOptions(model="m"), ServedModel(encoder, None, "m", False))
+        batcher = asyncio.create_task(service.batcher.run())
+        scores, _ = await service.relevance(given["query"], responses)
+        batcher.cancel()
+        return scores
+
+    scores = asyncio.run(scene())
+    assert scores[1] == scores[2] == -1.0
+    assert scores[[0, 3]].min() > -1.0
 
 
 def test_cohere_s_client_and_jina_s_request_get_the_re_ranker_s_order(server, http, models):
@@ -110,6 +143,9 @@ def test_cohere_s_client_and_jina_s_request_get_the_re_ranker_s_order(server, ht
     given = [{"text": documents[0]}, *documents[1:]]
     found = http.post("/v1/rerank", json={"query": query, "documents": given}).json()
     assert [each["document"]["text"] for each in found["results"]] == [documents[i] for i in order]
+    given = {"query": query, "documents": documents, "top_k": 1, "truncation": True}  # Voyage's
+    found = http.post("/v1/rerank", json=given).json()
+    assert [each["index"] for each in found["results"]] == order[:1]
 
 
 def test_jina_s_request_says_the_form_and_the_length_of_embeddings(http, encoder):
@@ -186,6 +222,11 @@ def test_many_clients_at_once_get_what_each_gets_alone(http, encoder):
         ("POST", "/v2/rerank", '{"query": "a", "documents": ["a"], "top_n": 0}', 400, "top_n: "),
         ("POST", "/v2/rerank", '{"query": "a", "documents": [{"t": "a"}]}', 400, r"documents\[0\]"),
         ("POST", "/match", '{"context": [], "responses": ["a"]}', 400, "context: expected"),
+        ("POST", "/match", '{"context": ["", " "], "responses": ["a"]}', 400, "context: .* blank"),
+        ("POST", "/v2/rerank", '{"query": " ", "documents": ["a"]}', 400, "query: .* blank"),
+        ("POST", "/v1/rerank", '{"query": "a", "documents": ["a"], "top": 1}', 400, "^top: is no"),
+        ("POST", "/v1/embeddings", '{"input": "a", "late_chunking": true}', 400, "late_chunking: "),
+        ("POST", "/v1/embeddings", '{"input": "a", "truncate": false}', 400, "truncate: "),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence(http, method, path, body, status, message):
@@ -235,7 +276,7 @@ def make_model(begun, let):
     def compute(kind, items):
         begun.set()
         let.acquire(timeout=10)
-        return [(np.full([2], len(text), np.float32), 1) for text in items]
+        return [(np.full([2], len(text), np.float32), 1, False) for text in items]
 
     encoder = types.SimpleNamespace(dim=2, match=None)
     return types.SimpleNamespace(
@@ -298,7 +339,7 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder):
         service = Service(ServeOptions(model="m"), model)
         batcher = asyncio.create_task(service.batcher.run())
         scores, _ = await service.relevance(" [EOT] ".join(turns), documents)
-        rows, _ = await service.embed(documents)
+        rows, *_ = await service.embed(documents)
         batcher.cancel()
         return scores, rows
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
+
 BATCH_TOKENS = 2048
 _BYTES_PER_TOKEN = 4
 
@@ -35,9 +37,10 @@ class Backend(Protocol):
     @property
     def match(self) -> Match | None: ...
 
-    def read(self, sentences: list[str]) -> tuple[Any, np.ndarray]:
-        """The sentences in the form that `embed` takes, and the length in tokens to which each
-        must be padded at least, int `[sentences]`.
+    def read(self, sentences: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The sentences in the form that `embed` takes; the length in tokens to which each must be
+        padded at least, int `[sentences]`; and whether each was truncated, bool `[sentences]`,
+        False where the backend cannot tell.
         """
 
     def embed(self, inputs: Any, tokens: int) -> tf.Tensor | np.ndarray:
@@ -45,6 +48,22 @@ class Backend(Protocol):
 
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on; equal means equal up to rounding."""
+
+
+def match_texts(match: Match, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+    """Computes similarities without blank texts: they are no turns, and no candidates.
+
+    Args:
+        match: computes the similarities of other texts.
+        contexts, candidates: as for `match`.
+
+    Returns:
+        float32 `[contexts, candidates]`, `NO_CANDIDATE` for a blank candidate; 0 for others of a
+        context without turns.
+    """
+    contexts = [[turn for turn in turns if not is_blank(turn)] for turns in contexts]
+    blank = np.array([[is_blank(text) for text in group] for group in candidates])
+    return np.where(blank, np.float32(NO_CANDIDATE), match(contexts, candidates))
 
 
 def count_by_bytes(sentences: list[str]) -> np.ndarray:
@@ -134,26 +153,27 @@ def embed_texts(
     Returns:
         float32 `[texts, dim]` in the order given; `[0, dim]` for no texts.
     """
-    return embed_and_count(backend, texts, batch_size, progress)[0]
+    return embed_and_measure(backend, texts, batch_size, progress)[0]
 
 
-def embed_and_count(
+def embed_and_measure(
     backend: Backend,
     texts: list[str],
     batch_size: int | None = None,
     progress: Progress | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Like `embed_texts`, and also returns the length of each text from `Backend.read`.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Like `embed_texts`, and also returns what `Backend.read` says of each text.
 
     Returns:
-        float32 `[texts, dim]` and int `[texts]`.
+        float32 `[texts, dim]`; the lengths in tokens, int `[texts]`; and whether the text was
+        truncated, bool `[texts]`.
     """
     # Sorted, so that the batches, and so the last bits, depend only on the set of texts. If there
     # are none, an empty text is embedded to find the number of dimensions.
     distinct = sorted(set(texts)) or [""]
-    inputs, lengths = backend.read(distinct)
+    inputs, lengths, truncated = backend.read(distinct)
     embeddings = embed_inputs(backend, inputs, lengths, batch_size, progress)
 
     row = {text: index for index, text in enumerate(distinct)}
     rows = np.array([row[text] for text in texts], np.int64)
-    return embeddings[rows], lengths[rows]
+    return embeddings[rows], lengths[rows], truncated[rows]

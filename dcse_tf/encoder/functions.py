@@ -34,9 +34,9 @@ class FunctionBackend:
         self._facts = facts
         self._tensors = tensors
 
-    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
-        """The strings, and estimates of their numbers of tokens."""
-        return tf.constant(sentences), count_by_bytes(sentences)
+    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray, np.ndarray]:
+        """The strings, and estimates of their numbers of tokens; none is truncated."""
+        return tf.constant(sentences), count_by_bytes(sentences), np.zeros(len(sentences), bool)
 
     def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
         """Embeds strings `[n]` to float32 `[n, k]`."""

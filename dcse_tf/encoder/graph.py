@@ -166,15 +166,17 @@ class GraphBackend:
             **({"matching": self.graph.matching.kind} if self.match else {}),
         }
 
-    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Token ids and the number of tokens of each sentence; for XLA, a multiple of 8."""
-        token_ids = self._tokenize(tf.constant(sentences))
+    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray, np.ndarray]:
+        """Token ids and the number of tokens of each sentence, for XLA a multiple of 8; and whether
+        it was truncated.
+        """
+        token_ids, truncated = self._tokenize(tf.constant(sentences))
         self._unknown.add(token_ids.values.numpy(), len(sentences))
-        return token_ids, self._count_tokens(token_ids)
+        return token_ids, self._count_tokens(token_ids), truncated.numpy()
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:
         """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
-        and [SEP].
+        and [SEP]; without saying which are truncated.
         """
         length = self.graph.max_sequence_length
         # Truncation keeps the last token, [SEP].

@@ -118,11 +118,11 @@ class OnnxBackend:
             **({"prefix": prefix} if prefix else {}),
         }
 
-    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Token ids and the number of tokens of each sentence."""
-        token_ids = self._tokenize(tf.constant(sentences))
+    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray, np.ndarray]:
+        """Token ids and the number of tokens of each sentence, and whether it was truncated."""
+        token_ids, truncated = self._tokenize(tf.constant(sentences))
         self._unknown.add(token_ids.values.numpy(), len(sentences))
-        return token_ids, token_ids.row_lengths().numpy()
+        return token_ids, token_ids.row_lengths().numpy(), truncated.numpy()
 
     def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:
         """Embeds token ids, int32 `[n, (tokens)]`, to float32 `[n, dim]`."""

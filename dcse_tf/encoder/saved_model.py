@@ -39,7 +39,8 @@ def export_fingerprint(of_encoder: str, unit_norm: bool) -> str:
 
 
 class SavedModelBackend:
-    """Runs an export. It tokenizes internally, so lengths are estimated from bytes.
+    """Runs an export. It tokenizes internally, so lengths are estimated from bytes, and it does not
+    say which texts it truncates.
 
     Args:
         folder: the export's folder.
@@ -67,9 +68,11 @@ class SavedModelBackend:
         further = {name: value for name in names if (value := self._written.get(name))}
         return {**known, **further}
 
-    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray]:
-        """The strings, and estimates of their numbers of tokens, including [CLS] and [SEP]."""
-        return tf.constant(sentences), count_by_bytes(sentences)
+    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray, np.ndarray]:
+        """The strings, and estimates of their numbers of tokens, including [CLS] and [SEP]. Which
+        are truncated is not known.
+        """
+        return tf.constant(sentences), count_by_bytes(sentences), np.zeros(len(sentences), bool)
 
     def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
         """Embeds strings `[n]` to float `[n, dim]`."""
@@ -89,23 +92,13 @@ class SavedModelBackend:
         """Uses the signature "match"; an export of a fitted baseline has none."""
         return self._score if MATCH in self._signatures else None
 
-    @functools.cached_property
-    def _blank(self) -> str:
-        """A turn that is not empty and has no tokens: a space or, if the vocabulary has tokens for
-        white space, the null character, which byte-level vocabularies ignore.
-        """
-        empty, space = self.embed(tf.constant(["", " "]), 2).numpy()
-        return " " if np.allclose(empty, space, atol=1e-6) else "\0"
-
     def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         scores = []
         progress = Progress("contexts", len(contexts))
         for start in range(0, len(contexts), _ROWS):
             rows = slice(start, start + _ROWS)
-            # For the signature an empty string is padding, not a turn.
-            turns = [[turn or self._blank for turn in context] for context in contexts[rows]]
             found = self._signatures[MATCH](
-                context=tf.ragged.constant(turns, tf.string).to_tensor(),
+                context=tf.ragged.constant(contexts[rows], tf.string).to_tensor(),
                 candidates=tf.constant(candidates[rows]),
             )
             scores.append(found["similarities"].numpy())

@@ -1,14 +1,23 @@
 """The encoder class that all jobs use: embeds sentences and scores responses."""
 
+import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
 import numpy as np
+from absl import logging
 
-from dcse_tf.encoder.batching import Backend, Match, embed_texts
+from dcse_tf.encoder.batching import (
+    Backend,
+    Match,
+    embed_and_measure,
+    embed_texts,
+    match_texts,
+)
 from dcse_tf.encoder.batching import Progress as ProgressFunction
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_backend
@@ -16,9 +25,13 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
+from dcse_tf.model.blanks import is_blank
 from dcse_tf.model.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
 from dcse_tf.stores import fetch
+
+# What a warning of truncated texts counts.
+_DISTINCT = "distinct texts"
 
 
 class SentenceEncoder:
@@ -43,6 +56,7 @@ class SentenceEncoder:
     def __init__(self, backend: Backend, name: str = "the encoder", truncate_dim: int = 0):
         self.backend = backend
         self.name = name
+        self._gathered: set[str] | None = None
         if truncate_dim and truncate_dim > self._full_dim:
             raise InputError(
                 f"`truncate_dim`={truncate_dim}: {name} has only {self._full_dim} dimensions"
@@ -144,6 +158,9 @@ class SentenceEncoder:
     ) -> np.ndarray:
         """Embeds sentences; repeated ones are computed once.
 
+        Logs how many are longer than `max_sequence_length` and therefore truncated, which an export
+        as SavedModel does not tell.
+
         Args:
             texts: a list, tuple, iterator, NumPy array or pandas Series of n strings; or a string.
             batch_size: most sentences encoded at a time, in addition to the limit `batch_tokens`;
@@ -169,9 +186,54 @@ class SentenceEncoder:
         else:
             progress = Progress("tokens").update if show_progress else None
 
-        embeddings = embed_texts(self.backend, sentences, batch_size, progress)
+        embeddings, _, truncated = embed_and_measure(self.backend, sentences, batch_size, progress)
+        self._tell(set(itertools.compress(sentences, truncated)))
         embeddings = self.finish(embeddings, normalize_embeddings)
         return embeddings[0] if single else embeddings
+
+    def encode_and_mark(
+        self, sentences: list[str], progress: ProgressFunction | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Like `encode`, without its warning of truncated sentences.
+
+        Returns:
+            float32 `[n, dim]`, and whether the sentence was truncated, bool `[n]`; False where the
+            backend cannot tell.
+        """
+        embeddings, _, truncated = embed_and_measure(self.backend, sentences, progress=progress)
+        return self.finish(embeddings, False), truncated
+
+    def warn_of_truncated(self, count: int, what: str) -> None:
+        """Logs how many texts were truncated, if any.
+
+        Args:
+            count: their number.
+            what: what they are, in the plural.
+        """
+        if count:
+            logging.warning(
+                "%d %s have more than the %d tokens of `max_sequence_length`; the rest of them is "
+                "cut off",
+                count,
+                what,
+                self.settings["max_sequence_length"],
+            )
+
+    def _tell(self, truncated: set[str]) -> None:
+        if self._gathered is None:
+            self.warn_of_truncated(len(truncated), _DISTINCT)
+        else:
+            self._gathered |= truncated
+
+    @contextlib.contextmanager
+    def gather_truncated(self) -> Iterator[None]:
+        """Inside it, `encode` does not warn of truncated texts; all are counted once at its end."""
+        self._gathered = set()
+        try:
+            yield
+        finally:
+            found, self._gathered = self._gathered, None
+            self.warn_of_truncated(len(found), _DISTINCT)
 
     def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
         """Truncates and normalises the backend's embeddings, float `[n, d]`.
@@ -227,7 +289,8 @@ class SentenceEncoder:
         A function from the contexts' texts and their candidates, the same number for each context,
         to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
         """
-        return self.backend.match
+        match = self.backend.match
+        return functools.partial(match_texts, match) if match else None
 
     def similarity(
         self,
@@ -239,6 +302,7 @@ class SentenceEncoder:
         This is the similarity that training contrasts and by which `evaluate` scores responses.
         The context is the turns around the response, the oldest first: those before it and, where
         they are known, those after it. By default training and evaluation use three on each side.
+        A blank text, such as the empty string, is no turn, and as a candidate the worst.
 
         Args:
             context: texts of the turns; or a list of such contexts.
@@ -247,6 +311,7 @@ class SentenceEncoder:
 
         Returns:
             float32 `[responses]`, higher is better; `[contexts, responses]` for several contexts.
+            -1e9 for a blank response.
 
         Raises:
             TypeError, ValueError: as `encode`; or a context has no turns, the lists' lengths do not
@@ -265,9 +330,9 @@ class SentenceEncoder:
         return scores[0] if single else scores
 
     def _match(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        empty = [place for place, turns in enumerate(contexts) if not turns]
+        empty = [place for place, turns in enumerate(contexts) if all(map(is_blank, turns))]
         if empty:
-            raise ValueError(f"context {empty[0]}: expected at least one turn")
+            raise ValueError(f"context {empty[0]}: expected at least one turn that is not blank")
         lengths = [len(group) for group in candidates]
         if len(lengths) != len(contexts) or len(set(lengths)) != 1:
             raise ValueError(

@@ -5,6 +5,7 @@ set is biased upwards. Its score on queries or pairs that were not used for the 
 which is why sets can be split into halves.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -136,10 +137,12 @@ def evaluate(
         report.refuse_unwritable(pathlib.Path(config.output))
     model = load_scored(config)
     results = []
-    if isinstance(model, SentenceEncoder):
-        results += _score_embeddings(model.encode, retrieval, sts, config.half)
-    if dialogues or candidates:
-        results += _score_responses(model, dialogues, candidates)
+    with contextlib.ExitStack() as stack:
+        if isinstance(model, SentenceEncoder):
+            stack.enter_context(model.gather_truncated())
+            results += _score_embeddings(model.encode, retrieval, sts, config.half)
+        if dialogues or candidates:
+            results += _score_responses(model, dialogues, candidates)
     show(results)
     if config.output:
         settings = {**config.to_dict(), **model.settings}

@@ -14,7 +14,8 @@ from dcse_tf.exporting.saved_model import (
     Request,
     save_and_verify,
 )
-from dcse_tf.reranker.graph import NO_CANDIDATE, RerankerGraph
+from dcse_tf.model.blanks import NO_CANDIDATE
+from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.reranker import Reranker
 
 # Largest absolute difference of a score; scaled by the largest score if that is beyond 1.
@@ -34,7 +35,7 @@ class ServedReranker(tf.Module):
         functions: name -> function from named tensors to named tensors:
             score: context string `[n, turns]`, the oldest turn first, and candidates string
                 `[n, candidates]`, both padded with empty strings, to scores float32
-                `[n, candidates]`: logits, and `NO_CANDIDATE` for padding. A model with speaker
+                `[n, candidates]`: logits, and `NO_CANDIDATE` for blank texts. A model with speaker
                 embeddings assumes that two speakers alternate and that the last turn and the
                 response have different speakers.
             score_speakers: also takes speakers int32 `[n, turns]`: 0 for turns by the speaker of
@@ -115,21 +116,10 @@ def _make_requests(
 
 def _answer(reranker: Reranker, speakers: np.ndarray | None) -> np.ndarray:
     """The scores of the sample requests, float32 `[n, candidates]`."""
-    turns = [[text for text in context if text] for context in CONTEXTS]
-    candidates = [[text for text in group if text] for group in CANDIDATES]
     if speakers is None:
-        found = reranker.score(turns, candidates, show_progress=False)
-    else:
-        roles = [
-            [str(who) for who, text in zip(row, context, strict=True) if text]
-            for row, context in zip(speakers.tolist(), CONTEXTS, strict=True)
-        ]
-        responders = ["0"] * len(turns)
-        found = reranker.score(turns, candidates, roles, responders, show_progress=False)
-    answers = np.full(np.shape(CANDIDATES), NO_CANDIDATE, np.float32)
-    for row, texts, scores in zip(answers, CANDIDATES, found, strict=True):
-        row[np.array([bool(text) for text in texts])] = scores
-    return answers
+        return np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
+    roles, responders = speakers.astype(str).tolist(), ["0"] * len(CONTEXTS)
+    return np.stack(reranker.score(CONTEXTS, CANDIDATES, roles, responders, show_progress=False))
 
 
 def write_reranker(

@@ -28,6 +28,7 @@ from dcse_tf.encoder.saved_model import (
 )
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError, require
+from dcse_tf.model.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.model.dialogue_cse import build_matching
 
 
@@ -53,9 +54,10 @@ class ServedEncoder(tf.Module):
             serving_default: sentences string `[n]` to embeddings float32 `[n, dim]`;
             tokens: token_ids int32 `[n, tokens]`, including [CLS] and [SEP], and padding_mask bool
                 `[n, tokens]`, True = real token, to embeddings float32 `[n, dim]`;
-            match: context string `[n, turns]`, with empty strings as padding, and candidates
-                string `[n, candidates]` to similarities float32 `[n, candidates]`, see
-                `build_matching`. A context without turns has similarity 0 with every candidate.
+            match: context string `[n, turns]` and candidates string `[n, candidates]`, both padded
+                with empty strings, to similarities float32 `[n, candidates]`, see
+                `build_matching`. A blank text is no turn, and as a candidate has the similarity
+                `NO_CANDIDATE`. A context without turns has similarity 0 with every other one.
                 Absent if the encoder has postprocessing, which was fitted to sentence embeddings.
     """
 
@@ -137,11 +139,12 @@ class ServedEncoder(tf.Module):
                 "token_embeddings": embeddings,
                 "padding_mask": padding_mask,
                 "context_index": tf.reshape(index[:turns], tf.shape(context)),
-                "turn_mask": context != "",
+                "turn_mask": ~tf.strings.regex_full_match(context, BLANK),
                 "candidate_index": tf.reshape(index[turns:], tf.shape(candidates)),
             }
         )
-        return {"similarities": similarities}
+        blank = tf.strings.regex_full_match(candidates, BLANK)
+        return {"similarities": tf.where(blank, NO_CANDIDATE, similarities)}
 
 
 def _texts(name: str) -> tf.TensorSpec:
@@ -204,7 +207,7 @@ def make_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
         unit_norm: see `ServedEncoder`.
     """
     encoder = SentenceEncoder(GraphBackend(graph))
-    embeddings = _finish(encoder.encode(SENTENCES, show_progress=False), unit_norm)
+    embeddings = _finish(encoder.encode_and_mark(SENTENCES)[0], unit_norm)
     token_ids = graph.tokenize(tf.constant(SENTENCES)).to_tensor().numpy()
     tolerance = _measure_tolerance(graph, token_ids, unit_norm)
     requests = []
@@ -243,8 +246,7 @@ def _measure_tolerance(encoder: EncoderGraph, token_ids: np.ndarray, unit_norm: 
 def _make_match_requests(encoder: SentenceEncoder) -> list[Request]:
     if encoder.match is None:
         return []
-    turns = [[text for text in context if text] for context in CONTEXTS]
-    similarities = encoder.match(turns, CANDIDATES)
+    similarities = encoder.match(CONTEXTS, CANDIDATES)
     requests = []
     for rows in (slice(0, 0), slice(0, 1), slice(None)):
         texts = {

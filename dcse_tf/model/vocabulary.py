@@ -212,17 +212,28 @@ class Tokenizer(tf.Module, abc.ABC):
         Returns:
             int32 `[texts, (tokens)]`.
         """
+        return self._tokenize_and_mark(texts, max_sequence_length)[0]
+
+    def _tokenize_and_mark(
+        self, texts: tf.Tensor, max_sequence_length: int
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
         if self._prefix:
             texts = tf.strings.join([self._prefix, texts])
-        ids = self.split(texts)[:, : max_sequence_length - 2]
+        whole, room = self.split(texts), max_sequence_length - 2
         ends = tf.ones([tf.shape(texts)[0], 1], tf.int32)
-        return tf.concat([ends * self.cls_id, ids, ends * self.sep_id], axis=1)
+        ids = tf.concat([ends * self.cls_id, whole[:, :room], ends * self.sep_id], axis=1)
+        return ids, whole.row_lengths() > room
 
-    def as_graph(self, max_sequence_length: int) -> Callable[[tf.Tensor], tf.RaggedTensor]:
-        """`tokenize` as one graph, which takes a tenth of the time for a few texts."""
+    def as_graph(
+        self, max_sequence_length: int
+    ) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
+        """`tokenize` as one graph, which takes a tenth of the time for a few texts.
+
+        The graph also returns whether each text was truncated, bool `[texts]`.
+        """
         signature = [tf.TensorSpec([None], tf.string)]
         tokenize = tf.function(
-            lambda texts: self.tokenize(texts, max_sequence_length),
+            lambda texts: self._tokenize_and_mark(texts, max_sequence_length),
             input_signature=signature,
             autograph=False,
         )

@@ -6,13 +6,12 @@ from typing import Protocol
 import tensorflow as tf
 
 from dcse_tf.encoder.onnx import OnnxFile
+from dcse_tf.model.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 
-# The score of padding among candidates. Not minus infinity, which JSON cannot represent.
-NO_CANDIDATE = -1e9
 _NO_LIMIT = 2**31 - 1
 
 
@@ -179,19 +178,20 @@ class RerankerGraph(tf.Module):
         """Scores strings, in batches that are formed in the graph.
 
         Args:
-            context: `[n, turns]`, the oldest turn first, padded with empty strings.
-            candidates: `[n, candidates]`, padded with empty strings.
+            context: `[n, turns]`, the oldest turn first, padded with empty strings; blank texts are
+                no turns.
+            candidates: `[n, candidates]`, padded likewise.
             speakers: int32 `[n, turns]`, see `PairModel`. None if speakers alternate, and the last
                 turn and the response have different speakers.
             batch_tokens: most tokens in a batch, including padding, unless one pair has more.
 
         Returns:
-            float32 `[n, candidates]`, `NO_CANDIDATE` for padding.
+            float32 `[n, candidates]`, `NO_CANDIDATE` for blank candidates.
         """
         strings = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
         strings, rows = tf.unique(strings)
         texts = self.tokenize(strings)
-        is_turn = context != ""
+        is_turn = ~tf.strings.regex_full_match(context, BLANK)
         if speakers is None:
             later = tf.cumsum(tf.cast(is_turn, tf.int32), axis=1, exclusive=True, reverse=True)
             speakers = 1 - later % 2
@@ -201,7 +201,8 @@ class RerankerGraph(tf.Module):
             tf.ragged.boolean_mask(turn_rows, is_turn),
             tf.ragged.boolean_mask(speakers, is_turn),
         )
-        places = tf.where(candidates != "")  # int64 [pairs, 2]
+        is_candidate = ~tf.strings.regex_full_match(candidates, BLANK)
+        places = tf.where(is_candidate)  # int64 [pairs, 2]
         text_rows = tf.reshape(rows[tf.size(context) :], tf.shape(candidates))
         text_rows = tf.gather_nd(text_rows, places)
         scores = self._score_in_batches(contexts, texts, places[:, 0], text_rows, batch_tokens)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
+from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
 from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
@@ -19,6 +21,9 @@ from dcse_tf.reranker.load import fingerprint, load_graph
 from dcse_tf.stores import fetch
 
 _COMPUTE_DTYPES = ("float32", "bfloat16")
+
+# The turns of a context, and for each of them 0 if its speaker also gives the response, else 1.
+_Context = tuple[tuple[str, ...], tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +166,8 @@ class Reranker:
     ) -> list[np.ndarray]:
         """Scores candidate responses; each distinct pair of context and response is computed once.
 
+        A blank text, such as the empty string, is no turn, and as a candidate the worst.
+
         Args:
             contexts: for each context, the turns before the response, the oldest first.
             candidates: for each context, any number of candidate responses.
@@ -171,8 +178,8 @@ class Reranker:
             show_progress: whether to show the progress of long jobs on stderr.
 
         Returns:
-            For each context its candidates' logits, float32 `[candidates]`, higher is better. The
-            last bits depend on which pairs are scored together.
+            For each context its candidates' logits, float32 `[candidates]`, higher is better; -1e9
+            for a blank one. The last bits depend on which pairs are scored together.
 
         Raises:
             TypeError, ValueError: an element is not a valid text; a context has no turns; or the
@@ -180,32 +187,33 @@ class Reranker:
         """
         turns = read_text_lists(contexts, "contexts")
         texts = read_text_lists(candidates, "candidates")
-        speakers = _list_speakers(turns, len(texts), roles, responders)
+        read = _read_contexts(turns, len(texts), roles, responders)
         if not self.graph.settings.speakers:
-            speakers = [[0] * len(context) for context in turns]
-        scores = self._score_pairs(turns, speakers, texts, show_progress)
+            read = [(context, (0,) * len(context)) for context, _ in read]
+        scores = self._score_pairs(read, texts, show_progress)
         ends = np.cumsum([len(group) for group in texts])[:-1]
         return np.split(scores, ends) if texts else []
 
     def _score_pairs(
         self,
-        contexts: list[list[str]],
-        speakers: list[list[int]],
+        contexts: list[_Context],
         candidates: list[list[str]],
         show_progress: bool,
     ) -> np.ndarray:
         """The scores of all candidates, the lists concatenated; float32 `[all]`."""
-        strings = list(dict.fromkeys(text for g in (*contexts, *candidates) for text in g))
-        if not any(candidates):
-            return np.zeros([0], np.float32)
+        real = np.array([not is_blank(text) for group in candidates for text in group], bool)
+        found = np.full(len(real), NO_CANDIDATE, np.float32)
+        if not real.any():
+            return found
+        groups = (*(turns for turns, _ in contexts), *candidates)
+        strings = list(dict.fromkeys(text for group in groups for text in group))
         place = {text: row for row, text in enumerate(strings)}
-        keys = [(tuple(c), tuple(s)) for c, s in zip(contexts, speakers, strict=True)]
-        row = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        row = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
         asked = np.array(
-            [(row[key], place[text]) for key, group in zip(keys, candidates) for text in group],
+            [(row[c], place[text]) for c, group in zip(contexts, candidates) for text in group],
             np.int32,
         )
-        pairs, where = np.unique(asked, axis=0, return_inverse=True)
+        pairs, where = np.unique(asked[real], axis=0, return_inverse=True)
 
         texts = self.graph.tokenize(tf.constant(strings))
         self._unknown.add(texts.values.numpy(), len(strings))
@@ -215,7 +223,8 @@ class Reranker:
             tf.ragged.constant([who for _, who in row], tf.int32),
         )
         scores = self._score_in_batches(joined, texts, pairs, show_progress)
-        return scores[where.reshape(-1)]
+        found[real] = scores[where.reshape(-1)]
+        return found
 
     def _score_in_batches(
         self,
@@ -238,26 +247,28 @@ class Reranker:
         return scores
 
 
-def _list_speakers(
+def _read_contexts(
     contexts: list[list[str]],
     groups: int,
     roles: Sequence[Sequence[str]] | None,
     responders: Sequence[str] | None,
-) -> list[list[int]]:
-    """For each turn, 0 if its speaker also gives the response, else 1; see `Reranker.score`."""
+) -> list[_Context]:
+    """The turns of each context that are not blank, with their speakers; see `Reranker.score`."""
     if groups != len(contexts):
         raise ValueError(f"candidates: {groups} lists for {len(contexts)} contexts")
-    empty = [place for place, turns in enumerate(contexts) if not turns]
+    real = [[not is_blank(turn) for turn in turns] for turns in contexts]
+    empty = [place for place, turns in enumerate(real) if not any(turns)]
     if empty:
-        raise ValueError(f"contexts[{empty[0]}]: expected at least one turn")
+        raise ValueError(f"contexts[{empty[0]}]: expected at least one turn that is not blank")
+    kept = [tuple(itertools.compress(*each)) for each in zip(contexts, real, strict=True)]
     if roles is None and responders is None:
-        return [[(len(turns) - i) % 2 for i in range(len(turns))] for turns in contexts]
+        return [(turns, tuple((len(turns) - i) % 2 for i in range(len(turns)))) for turns in kept]
     if roles is None or responders is None:
         raise ValueError("expected roles and responders together, or neither")
     lengths = [len(turns) for turns in contexts]
     if [len(each) for each in roles] != lengths or len(responders) != len(contexts):
         raise ValueError("roles, responders: expected a role for each turn, a responder a context")
     return [
-        [int(role != responder) for role in each]
-        for each, responder in zip(roles, responders, strict=True)
+        (turns, tuple(int(role != responder) for role in itertools.compress(each, is_real)))
+        for turns, each, is_real, responder in zip(kept, roles, real, responders, strict=True)
     ]

@@ -26,6 +26,7 @@ from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.nearest import Nearest, find_nearest
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
+from dcse_tf.model.blanks import is_blank
 from dcse_tf.progress import Progress
 from dcse_tf.search.nearest import ApproximateIndex
 from dcse_tf.search.options import ApproximateOptions
@@ -86,7 +87,7 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
     number, offset = 0, 0
     with (folder / TEXTS_FILE).open("wb") as file:
         for number, text in enumerate(iterate_bare_lines(source), start=1):
-            if not text.strip():
+            if is_blank(text):
                 continue
             content = text.encode()
             # 128 bits: the probability of a collision among 10^12 texts is below 10^-14.

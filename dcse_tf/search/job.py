@@ -30,6 +30,7 @@ from dcse_tf.files import (
     resumable,
 )
 from dcse_tf.input_files import UNREADABLE_ARRAY
+from dcse_tf.model.blanks import is_blank
 from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
@@ -118,7 +119,7 @@ class Searcher:
 def split_turns(query: str) -> list[str]:
     """The turns of a query, the oldest first; "hello [EOT] where is my parcel" has two."""
     turns = [turn.strip() for turn in query.split(END_OF_TURN)]
-    return [turn for turn in turns if turn] or [query]
+    return [turn for turn in turns if not is_blank(turn)] or [query]
 
 
 def _order(hits: list[Hit], scores: np.ndarray, cosine_weight: float) -> list[Hit]:
@@ -172,6 +173,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             for each in index.folders:
                 _require_same(config, each, indexed)
             config.check_kinds(sorted({each.kind for each in index.folders}))
+        stack.enter_context(encoder.gather_truncated())
         second = (reranker, config.rerank_top, config.cosine_weight)
         yield Searcher(index, encoder, responses, config.top, *second)
 
@@ -309,7 +311,7 @@ def _take_rows(
         )
 
     compared = np.linspace(0, len(texts) - 1, min(_COMPARED, len(texts))).astype(int).tolist()
-    own = encoder.encode([texts[place] for place in compared], show_progress=False)
+    own, _ = encoder.encode_and_mark([texts[place] for place in compared])
     given = rows[texts.lines[compared] - 1].astype(np.float32)
     near = (normalize(own) * normalize(given)).sum(axis=1)
     # Texts in which a model knows no word, such as a static export's, have embeddings of zeros.

@@ -10,12 +10,14 @@ from typing import Any
 
 import fastapi
 import numpy as np
+import scipy.special
 from absl import logging
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import dcse_tf
+from dcse_tf.data.dialogue import is_blank
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.search.job import split_turns
 from dcse_tf.serving import metrics
@@ -67,10 +69,13 @@ class Service:
                     f"{self.options.max_characters}.",
                 )
 
-    async def embed(self, texts: list[str]) -> tuple[np.ndarray, int]:
-        """Embeds texts; returns float32 `[texts, dim]` and the number of tokens."""
+    async def embed(self, texts: list[str]) -> tuple[np.ndarray, int, int]:
+        """Embeds texts; returns float32 `[texts, dim]`, the number of tokens, and the number of
+        texts that were truncated.
+        """
         found = await self.batcher.submit(EMBED, texts, self._estimate(texts))
-        return np.stack([row for row, _ in found]), sum(tokens for _, tokens in found)
+        rows, tokens, truncated = zip(*found, strict=True)
+        return np.stack(rows), sum(tokens), sum(truncated)
 
     async def score(self, kind: str, turns: list[str], responses: list[str]) -> tuple[Any, int]:
         """Scores responses to a context; returns float `[responses]` and an estimate of the number
@@ -89,17 +94,18 @@ class Service:
 
     async def relevance(self, query: str, documents: list[str]) -> tuple[np.ndarray, int]:
         """Scores documents by their relevance to a query: probabilities by the re-ranker or,
-        without one, cosines with the mean embedding of the query's turns. Returns float64
-        `[documents]` and the number of tokens.
+        without one, cosines with the mean embedding of the query's turns. A blank document has the
+        lowest, 0 or -1. Returns float64 `[documents]` and the number of tokens.
         """
         turns = split_turns(query)
         if self.model.reranker:
             logits, tokens = await self.score(RERANK, turns, documents)
-            return 1 / (1 + np.exp(-logits)), tokens
-        rows, tokens = await self.embed([*turns, *documents])
+            return scipy.special.expit(logits), tokens
+        rows, tokens, _ = await self.embed([*turns, *documents])
         rows = normalize(rows)
         context = normalize(rows[: len(turns)].mean(axis=0, keepdims=True))
-        return rows[len(turns) :] @ context[0], tokens
+        cosines = rows[len(turns) :] @ context[0]
+        return np.where([is_blank(text) for text in documents], -1.0, cosines), tokens
 
 
 def create_app(service: Service) -> fastapi.FastAPI:
@@ -143,7 +149,7 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
         dim = model.encoder.dim
         if form.dimensions not in (None, dim):
             raise Refusal(400, f"dimensions: this model's embeddings have {dim}.")
-        rows, tokens = await service.embed(form.input)
+        rows, tokens, truncated = await service.embed(form.input)
         rows = normalize(rows).astype(np.float32) if form.normalized else rows
         # Little-endian float32, as OpenAI's clients expect.
         made: Sequence[Any] = (
@@ -156,12 +162,15 @@ def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
             for place, each in enumerate(made)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        # Not in OpenAI's answer, which refuses such texts; its clients take further fields.
+        usage |= {"truncated_texts": truncated} if truncated else {}
         return JSONResponse({"object": "list", "data": data, "model": model.name, "usage": usage})
 
 
 def _add_rerank(app: fastapi.FastAPI, service: Service) -> None:
     async def rerank(form: RerankForm, give_documents: bool) -> tuple[list[dict], int]:
         service.check(form.model, query=[form.query], documents=form.documents)
+        _require_turn("query", [form.query])
         scores, tokens = await service.relevance(form.query, form.documents)
         order = np.argsort(-scores, kind="stable").tolist()
         results = [{"index": p, "relevance_score": float(scores[p])} for p in order[: form.top_n]]
@@ -187,10 +196,16 @@ def _add_match(app: fastapi.FastAPI, service: Service) -> None:
     @app.post("/match")
     async def match(form: MatchForm) -> JSONResponse:
         service.check(form.model, context=form.context, responses=form.responses)
+        _require_turn("context", form.context)
         if service.model.encoder.match is None:
             raise Refusal(400, f"{service.model.name} has only sentence embeddings, no matching.")
         scores, _ = await service.score(MATCH, form.context, form.responses)
         return JSONResponse({"similarities": scores.tolist()})
+
+
+def _require_turn(field: str, texts: list[str]) -> None:
+    if all(map(is_blank, texts)):
+        raise Refusal(400, f"{field}: expected at least one turn that is not blank.")
 
 
 def _add_error_handlers(app: fastapi.FastAPI) -> None:
@@ -231,6 +246,8 @@ def _describe(error: RequestValidationError) -> str:
     field = ".".join(str(part) for part in first["loc"][1:])
     if not field:
         return "The body is not a JSON object."
+    if first["type"] == "extra_forbidden":
+        return f"{field}: is no field of this request, or its meaning is not implemented."
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         return text if text.startswith(field) else f"{field}: {text}"

@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationInfo
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+)
 
 from dcse_tf.encoder.sentence_encoder import read_texts
 
@@ -39,11 +46,29 @@ Text = Annotated[str, BeforeValidator(_read_text)]
 Texts = Annotated[list[str], BeforeValidator(_read_texts)]
 
 
-class EmbeddingsForm(BaseModel):
+class _Form(BaseModel):
+    """A request. Fields that it does not know are refused: the answer may not be what they ask for.
+
+    Attributes:
+        model: the model's name; empty for the server's.
+        truncate: whether long texts are truncated, which they always are (Jina, Voyage).
+        task, user: of no effect here: what the embeddings are for (Jina), and who asks (OpenAI).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = ""
+    truncate: Literal[True] | None = Field(
+        None, validation_alias=AliasChoices("truncate", "truncation")
+    )
+    task: str | None = None
+    user: str | None = None
+
+
+class EmbeddingsForm(_Form):
     """OpenAI's request for embeddings, and Jina's, which has `normalized` for length 1."""
 
     input: Texts
-    model: str = ""
     encoding_format: Literal["float", "base64"] = Field(
         "float", validation_alias=AliasChoices("encoding_format", "embedding_type")
     )
@@ -51,19 +76,19 @@ class EmbeddingsForm(BaseModel):
     normalized: bool = False
 
 
-class RerankForm(BaseModel):
-    """Cohere's and Jina's request to rank documents by their relevance to a query."""
+class RerankForm(_Form):
+    """Cohere's and Jina's request to rank documents by their relevance to a query, and Voyage's,
+    where `top_n` is `top_k`.
+    """
 
     query: Text
     documents: Texts
-    model: str = ""
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k"))
     return_documents: bool | None = None
 
 
-class MatchForm(BaseModel):
+class MatchForm(_Form):
     """A request to score how well responses fit a context."""
 
     context: Texts
     responses: Texts
-    model: str = ""

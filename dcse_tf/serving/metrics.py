@@ -22,6 +22,9 @@ TEXTS = prometheus_client.Counter("dcse_texts", "Texts embedded, or candidates s
 TOKENS = prometheus_client.Counter(
     "dcse_tokens", "Tokens of these texts; estimated for candidates.", ["kind"]
 )
+TRUNCATED = prometheus_client.Counter(
+    "dcse_truncated_texts", "Texts embedded without what is beyond the longest length.", ["kind"]
+)
 BATCH_TEXTS = prometheus_client.Histogram(
     "dcse_batch_texts",
     "Texts that were computed together.",

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.encoder.batching import embed_and_count
+from dcse_tf.encoder.batching import embed_and_measure
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.serving import metrics
 
-# Kinds of work. EMBED: a text to (embedding, tokens). MATCH: (turns of a context, response) to a
-# similarity. RERANK: (turns of a context, response) to the re-ranker's logit.
+# Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). MATCH: (turns of a
+# context, response) to a similarity. RERANK: (turns of a context, response) to the re-ranker's
+# logit.
 EMBED, MATCH, RERANK = "embed", "match", "rerank"
 _BYTES_PER_TOKEN = 4
 
@@ -54,10 +55,12 @@ class ServedModel:
         metrics.BATCH_TEXTS.labels(kind).observe(len(items))
         return results
 
-    def _embed(self, texts: list[str]) -> tuple[list[tuple[np.ndarray, int]], int]:
-        rows, tokens = embed_and_count(self.encoder.backend, texts)
+    def _embed(self, texts: list[str]) -> tuple[list[tuple[np.ndarray, int, bool]], int]:
+        rows, tokens, truncated = embed_and_measure(self.encoder.backend, texts)
+        metrics.TRUNCATED.labels(EMBED).inc(int(truncated.sum()))
         rows = self.encoder.finish(rows, self._unit_norm)
-        return list(zip(rows, tokens.tolist(), strict=True)), int(tokens.sum())
+        results = zip(rows, tokens.tolist(), truncated.tolist(), strict=True)
+        return list(results), int(tokens.sum())
 
     def _match(self, pairs: list[Pair]) -> tuple[list[float], int]:
         return self._score(

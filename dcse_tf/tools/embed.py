@@ -93,6 +93,7 @@ def embed(
             if shard.count == 1:
                 _take_over(config.block_size, rows, find_parts(output, made_from, rows.shape[1]))
             _write_blocks(config, encoder, rows, postprocess)
+            encoder.warn_of_truncated(rows.count_truncated(), "lines")
 
             if _describe_input(source) != described:
                 raise InputError(f"`input`={source}: changed while it was being embedded")
@@ -183,7 +184,8 @@ def _begin(
     # Within a single block, every sentence is encoded once anyway.
     texts = scan.repeated if scan.lines > config.block_size else []
     logging.info("%d lines; %d sentences are shared by all blocks", scan.lines, len(texts))
-    embeddings = encoder.encode(texts, show_progress=Progress("tokens of shared sentences").update)
+    found = encoder.encode_and_mark(texts, Progress("tokens of shared sentences").update)
+    embeddings, truncated = found
 
     shape = (len(lines), embeddings.shape[1])
     needed, free = 4 * shape[0] * shape[1], shutil.disk_usage(folder.parent).free
@@ -193,7 +195,7 @@ def _begin(
             f"{_show_bytes(needed)}; only {_show_bytes(free)} are free there"
         )
     with atomic_directory(folder) as partial:
-        Rows.create(partial, lines, texts, embeddings)
+        Rows.create(partial, lines, texts, embeddings, truncated)
 
 
 def _show_bytes(count: float) -> str:
@@ -214,10 +216,12 @@ class Shared:
     Attributes:
         row: sentence -> its row in `embeddings`.
         embeddings: float32 `[sentences, dim]`.
+        truncated: whether the encoder cut the sentence, bool `[sentences]`.
     """
 
     row: dict[str, int]
     embeddings: np.ndarray
+    truncated: np.ndarray
 
 
 class Rows:
@@ -241,6 +245,7 @@ class Rows:
         try:
             shared = parse_json((folder / "shared.json").read_text(encoding="utf-8"))
             texts, first = shared["texts"], int(shared["first_line"])
+            truncated = np.array(shared["truncated"], bool)
             embeddings = np.load(folder / "shared.npy", allow_pickle=False)
             array = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except (*UNREADABLE_ARRAY, KeyError, TypeError) as error:
@@ -250,14 +255,19 @@ class Rows:
         self.shape: tuple[int, int] = array.shape
         self.lines = range(first, first + len(array))
         self._offset = array.offset
-        self.shared = Shared({text: row for row, text in enumerate(texts)}, embeddings)
+        self.shared = Shared({text: row for row, text in enumerate(texts)}, embeddings, truncated)
 
     @staticmethod
     def create(
-        folder: pathlib.Path, lines: range, texts: list[str], embeddings: np.ndarray
+        folder: pathlib.Path,
+        lines: range,
+        texts: list[str],
+        embeddings: np.ndarray,
+        truncated: np.ndarray | None = None,
     ) -> None:
-        """Writes an empty array, and the shared sentences with their embeddings."""
-        shared = {"first_line": lines.start, "texts": texts}
+        """Writes an empty array, and the shared sentences with what `Shared` says of them."""
+        cut = np.zeros(len(texts), bool) if truncated is None else truncated
+        shared = {"first_line": lines.start, "texts": texts, "truncated": cut.tolist()}
         content = json.dumps(shared, ensure_ascii=False, indent=1)
         (folder / "shared.json").write_text(content, encoding="utf-8")
         with (folder / "shared.npy").open("wb") as file:
@@ -268,8 +278,12 @@ class Rows:
     def is_done(self, block: int) -> bool:
         return self._marker(block).exists()
 
-    def write(self, block: int, first_row: int, parts: Iterable[np.ndarray]) -> None:
-        """Writes the rows of a block, in parts float32 `[n, dim]`, starting at `first_row`."""
+    def write(
+        self, block: int, first_row: int, parts: Iterable[np.ndarray], truncated: int = 0
+    ) -> None:
+        """Writes the rows of a block, in parts float32 `[n, dim]`, starting at `first_row`, and the
+        number of its lines that were truncated.
+        """
         # Not through a memory map: on a full disk, writing to it would kill the process.
         with self.path.open("r+b") as file:
             file.seek(self._offset + 4 * self.shape[1] * first_row)
@@ -277,8 +291,12 @@ class Rows:
                 file.write(np.ascontiguousarray(part, "<f4").data)
             file.flush()
             os.fsync(file.fileno())
-        self._marker(block).touch()
+        self._marker(block).write_text(f"{truncated}" if truncated else "")
         flush(self._folder)
+
+    def count_truncated(self) -> int:
+        """The number of truncated lines in the blocks that are done."""
+        return sum(int(path.read_text() or 0) for path in self._folder.glob("*.done"))
 
     def _marker(self, block: int) -> pathlib.Path:
         return self._folder / f"{block:06}.done"
@@ -294,10 +312,12 @@ class Block:
     Attributes:
         embeddings: float32 `[distinct, dim]`, of the sentences that are not shared by all blocks.
         index: int64 `[lines]`: a row r of `embeddings`, or -1 - r for row r of the shared ones.
+        truncated: the number of lines that the encoder cut.
     """
 
     embeddings: np.ndarray
     index: np.ndarray
+    truncated: int
 
     def rows(self, shared: Shared) -> Iterator[np.ndarray]:
         """Yields the rows in the order of the lines, in parts float32 `[n, dim]`."""
@@ -325,8 +345,11 @@ def embed_block(
     place = {text: row for row, text in enumerate(distinct)}
     for text in set(sentences) - place.keys():
         place[text] = -1 - shared.row[text]
-    embeddings = encoder.encode(distinct, show_progress=progress or False)
-    return Block(embeddings, np.array([place[text] for text in sentences], np.int64))
+    embeddings, own = encoder.encode_and_mark(distinct, progress)
+    index = np.array([place[text] for text in sentences], np.int64)
+    # A negative index counts from the end, where the shared sentences are, the first one last.
+    truncated = np.concatenate([own, shared.truncated[::-1]])[index]
+    return Block(embeddings, index, int(truncated.sum()))
 
 
 def _take_over(block_size: int, rows: Rows, parts: Iterable[Part]) -> None:
@@ -360,7 +383,8 @@ def _write_blocks(
         )
     written = done
     for number, block in zip(missing, blocks, strict=True):
-        rows.write(number, starts[number], map(postprocess, block.rows(rows.shared)))
+        parts = map(postprocess, block.rows(rows.shared))
+        rows.write(number, starts[number], parts, block.truncated)
         written += len(block.index)
         progress.update(written, total)
 

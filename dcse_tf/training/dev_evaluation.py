@@ -10,7 +10,7 @@ from absl import logging
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
-from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import (
     CANDIDATES,
     PROJECTED,
@@ -71,7 +71,9 @@ class DevEvaluation:
             matching=setup.parts.matching or PAPER,
         )
         backend = GraphBackend(graph)
-        self._encode = functools.partial(SentenceEncoder(backend).encode, show_progress=False)
+        encoder = SentenceEncoder(backend)
+        # Without a warning of truncated texts in every evaluation.
+        self._encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]
         if samples and "matching" in ways:
             self.scorer = backend
             self._parts.append(functools.partial(self._match, samples))
