@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -202,6 +203,18 @@ def test_the_console_script_lists_its_jobs_and_runs_them(no_tensorflow):
         assert done.returncode == 1
         assert done.stderr.splitlines() == [f"error: {wrong} is not a job; dcse --help lists them"]
     assert re.search("^  recommended +train ", dcse("presets").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["presets"]], ids=" ".join)
+def test_a_reader_who_has_gone_ends_the_output_without_a_word(no_tensorflow, arguments):
+    command = [sys.executable, "-c", "from dcse_tf.cli.commands import main; main()", *arguments]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        command, env=no_tensorflow, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def run_help(job, environment):

@@ -6,7 +6,9 @@ Only a job's own modules import TensorFlow, so that --help and errors in flags a
 import contextlib
 import faulthandler
 import gc
+import os
 import pathlib
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
     ScoreCandidatesOptions,
 )
+
+_STDOUT = 1  # its file descriptor
 
 
 def prepare_data(options: PrepareOptions) -> None:
@@ -316,19 +320,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the job and its flags; None to take them from sys.argv.
     """
     job, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if job in ("--help", "-h", "help"):
-        print(_list_jobs())
-    elif job == "--version":
-        print(dcse_tf.__version__)
-    elif job == "presets":
-        print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
-    elif job == "launch":
-        with _tell_errors():
+    with _tell_errors():
+        if job in ("--help", "-h", "help"):
+            print(_list_jobs())
+        elif job == "--version":
+            print(dcse_tf.__version__)
+        elif job == "presets":
+            print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
+        elif job == "launch":
             launch(arguments)
-    elif job in COMMANDS:
-        run(job, arguments)
-    else:
-        sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
+        elif job in COMMANDS:
+            run(job, arguments)
+        else:
+            sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
 
 
 def run(job: str, arguments: Sequence[str] | None = None) -> None:
@@ -341,10 +345,10 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     kind, function = COMMANDS[job]
     faulthandler.enable()
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-        print(_describe(job))
-        return
     with _tell_errors():
+        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+            print(_describe(job))
+            return
         options = parse_flags(kind, job, arguments)
         find_files(options)
         with progress.show_log(spell=as_flags), stage(options) as staged:
@@ -353,16 +357,31 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _tell_errors() -> Iterator[None]:
-    """Turns user errors into a one-line message and an exit status."""
+    """Turns user errors into a one-line message and an exit status.
+
+    If whoever reads standard output has gone, as in `dcse --help | true`, the status alone says so.
+    """
     try:
         yield
+        print(end="", flush=True)
     except (OptionError, InputError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_gone():
+            # Python flushes standard output once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+            sys.exit(128 + signal.SIGPIPE)
         sys.exit(f"error: {one_line(error)}")
     except MemoryError as error:
         sys.exit(f"error: out of memory {one_line(error)}".rstrip())
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def _reader_has_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _list_jobs() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dcse_tf.errors import InputError
+from dcse_tf.model.blanks import is_blank
 from dcse_tf.search.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ def _read_given(options: SearchOptions) -> list[str] | None:
     """The queries given by options; None if they come from standard input."""
     from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 
-    if options.query:
+    if options.query is not None:
         return [options.query]
     if not options.queries:
         return None
     paths = resolve_inputs(options.queries, "queries")
-    return [text for path in paths for _, text in read_lines(path, BadLines(0, option=""))]
+    lines = (text for path in paths for _, text in read_lines(path, BadLines(0, option="")))
+    return [text for text in lines if not is_blank(text)]
 
 
 def read_queries() -> Iterator[str]:
@@ -76,7 +78,7 @@ def read_queries() -> Iterator[str]:
             query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InputError(f"standard input:{number}: not UTF-8: {error.reason}") from error
-        if query.strip():
+        if not is_blank(query):
             yield query
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Collection
 
 from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.model.blanks import is_blank
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, redefault
 
@@ -83,7 +84,9 @@ class SearchOptions(ModelOptions, ApproximateOptions):
         "model's. Default: embed the texts.",
         files=True,
     )
-    query: str = option("", "A single query. Default: `queries`, or else lines of standard input.")
+    query: str | None = option(
+        None, "A single query. Default: `queries`, or else lines of standard input."
+    )
     queries: tuple[str, ...] = option(
         (), "Text files of queries, one a line, comma-separated.", files=True
     )
@@ -115,7 +118,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
     index_type: str | None = option(
         None,
         "exact compares a query with every text. The others are approximate indexes of FAISS "
-        "(pip install 'dcse_tf[search]'), whose recall is measured after the build: hnsw and "
+        "(pip install faiss-cpu), whose recall is measured after the build: hnsw and "
         "ivf hold all embeddings in memory, hnsw_int8 and ivf_int8 a quarter of that, binary "
         "only their signs, a 32nd. Default: that of an existing `index`, or else exact.",
         choices=KINDS,
@@ -130,8 +133,10 @@ class SearchOptions(ModelOptions, ApproximateOptions):
             raise OptionError("`overwrite` builds the index anew and needs `corpus`")
         if self.embeddings and not self.corpus:
             raise OptionError("`embeddings`: only with `corpus`, whose lines they are of")
-        if self.query and self.queries:
+        if self.query is not None and self.queries:
             raise OptionError("give either `query` or `queries`")
+        if self.query is not None and is_blank(self.query):
+            raise OptionError("`query`: is blank; without it, queries come from standard input")
         self.check_needed("reranker", "rerank_top", "cosine_weight")
         self.check_needed("corpus", "hnsw_m", "ef_construction", "nlist")  # to build the index
         if self.projection:
@@ -207,7 +212,7 @@ class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
         "exact",
         "exact compares every turn with all others: minutes for 200,000 turns, and four times "
         "as long for twice as many. The others are approximate indexes of FAISS for larger "
-        "corpora (pip install 'dcse_tf[search]'), see search.",
+        "corpora (pip install faiss-cpu), see search.",
         choices=KINDS,
     )
     batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)
