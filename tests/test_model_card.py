@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -19,12 +18,12 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.model import bert, checkpoints
 from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.training.run_directory import record_corpus
 
 
 @pytest.fixture
 def run_dir(data_dir, tmp_path):
-    """A run directory as `train` leaves it, on a copy of the corpus, with random weights."""
-    shutil.copytree(data_dir, tmp_path / "corpus")
+    """A run directory as `train` leaves it, with random weights; its corpus is elsewhere now."""
     folder = tmp_path / "my_run"
     encoder = folder / "encoder"
     encoder.mkdir(parents=True)
@@ -33,11 +32,11 @@ def run_dir(data_dir, tmp_path):
     bert.save_backbone(encoder, bert.build_backbone(config, 0.0), config)
     vocabulary.write(encoder)
     checkpoints.write_max_sequence_length(encoder, 16)
-    settings = {"data_dir": str(tmp_path / "corpus"), "run_dir": str(folder), "steps": 7}
+    settings = {"data_dir": "moved", "run_dir": str(folder), "steps": 7}
     make_options(encoder="/home/me/models/start", **settings).write_json(folder / "config.json")
     kept = {"step": 5, "metric": "dev/map", "score": 64.25, "last_step": 7, "last_score": 63.0}
     _write(encoder / "training.json", {**kept, "files": {}})
-    _write(folder / "inputs.json", {"the corpus": read_manifest(data_dir).corpus_fingerprint})
+    record_corpus(folder, read_manifest(data_dir))
     return folder
 
 
@@ -123,12 +122,14 @@ def test_no_folder_of_the_machine_is_told(run_dir):
     assert "| token_index | words/rows.json |" in card
 
 
-def test_another_corpus_in_its_place_is_not_described(run_dir):
-    _write(run_dir / "inputs.json", {"the corpus": "0" * 64})
+def test_of_the_corpus_of_an_older_run_the_record_of_its_inputs_is_told(run_dir):
+    (run_dir / "corpus.json").unlink()
+    splits = "train 5 sessions, 70 tokens, 1 shards, at most 16 tokens"
+    inputs = {"the corpus": "0" * 64, "the corpus' splits and lengths": splits}
+    _write(run_dir / "inputs.json", inputs)
     card = make_card(run_dir)
     assert "0" * 64 in card
-    assert "train split" not in card
-    shutil.rmtree(run_dir.parent / "corpus")
+    assert f"| splits | {splits} |" in card
     (run_dir / "inputs.json").unlink()
     assert "| corpus | not known" in make_card(run_dir)
 

@@ -12,7 +12,6 @@ import jinja2
 from absl import logging
 
 import dcse_tf
-from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
@@ -28,7 +27,7 @@ from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.vocabulary import SpecialTokens
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
-from dcse_tf.training.run_directory import CONFIG_FILE, INPUTS_FILE
+from dcse_tf.training.run_directory import CONFIG_FILE, CORPUS_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
 
@@ -170,7 +169,7 @@ def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
     return Described(
         kept_step=kept,
         kept={"kept checkpoint": kept.describe()} if kept else {},
-        corpus=_describe_corpus(run_dir, settings) if trained else {},
+        corpus=_describe_corpus(run_dir) if trained else {},
         report=_describe_report(config.data_report) if config.data_report else {},
         settings={
             name: _plain(name, value)
@@ -268,48 +267,19 @@ def _describe_encoder(
     return facts
 
 
-def _describe_corpus(run_dir: pathlib.Path, settings: dict[str, Any]) -> dict[str, str]:
-    """Facts from the corpus' manifest or, without the corpus, from what the run recorded."""
+def _describe_corpus(run_dir: pathlib.Path) -> dict[str, str]:
+    """Facts that the run recorded; of an older run, those of its inputs."""
+    path = run_dir / CORPUS_FILE
+    if path.is_file():
+        return {name: str(value) for name, value in read_json_object(path).items()}
     path = run_dir / INPUTS_FILE
     inputs = read_json_object(path) if path.is_file() else {}
-    begun_with = inputs.get("the corpus")
-    data_dir = pathlib.Path(str(settings.get("data_dir", "")))
-    try:
-        manifest = read_manifest(data_dir)
-    except InputError as error:
-        logging.warning("the model card has no sizes of the corpus: %s", error)
-        return _describe_inputs(inputs)
-    if begun_with not in (None, manifest.corpus_fingerprint):
-        logging.warning(
-            "the model card has no sizes of the corpus: %s is not the one of the run", data_dir
-        )
-        return _describe_inputs(inputs)
-    return _describe_manifest(manifest)
-
-
-def _describe_inputs(inputs: dict[str, Any]) -> dict[str, str]:
     known = {
         "splits": inputs.get("the corpus' splits and lengths"),
         "fingerprint (SHA-256)": inputs.get("the corpus"),
     }
     told = {name: str(value) for name, value in known.items() if value}
-    return told or {"corpus": "not known: the prepared corpus was not available at export"}
-
-
-def _describe_manifest(manifest: Manifest) -> dict[str, str]:
-    files = manifest.settings.get("input") or ()
-    facts = {
-        "format": str(manifest.settings.get("format", "")),
-        "files": ", ".join(pathlib.PurePath(str(name)).name for name in files),
-        **{
-            f"{name} split": f"{split.sessions:,} sessions, {split.utterances:,} utterances, "
-            f"{split.tokens:,} tokens, {split.truncated_utterances:,} utterances cut"
-            for name, split in manifest.splits.items()
-        },
-        "longest utterance": f"{manifest.max_sequence_length} tokens, the rest was cut",
-        "fingerprint (SHA-256)": manifest.corpus_fingerprint,
-    }
-    return {name: value for name, value in facts.items() if value}
+    return told or {"corpus": "not known: the run has no record of it"}
 
 
 def _describe_report(folder: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ from dcse_tf.training.controller import (
 )
 from dcse_tf.training.dev_evaluation import DevEvaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
-from dcse_tf.training.run_directory import begin_run, describe_inputs
+from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
 from dcse_tf.training.summaries import SummaryWriter
 from dcse_tf.training.tensorboard import TensorBoardShowcase
 from dcse_tf.training.trainer import divide_cpu, make_strategy
@@ -78,6 +78,7 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)
     if worker.is_chief:
+        record_corpus(pathlib.Path(resolved.run_dir), inputs.manifest)
         _log_plan(training)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     hooks = _make_hooks(training, scored) if worker.is_chief else _follow_hooks(training)

@@ -7,7 +7,7 @@ from absl import logging
 
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
-from dcse_tf.files import MadeFrom, hash_file
+from dcse_tf.files import MadeFrom, atomic_file, hash_file, write_json
 from dcse_tf.model.checkpoints import ENCODER_FOLDER
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
@@ -15,6 +15,7 @@ from dcse_tf.training.checkpoint_store import find_checkpoint
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
+CORPUS_FILE = "corpus.json"
 _DEVICES = "devices"
 # Settings that may differ when a run is resumed:
 # - _FREE: training does not depend on them (of `logical_cpus` only the number of devices matters,
@@ -113,6 +114,24 @@ def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[
         "the corpus' splits and lengths": f"{splits}, {longest}",
     }
     return {**fingerprints, **{name: hash_file(path) for name, path in files.items()}}
+
+
+def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
+    """Writes what the model card says of the corpus, which an export may not find where it was."""
+    files = manifest.settings.get("input") or ()
+    facts = {
+        "format": str(manifest.settings.get("format", "")),
+        "files": ", ".join(pathlib.PurePath(str(name)).name for name in files),
+        **{
+            f"{name} split": f"{split.sessions:,} sessions, {split.utterances:,} utterances, "
+            f"{split.tokens:,} tokens, {split.truncated_utterances:,} utterances cut"
+            for name, split in manifest.splits.items()
+        },
+        "longest utterance": f"{manifest.max_sequence_length} tokens, the rest was cut",
+        "fingerprint (SHA-256)": manifest.corpus_fingerprint,
+    }
+    with atomic_file(run_dir / CORPUS_FILE) as partial:
+        write_json(partial, {name: value for name, value in facts.items() if value})
 
 
 def _counts(manifest: Manifest, split: str) -> str:
