@@ -29,12 +29,26 @@ def first_line(error: Exception) -> str:
     return text.strip().splitlines()[0]
 
 
+# The packages of each extra in setup.py, by their names on PyPI, where dcse_tf itself is not.
+PACKAGES = {
+    "chinese": "jieba",
+    "onnx": "onnx onnxruntime",
+    "parquet": "pyarrow",
+    "plots": "matplotlib",
+    "search": "faiss-cpu",
+    "spark": "pyspark",
+    "server": "fastapi prometheus_client uvicorn",
+    "serving": "tensorflow-serving-api",
+    "sts": "gensim krippendorff",
+}
+
+
 def require(name: str, extra: str, why: str) -> Any:
     """Imports an optional dependency, which an extra of dcse_tf installs.
 
     Args:
         name: the module, such as "matplotlib.figure".
-        extra: the extra in setup.py that installs it.
+        extra: the extra that installs it, one of `PACKAGES`.
         why: what needs it; the message begins with this.
 
     Raises:
@@ -45,7 +59,7 @@ def require(name: str, extra: str, why: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise InputError(
-            f"{why} needs {package} ({error}): pip install 'dcse_tf[{extra}]'"
+            f"{why} needs {package} ({error}): pip install {PACKAGES[extra]}"
         ) from error
 
 

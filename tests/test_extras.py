@@ -1,12 +1,15 @@
 """What an extra installs is imported when it is needed, and named where it is missing."""
 
+import ast
+import pathlib
+import re
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import PACKAGES, InputError, require
 
 CALLS = {
     "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
@@ -41,7 +44,7 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize("package", CALLS)
-def test_a_package_that_is_missing_is_one_message_with_the_extra(package):
+def test_a_package_that_is_missing_is_one_message_with_what_to_install(package):
     """None of them is there; only the call that needs it says so."""
     missing = ", ".join(map(repr, CALLS))
     script = f"import sys\nfor name in [{missing}]:\n    sys.modules[name] = None\n"
@@ -50,7 +53,29 @@ def test_a_package_that_is_missing_is_one_message_with_the_extra(package):
     last = done.stderr.splitlines()[-1]
     assert last.startswith("dcse_tf.errors.InputError")
     assert f"needs {package}" in last
-    assert last.endswith(f"pip install 'dcse_tf[{EXTRAS[package]}]'")
+    assert last.endswith(f": pip install {PACKAGES[EXTRAS[package]]}")
+
+
+def test_the_packages_that_messages_name_are_those_of_setup_py():
+    tree = ast.parse((pathlib.Path(__file__).parent.parent / "setup.py").read_text())
+    (extras,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "OPTIONAL"
+    )
+    names = {
+        extra: " ".join(re.match(r"[\w-]+", requirement)[0] for requirement in requirements)
+        for extra, requirements in extras.items()
+    }
+    assert names == PACKAGES
+
+
+def test_no_text_names_this_package_as_one_of_pypi():
+    root = pathlib.Path(__file__).parent.parent
+    files = [root / "README.md", *root.glob("docs/*.md"), *root.glob("dcse_tf/**/*.py")]
+    files += root.glob("dcse_tf/**/*.j2")
+    assert len(files) > 200
+    assert not [path for path in files if "dcse_tf[" in path.read_text(encoding="utf-8")]
 
 
 def test_a_package_that_is_there_is_given():

@@ -31,7 +31,7 @@ SENTENCES = ["where is my parcel", "ok", "i want a refund for the blue cup . tha
 
 needs_onnx = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")),
-    reason="needs the extra: pip install dcse_tf[onnx]",
+    reason="needs onnx and onnxruntime",
 )
 
 
@@ -162,7 +162,7 @@ def test_a_file_that_computes_something_else_is_not_kept(bert, tmp_path, monkeyp
 
 def test_without_the_extra_the_message_names_it(bert, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"needs onnxruntime.* 'dcse_tf\[onnx\]'"):
+    with pytest.raises(InputError, match=r"needs onnxruntime.*: pip install onnx onnxruntime"):
         write(bert, tmp_path)
 
 

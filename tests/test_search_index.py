@@ -313,7 +313,7 @@ def test_files_of_two_indexes_do_not_go_together(folder):
 
 def test_approximate_search_without_faiss_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match=r"`index_type`=hnsw.*pip install .dcse_tf.search"):
+    with pytest.raises(InputError, match=r"`index_type`=hnsw.*pip install faiss-cpu"):
         ApproximateIndex.build(draw_directions(50, 4), "hnsw", ApproximateOptions())
 
 

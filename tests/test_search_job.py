@@ -398,7 +398,7 @@ def test_two_builds_at_once_are_refused(config, tmp_path):
 
 def test_faiss_is_looked_for_before_the_embedding(config, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match=r"pip install .dcse_tf.search"):
+    with pytest.raises(InputError, match="pip install faiss-cpu"):
         ask(config.replace(index_type="hnsw"), [])
     assert names(tmp_path) == ["corpus.txt"]
 
@@ -475,6 +475,8 @@ def test_each_of_several_indexes_must_be_of_the_model_and_there(config, parts, t
         ({"index": ("i",), "overwrite": True}, "`overwrite` .* needs `corpus`"),
         ({"index": ("i",), "hnsw_m": 64}, "`hnsw_m`=64: has no meaning without `corpus`"),
         ({"corpus": "c", "query": "a", "queries": "b"}, "either `query` or `queries`"),
+        ({"corpus": "c", "query": ""}, "`query`: is blank"),
+        ({"corpus": "c", "query": " \u3000"}, "`query`: is blank"),
         ({"corpus": "c", "top": 0}, "`top`=0: expected at least 1"),
         ({"corpus": "c", "rerank_top": 9}, "`rerank_top`=9: has no meaning without `reranker`"),
         (

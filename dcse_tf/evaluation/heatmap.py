@@ -1,4 +1,4 @@
-"""Draws heatmaps of an explanation as PNG files. Needs matplotlib (`dcse_tf[plots]`)."""
+"""Draws heatmaps of an explanation as PNG files. Needs matplotlib."""
 
 import io
 import re

@@ -28,7 +28,7 @@ class ExportOptions(EncoderOptions):
         "saved_model: a TensorFlow SavedModel whose serving signature takes strings. "
         "sentence_transformers: a folder for that library and for transformers. onnx: a model "
         "from token ids to embeddings or scores, with the tokenizer's files (needs pip "
-        "install dcse_tf[onnx]). static: a table of token vectors, fitted to the utterances "
+        "install onnx onnxruntime). static: a table of token vectors, fitted to the utterances "
         "of `data_dir`; a sentence is the mean of its tokens' vectors. It embeds tens of "
         "thousands of sentences a second, with model2vec and in every job that takes a model.",
         choices=("saved_model", "sentence_transformers", "onnx", "static"),
@@ -51,7 +51,7 @@ class ExportOptions(EncoderOptions):
     warmup: bool = option(
         False,
         "saved_model: add requests that TensorFlow Serving runs before a version takes traffic. "
-        "Needs tensorflow-serving-api: pip install 'dcse_tf[serving]'.",
+        "Needs tensorflow-serving-api.",
     )
     quantize: str = option(
         "none",

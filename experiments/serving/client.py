@@ -1,4 +1,4 @@
-"""A gRPC client for TensorFlow Serving; needs dcse_tf[serving], or only tensorflow-serving-api.
+"""A gRPC client for TensorFlow Serving; needs tensorflow-serving-api.
 
     python experiments/serving/client.py embed "Where is my parcel?" "It left today."
     python experiments/serving/client.py match --context "Where is my parcel?" \
