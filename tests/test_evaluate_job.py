@@ -57,6 +57,14 @@ def test_results_say_what_they_were_computed_with(checkpoint, data_dir, verified
     assert difference == f"`max_sequence_length` is not the same: first {LENGTH}, second 4"
 
 
+def test_texts_that_are_cut_are_told_once_a_job(checkpoint, data_dir, caplog):
+    sets = tuple(str(data_dir / f"{name}.jsonl") for name in ("dev", "test"))
+    config = make_config(checkpoint, sets[0], max_sequence_length=4, candidates=2)
+    evaluate(config.replace(response_selection=sets))
+    (told,) = [text for text in caplog.messages if "`max_sequence_length`" in text]
+    assert "distinct texts have more than the 4 tokens" in told
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [("folder", "is a folder"), ("file/results.json", "cannot be written: .*(exists|directory)")],

@@ -112,6 +112,14 @@ def test_answers_are_the_texts_of_highest_cosine(config, encoder):
         assert hits[0].cosine > hits[-1].cosine + 1e-3
 
 
+def test_texts_that_are_cut_are_told_once_a_job(config, monkeypatch, caplog):
+    """Of the distinct texts five have more than the two words that there is room for."""
+    monkeypatch.setattr(job, "_QUERIES_AT_A_TIME", 1)
+    ask(config.replace(max_sequence_length=4), QUERIES)
+    told = [text for text in caplog.messages if "more than the 4 tokens" in text]
+    assert [text.partition(" have")[0] for text in told] == ["5 lines", "2 distinct texts"]
+
+
 def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
     with pytest.raises(InputError, match=r"`find`=responses: .* has no projection heads"):
         ask(config.replace(find="responses"), QUERIES)

@@ -14,6 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from train_options import make_options
 
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import read_json_object
 from dcse_tf.model import bert
 from dcse_tf.options import OptionError
 from dcse_tf.training import job
@@ -110,6 +111,8 @@ def test_a_resumed_step_has_the_loss_of_the_weights_that_were_saved(corpus, tmp_
     scalars = run(corpus, tmp_path, steps=2, **settings)
     assert len(scalars["loss"]) == 2
     assert scalars["loss"][1] == pytest.approx(0.7 * matching + 0.3 * cosine, rel=1e-4)
+    recorded = read_json_object(tmp_path / "corpus.json")  # for the model card
+    assert recorded["train split"].startswith(f"{len(TURNS)} sessions, {sum(TURNS)} utterances")
     assert scalars["loss"][1] != pytest.approx(scalars["loss"][0], rel=1e-3)
 
 
