@@ -294,11 +294,14 @@ def exists(name: str) -> bool:
         return fs.exists(path)
 
 
-def measure_file(name: str) -> int:
-    """The size of a file in bytes; the name may be a URL."""
-    fs, path = open_store(name)
-    with _name_faults(name, InputError):
-        return fs.size(path)
+def sign_file(name: str) -> str:
+    """A text that changes with a file, without reading it: its size and modification time or, for a
+    URL, a hash of what the store says of the file.
+    """
+    if is_url(name):
+        return Copy(name).versions().get("", "")
+    status = os.stat(name)
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def remove_folder(name: str) -> None:

@@ -7,6 +7,7 @@ import pickle
 import random
 import shutil
 import socket
+import types
 
 import fsspec
 import numpy as np
@@ -21,6 +22,7 @@ from dcse_tf.cli.commands import prepare_data
 from dcse_tf.data.corpus import read_raw_sessions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
+from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom
@@ -249,6 +251,13 @@ def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(
             embed_on_spark(config)
     assert len(list(tmp_path.glob("out.dcse_tf-partial/embedded-*/_SUCCESS"))) == 1
 
+    (part,) = notebook[0].glob("*.parquet")
+    before = part.stat()
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns + 1))  # as one of equal size has
+    with pytest.raises(InputError, match=r"names, sizes and times of `input`: SHA-256 .*was SHA"):
+        embed_on_spark(config)
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+
     embedded = []
     embed_texts = embed_job._embed_texts
 
@@ -265,6 +274,18 @@ def test_a_column_is_embedded_and_a_second_start_does_what_is_missing(
     assert not list(tmp_path.glob("*partial*"))
     with pytest.raises(FileExistsError, match="`overwrite`"):
         embed_on_spark(config)
+
+
+def test_workers_count_the_texts_that_they_cut(model, monkeypatch):
+    options = ModelOptions(model=str(model), max_sequence_length=4)  # room for two words
+    monkeypatch.setattr(embed_job, "_load", SentenceEncoder.from_options)
+    monkeypatch.setattr(embed_job, "_AT_A_TIME", 2)
+    counts = []
+    truncated = types.SimpleNamespace(add=counts.append)
+    rows = [(text,) for text in TEXTS if text is not None]
+    found = list(embed_job._embed_rows(options, truncated, rows))
+    assert [text for text, _ in found] == [text for (text,) in rows]
+    assert counts == [1, 1, 1]  # of each two texts
 
 
 def test_in_a_store_finished_parts_stay_until_all_rows_are_there(monkeypatch, tmp_path):

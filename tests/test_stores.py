@@ -99,6 +99,18 @@ def test_what_is_read_is_fetched_once_and_again_when_it_has_changed(store, monke
     assert len(fetched) == 6
 
 
+def test_a_file_of_equal_size_is_told_from_the_one_before(store, tmp_path):
+    store.pipe_file("/away/a.txt", b"one")
+    (tmp_path / "a.txt").write_bytes(b"one")
+    names = ["memory://away/a.txt", str(tmp_path / "a.txt")]
+    before = [stores.sign_file(name) for name in names]
+    assert [stores.sign_file(name) for name in names] == before
+    store.pipe_file("/away/a.txt", b"two")
+    (tmp_path / "a.txt").write_bytes(b"two")
+    for name, sign in zip(names, before, strict=True):
+        assert stores.sign_file(name) != sign
+
+
 def test_every_option_that_is_a_file_or_a_folder_may_be_a_url():
     left = [
         (job, field.name)

@@ -8,6 +8,7 @@ skips the parts that are done.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +20,18 @@ from dcse_tf.files import (
     MADE_FROM_FILE,
     MARK,
     MadeFrom,
+    hash_bytes,
     lock_output,
     replace_folder,
     resumable,
 )
 from dcse_tf.progress import Progress
 from dcse_tf.spark.cluster import connect, list_inputs
-from dcse_tf.stores import exists, fetch, is_url, measure_file, put_file, remove_folder
+from dcse_tf.stores import exists, fetch, is_url, put_file, remove_folder, sign_file
 from dcse_tf.tools.options import EmbedOptions
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -114,9 +117,12 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     with _lock(config.output, config.overwrite):
         encoder = SentenceEncoder.from_options(config)
         paths = list_inputs([config.input])
+        signed = [(path, sign_file(path)) for path in paths]
         made_from = MadeFrom(
             {
-                "`input`": f"{len(paths)} files of {sum(map(measure_file, paths))} bytes",
+                "`input`": f"{len(paths)} files",
+                # Not their contents: hashing would need another pass over large files.
+                "names, sizes and times of `input`": hash_bytes(repr(signed).encode()),
                 "`text_column`": config.text_column,
                 "contents of `model`": encoder.fingerprint(),
                 **{f"`{name}`": value for name, value in encoder.settings.items()},
@@ -128,7 +134,9 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
             resume(config.output, made_from, config.overwrite) as (work, target),
         ):
             frame = _read(session, paths)
-            rows = _embed_by_parts(session, frame, config, work, target)
+            truncated = session.sparkContext.accumulator(0)
+            rows = _embed_by_parts(session, frame, config, work, target, truncated)
+            encoder.warn_of_truncated(truncated.value, "distinct texts")
     return rows, encoder.dim
 
 
@@ -187,9 +195,16 @@ def _read(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
 
 
 def _embed_by_parts(
-    session: "SparkSession", frame: "DataFrame", config: EmbedOptions, work: str, target: str
+    session: "SparkSession",
+    frame: "DataFrame",
+    config: EmbedOptions,
+    work: str,
+    target: str,
+    truncated: "Accumulator[int]",
 ) -> int:
-    """Embeds the texts part by part in `work`; writes all rows to `target`, returns their count."""
+    """Embeds the texts part by part in `work`; writes all rows to `target`, returns their count.
+    Adds the number of truncated texts to an accumulator.
+    """
     from pyspark.sql import functions
 
     column, name = config.text_column, "embedding"
@@ -210,7 +225,7 @@ def _embed_by_parts(
                 found.append(done)
                 if not exists(f"{done}/{_DONE}"):
                     part_texts = session.read.parquet(own).repartition(parallel)
-                    embedded = _embed_texts(part_texts, config, name)
+                    embedded = _embed_texts(part_texts, config, name, truncated)
                     embedded.write.mode("overwrite").parquet(done)
             progress.update(number + 1, _PARTS)
 
@@ -233,15 +248,23 @@ def _check_column(frame: "DataFrame", column: str, name: str) -> None:
 # Tasks
 
 
-def _embed_texts(texts: "DataFrame", options: ModelOptions, name: str) -> "DataFrame":
-    """Adds the embeddings, as column `name`, to a frame whose only column is texts."""
+def _embed_texts(
+    texts: "DataFrame",
+    options: ModelOptions,
+    name: str,
+    truncated: "Accumulator[int] | None" = None,
+) -> "DataFrame":
+    """Adds the embeddings, as column `name`, to a frame whose only column is texts.
+
+    The number of truncated texts is added to the accumulator; without one, the workers log it.
+    """
     from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
     schema = StructType([*texts.schema.fields, StructField(name, ArrayType(FloatType(), False))])
     model = pathlib.Path(options.model)
     if model.exists():  # workers run in another working folder
         options = options.replace(model=str(model.absolute()))
-    embed = functools.partial(_embed_rows, options)
+    embed = functools.partial(_embed_rows, options, truncated)
     return texts.sparkSession.createDataFrame(texts.rdd.mapPartitions(embed), schema)
 
 
@@ -257,17 +280,14 @@ def _load(options: ModelOptions) -> "SentenceEncoder":
     return SentenceEncoder.from_options(options)
 
 
-def _embed_rows(options: ModelOptions, rows: Iterable[Any]) -> Iterator[tuple[str, list[float]]]:
-    texts: list[str] = []
-    for (text,) in rows:
-        texts.append(text)
-        if len(texts) == _AT_A_TIME:
-            yield from _embed(options, texts)
-            texts = []
-    if texts:
-        yield from _embed(options, texts)
-
-
-def _embed(options: ModelOptions, texts: list[str]) -> Iterator[tuple[str, list[float]]]:
-    embeddings = _load(options).encode(texts, show_progress=False)
-    return zip(texts, embeddings.tolist(), strict=True)
+def _embed_rows(
+    options: ModelOptions, truncated: "Accumulator[int] | None", rows: Iterable[Any]
+) -> Iterator[tuple[str, list[float]]]:
+    encoder, source = _load(options), (text for (text,) in rows)
+    while texts := list(itertools.islice(source, _AT_A_TIME)):
+        embeddings, cut = encoder.encode_and_mark(texts)
+        if truncated is None:
+            encoder.warn_of_truncated(int(cut.sum()), "distinct texts")
+        else:
+            truncated.add(int(cut.sum()))
+        yield from zip(texts, embeddings.tolist(), strict=True)
