@@ -241,6 +241,13 @@ def test_turns_of_others_are_of_the_same_role_where_any_other_session_has_it():
     assert (by_role[70], by_role[71]) == ({70}, {71})
     assert by_role[75] == {70, 71, 76}
     assert by_role[76] == {70, 71, 75}
+    # A name that no other session has is no hint, whatever it is compared with.
+    named = collect([session(n, 8, roles=(2 * n, 2 * n + 1)) for n in range(1, 9)])
+    for rows in (
+        tasks.make_matching_rows(named, 1, SEED),
+        tasks.make_consistency_rows(named, SEED),
+    ):
+        assert rows.targets["hints"].numpy().all()
     anyones = taken_from_others(collect(sessions, same_role=False))
     assert any(role_of(taken) != role_of(own) for taken, own in anyones)
 

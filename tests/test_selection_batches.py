@@ -1,14 +1,21 @@
 """Batches of response selection: the same whatever the layout, and divided among replicas."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from drawn_dialogues import collect, session
+from lettered_corpus import prepare_sessions
 
-from dcse_tf.data import selection
+from dcse_tf.data import selection, sequence_stream
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
+from dcse_tf.data.manifest import Corpus
+from dcse_tf.data.masking import MaskingRule
+from dcse_tf.data.stream import Stream, make_masked_lm_dataset
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.pairs import PairRule
+from dcse_tf.tasks.shared import take_dev_sessions
 
 CLS, SEP, MASK, EOT = 2, 3, 4, 9
 SEED = tf.constant([7, 11], tf.int64)
@@ -176,7 +183,7 @@ def test_every_task_draws_by_a_seed_of_its_own():
     turns, odd = batch["incoherence_turns"].numpy(), batch["incoherence_labels"].numpy()
     tokens = cells(batch, "token_ids")[batch["incoherence_places"].numpy()]
     taken = tokens[np.isin(turns, 21 * np.arange(8) + odd)].tolist()
-    strangers = [row[3] for row in sequences(batch, "consistency")[1::2]]
+    strangers = [row[-2] for row in sequences(batch, "consistency")[1::2]]
     equal = sum(a == b for a, b in zip(taken, strangers, strict=True))
     assert equal < 6  # of 8, each with more than 20 turns to choose from
 
@@ -201,3 +208,73 @@ def test_pieces_have_half_of_the_tokens_each():
     pieces = [(row.index(SEP) - 1, len(row) - row.index(SEP) - 2) for row in full]
     assert any(left > 18 for left, _ in pieces)
     assert any(right > 15 for _, right in pieces)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """13 sessions; turn t of session s says "s{s} t{t}"."""
+    folder = tmp_path_factory.mktemp("streams")
+    return Corpus(folder / "data", prepare_sessions(folder, [4] * 13))
+
+
+def make_dataset(corpus, stream):
+    rule = PairRule(CLS, SEP, 200, 64, 32)
+    form = selection.SelectionForm(20, 1, (), False, rule, MASK)
+    return sequence_stream.make_selection_dataset(corpus, form, stream)
+
+
+def test_a_stream_with_an_end_has_every_session_once(corpus):
+    sizes, seen = [], []
+    for batch in make_dataset(corpus, Stream(5, 0, most=13)):
+        sizes.append(int(batch["matching_labels"].numpy().sum()))
+        own = [row for row, label in zip(sequences(batch, "matching"),
+                                         batch["matching_labels"].numpy()) if label]  # fmt: skip
+        seen += [row[1] - 5 for row in own]
+    assert sizes == [5, 5, 3]
+    assert sorted(seen) == list(range(13))
+    rule = MaskingRule(0.15, 20, MASK, (0, 1, CLS, SEP, MASK), 85)
+    masked = make_masked_lm_dataset(corpus, rule, Stream(20, 0, most=52))
+    assert [len(batch["token_ids"]) for batch in masked] == [20, 20, 12]
+
+
+def test_an_evaluation_takes_all_dev_sessions_but_no_batch_of_one():
+    options = {"global_batch_size": 5, "seed": 0, "layout": "padded", "row_length": 0}
+
+    def take(samples, sessions):
+        setup = types.SimpleNamespace(
+            options=types.SimpleNamespace(dev_samples=samples, jit_compile=False, **options),
+            manifest=types.SimpleNamespace(
+                splits={"dev": types.SimpleNamespace(sessions=sessions)}
+            ),
+        )
+        stream = take_dev_sessions(setup, lambda stream: stream)
+        return stream and (stream.batch_size, stream.most)
+
+    assert take(13, 99) == take(99, 13) == (5, 13)
+    assert take(11, 99) == (5, 10)
+    assert take(99, 3) == (3, 3)
+    assert take(99, 1) is None
+
+
+@pytest.mark.parametrize("kind", ["selection", "post_training"])
+def test_what_is_drawn_from_other_sessions_depends_on_the_step(corpus, kind, monkeypatch):
+    """The seed with which each step's batches are made, also of a run that begins later."""
+    told = f"make_{kind}_batches"
+    monkeypatch.setattr(sequence_stream, told, lambda samples, form, seed, *_: [{"seed": seed}])
+    if kind == "selection":
+        make_steps = make_dataset
+    else:
+        rule = PairRule(CLS, SEP, 200, 64, 32)
+        form = types.SimpleNamespace(rule=rule, context_turns=20, pairs="utterance")
+
+        def make_steps(corpus, stream):
+            return sequence_stream.make_post_training_dataset(corpus, form, stream)
+
+    def read_seeds(stream, steps):
+        found = make_steps(corpus, stream).take(steps).as_numpy_iterator()
+        return [tuple(batch["seed"].tolist()) for batch in found]
+
+    seeds = read_seeds(Stream(5, 0), 6)
+    assert len(set(seeds)) == 6
+    assert read_seeds(Stream(5, 0, first_step=2), 4) == seeds[2:]
+    assert not {*read_seeds(Stream(5, 1), 6)} & {*seeds}

@@ -71,7 +71,9 @@ def test_a_run_scores_every_task_and_leaves_a_re_ranker_that_scores_the_same(run
     run_dir, outcome = run
     ranks = {f"dev/reranker_{name}" for name in ("r1", "r2", "r5", "mrr")}
     accuracies = {f"dev/{task}_accuracy" for task in ("matching", *AUXILIARY)}
-    assert set(outcome.scores) == ranks | accuracies | {"dev/incoherence_chance"}
+    told = ("matching", "next_session", "incoherence", "consistency")
+    chances = {f"dev/{task}_chance" for task in told}
+    assert set(outcome.scores) == ranks | accuracies | chances
     assert all(0.0 <= value <= 100.0 for value in outcome.scores.values())
     assert evaluate_kept(data_dir, run_dir) == pytest.approx(outcome.kept.score)
 
@@ -217,6 +219,19 @@ def test_contexts_are_before_the_response_and_as_long_as_the_encoder_allows():
     assert options.resolve(make_manifest(), positions=256).max_context_tokens == 192
     with pytest.raises(OptionError, match="`max_response_tokens`=64: the encoder has only 70 p"):
         options.resolve(make_manifest(), positions=70)
+
+
+def test_too_few_dev_sessions_to_rank_responses_are_refused_before_anything_is_built():
+    assert resolve(make_config("data"), 10)
+    match = "`best_metric`=dev/reranker_r1: ranks a response among 10, and of data only 9 dev sess"
+    with pytest.raises(OptionError, match=match):
+        resolve(make_config("data"), 9)
+    with pytest.raises(OptionError, match="choose by one of dev/matching_accuracy, "):
+        resolve(make_config("data", dev_samples=9), 20)
+    assert resolve(make_config("data", best_metric="dev/matching_accuracy"), 9)
+    # Without any score the last encoder is kept.
+    assert resolve(make_config("data", dev_samples=0), 20)
+    assert resolve(make_options(data_dir="d", run_dir="r", encoder_size="tiny", dev_samples=5), 50)
 
 
 def test_an_lstm_reads_sequences_of_any_length():

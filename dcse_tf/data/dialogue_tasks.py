@@ -162,6 +162,11 @@ class Dialogues:
     def count(self) -> tf.Tensor:
         return tf.shape(self.starts)[0]
 
+    @property
+    def session_of_turn(self) -> tf.Tensor:
+        """int64 `[turns]`, fingerprints of the turns' sessions."""
+        return tf.repeat(self.session, self.ends - self.starts)
+
     def share_role(self, turns: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Whether the speakers of turns, given as indices into the list, have the same role."""
         return tf.gather(self.roles, turns) == tf.gather(self.roles, others)
@@ -194,10 +199,26 @@ class Dialogues:
         Returns:
             int32 `[batch]`, indices into the list, -1 where there is no other session.
         """
-        all_turns = tf.ragged.range(self.starts, self.ends)
-        sessions = tf.gather(self.session, find_rows(all_turns))
-        others = all_turns.values[None, :]
-        return self.draw_place(sessions[None, :] != self.session[:, None], turns, others, seed)
+        strange = self.session_of_turn != self.session[:, None]
+        places = tf.range(tf.size(self.roles))
+        return self.draw_place(strange, turns, places[None, :], seed)
+
+
+def _find_shared(roles: tf.Tensor, sessions: tf.Tensor) -> tf.Tensor:
+    """Whether each role is also another session's, and not a name that says nothing elsewhere.
+
+    Args:
+        roles, sessions: int64 `[places]`, fingerprints.
+
+    Returns:
+        bool `[places]`.
+    """
+    distinct, numbers = tf.unique(roles)
+    first, last = (
+        reduce(sessions, numbers, tf.size(distinct))
+        for reduce in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max)
+    )
+    return tf.gather(first < last, numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +251,8 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     negatives, drawn or given.
 
     targets: labels float32 `[rows]`, 1 for the true response; weights, 0 where a negative is
-    missing; hints, whether the candidate's role is that of the true response.
+    missing; hints, 0 if the candidate's role is not that of the true response but other sessions'
+    responses have that, else 1.
     """
     responses = dialogues.ends - 1
     if dialogues.negatives is None:
@@ -239,7 +261,8 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
         own = roles if dialogues.same_role else None
         chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed, own)
         candidates = tf.gather(responses, chosen)
-        hints = tf.gather(roles, chosen) == roles[:, None]
+        shared = _find_shared(roles, dialogues.session)
+        hints = (tf.gather(roles, chosen) == roles[:, None]) | ~shared[:, None]
     else:
         given = dialogues.negatives.to_tensor(-1, shape=[None, negatives or None])
         candidates = tf.concat([responses[:, None], given], axis=1)
@@ -347,8 +370,8 @@ def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     speaker, and the same turn with a turn of another session, see `Dialogues.draw_strangers`.
 
     targets: labels float32, 1 for a speaker's own turn, 0 for a stranger's; weights, equal for both
-    rows of a pair; 0 if the other session's turn says what one of the two does; hints, whether the
-    roles of the two turns are the same.
+    rows of a pair; 0 if the other session's turn says what one of the two does; hints, 0 if the
+    roles of the two turns differ but other sessions have that of the first, else 1.
     """
     pair = dialogues.samples["pair"]
     first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
@@ -361,9 +384,10 @@ def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
         tf.reshape(tf.stack(both, axis=1), [-1])
         for both in ([first, first], [second, stranger], [counts, counts])
     )
+    shared = tf.gather(_find_shared(dialogues.roles, dialogues.session_of_turn), firsts)
     targets = {
         "labels": tf.tile([1.0, 0.0], [dialogues.count]),
         "weights": tf.cast(weights, tf.float32),
-        "hints": tf.cast(dialogues.share_role(firsts, seconds), tf.int32),
+        "hints": tf.cast(dialogues.share_role(firsts, seconds) | ~shared, tf.int32),
     }
     return Rows(put_apart(firsts), put_apart(seconds), False, targets)

@@ -94,8 +94,6 @@ def _batch_sessions(
 
     sessions = corpus.manifest.splits[split]
     dataset = repeat_epochs(corpus.folder, sessions, "sessions", lambda records: records, stream)
-    if stream.most:
-        dataset = dataset.take(stream.most)
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
     dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=not stream.most)
     return in_turn(dataset.map(collect, tf.data.AUTOTUNE))

@@ -232,7 +232,8 @@ def repeat_epochs(
             )
         )
 
-    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(make_epoch)
+    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(make_epoch)
+    return epochs.take(stream.most) if stream.most else epochs
 
 
 def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
@@ -473,7 +474,8 @@ def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
         corpus.folder, corpus.manifest.splits[split], "utterances", parse_utterances, stream
     )
     dataset = dataset.map(lambda step, epoch, index, token_ids: (step, token_ids))
-    return dataset.padded_batch(stream.batch_size, ([], [None]), drop_remainder=True)
+    whole = not stream.most
+    return dataset.padded_batch(stream.batch_size, ([], [None]), drop_remainder=whole)
 
 
 def in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -92,10 +92,9 @@ def _make_evaluation(setup: Setup[MaskedLmOptions], model: "keras.Model") -> Cal
     utterances = min(20 * setup.options.dev_samples, split.utterances)
     if not utterances:
         return dict
-    batch_size = min(64, utterances)
-    stream = Stream(batch_size, setup.options.seed, layout=make_layout(setup.options))
-    batches = utterances // batch_size
-    dataset = make_masked_lm_dataset(setup.corpus, _make_rule(setup), stream, "dev").take(batches)
+    layout = make_layout(setup.options)
+    stream = Stream(min(64, utterances), setup.options.seed, layout=layout, most=utterances)
+    dataset = make_masked_lm_dataset(setup.corpus, _make_rule(setup), stream, "dev")
     compute = tf.function(
         lambda batch: compute_masked_lm_loss(model, batch, training=False), reduce_retracing=True
     )

@@ -184,7 +184,8 @@ def score_best_rules(dataset: tf.data.Dataset, tasks: Sequence[str]) -> Scores:
     Returns:
         TASK_chance in percent: the accuracy of the rule that answers by the more frequent label
         among the examples with the same hint. Each half of the examples is answered by the rule
-        made from the other half, so that a rule does not gain from what is chance.
+        made from the other half, so that a rule does not gain from what is chance. A task without
+        any example is left out.
     """
     batches = list(dataset.as_numpy_iterator())
     chances = {}
@@ -198,7 +199,8 @@ def score_best_rules(dataset: tf.data.Dataset, tasks: Sequence[str]) -> Scores:
         for own in (first, ~first):
             table = np.bincount(hints[~own], votes[~own], minlength=hints.max() + 1)
             right += weights[own] @ ((table[hints[own]] > 0.0) == (labels[own] > 0.5))
-        chances[f"{task}_chance"] = 100.0 * float(right / max(weights.sum(), 1e-9))
+        if weights.any():
+            chances[f"{task}_chance"] = 100.0 * float(right / weights.sum())
     return chances
 
 
