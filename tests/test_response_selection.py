@@ -163,25 +163,28 @@ def test_a_ranking_by_roles_alone_is_chance_if_negatives_share_the_responders_ro
         assert sample.of_role == sum(text[0] == sample.responder for text in sample.candidates[1:])
 
 
-def test_other_roles_fill_up_and_user_names_are_no_roles():
+def test_a_role_with_too_few_responses_is_taken_for_a_name():
     spoken = _spoken(60, "ab")
     rare = HeldOutSession("rare", (Utterance("a", "a hello"), Utterance("c", "c supervises")))
     settings = {**SETTINGS, "candidates": 10, "context_turns": 9}
     samples = make_samples([*spoken, rare], **settings)
-    assert next(s for s in samples if s.responder == "c").of_role == 0
+    (alone,) = (sample for sample in samples if sample.responder == "c")
+    assert alone.of_role is None
+    assert {text[0] for text in alone.candidates[1:]} == {"a", "b"}
     assert all(sample.of_role == 9 for sample in samples if sample.responder != "c")
+    score = evaluate_response_selection(samples, lambda c, r: np.zeros((61, 10))).scores["role_r1"]
+    assert score == pytest.approx(10)
 
     named = [
         HeldOutSession(
-            s.session_id, tuple(Utterance(f"{s.session_id}{t.role}", t.text) for t in s.turns)
+            each.session_id,
+            tuple(Utterance(f"{each.session_id}{turn.role}", turn.text) for turn in each.turns),
         )
-        for s in spoken
+        for each in spoken
     ]
     samples = make_samples(named, **settings)
-    assert (
-        "role_r1"
-        not in evaluate_response_selection(samples, lambda c, r: np.zeros((60, 10))).scores
-    )
+    scores = evaluate_response_selection(samples, lambda c, r: np.zeros((60, 10))).scores
+    assert "role_r1" not in scores
     assert samples == make_samples(named, **settings, same_role=False)
 
 

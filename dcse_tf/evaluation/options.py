@@ -25,8 +25,8 @@ class SelectionOptions(Options):
     )
     same_role: bool = option(
         True,
-        "Response selection: candidates said by speakers of the responder's role, where roles are "
-        "known; otherwise by anyone.",
+        "Response selection: candidates that the role of the responder says, if these are enough; "
+        "otherwise who speaks tells many from the true response.",
     )
     max_samples: int = option(
         500,

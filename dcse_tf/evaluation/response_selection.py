@@ -61,8 +61,8 @@ class Sample:
         roles: the speaker of each turn of the context; None if unknown.
         responder: the speaker of the response; None if unknown.
         later: the turns after the response, as many as the context may have.
-        of_role: number of negatives that speakers of the responder's role said; None where roles
-            are not known.
+        of_role: number of negatives that speakers of the responder's role said; None if it has too
+            few responses to be known as a role.
     """
 
     # A set of samples is identified by a hash of its repr, which contains only the texts.
@@ -160,9 +160,8 @@ def make_samples(
     end: that is the response, and what its dialogue says anywhere, ignoring case, is no negative.
 
     Customers and agents speak differently, so that a negative said by the other party can be told
-    without the context. Hence negatives are responses of the responder's role, unless there are
-    too few. Roles count as known if they have, on average, a response for each candidate: the user
-    names of a chat room do not.
+    without the context. Hence negatives are responses of the responder's role if there are enough;
+    a role with fewer is taken for a name, which is known in too few sessions.
 
     Args:
         sessions: sessions of two turns or more.
@@ -170,7 +169,7 @@ def make_samples(
         context_turns: maximum number of turns before the response.
         max_samples: largest number of sessions, which are drawn at random; 0 for all.
         seed: seed of all draws.
-        same_role: whether negatives are of the responder's role, where roles are known.
+        same_role: whether negatives are of the responder's role, where it has enough.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
@@ -190,32 +189,31 @@ def make_samples(
     texts = sorted(roles_of)
     keys = np.array([text.casefold() for text in texts])
     roles = {sample.responder for sample in drawn}
-    known = len(drawn) >= candidates * len(roles)
     of_roles = {role: np.array([role in roles_of[text] for text in texts]) for role in roles}
 
     samples = []
     for session, sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
-        of_role = of_roles[sample.responder]
-        order = rng.permutation(len(texts))
-        if known and same_role:
-            order = order[np.argsort(~of_role[order], kind="stable")]
-        negatives: dict[str, int] = {}
+        order, of_role = rng.permutation(len(texts)), of_roles[sample.responder]
         dialogue = session.dialogue or session.session_id
         own = said[dialogue] if pieces else {sample.candidates[0].casefold()}
-        for index in order:
-            if keys[index] not in own:
-                negatives.setdefault(keys[index], index)
+        for places in (order[of_role[order]], order) if same_role else (order,):
+            negatives: dict[str, int] = {}
+            for place in places:
+                if keys[place] not in own:
+                    negatives.setdefault(keys[place], place)
+                if len(negatives) == candidates - 1:
+                    break
             if len(negatives) == candidates - 1:
                 break
-        if len(negatives) < candidates - 1:
+        else:
             return []
-        places = list(negatives.values())
+        chosen_places = list(negatives.values())
         samples.append(
             dataclasses.replace(
                 sample,
-                candidates=[*sample.candidates, *(texts[place] for place in places)],
-                of_role=int(of_role[places].sum()) if known else None,
+                candidates=[*sample.candidates, *(texts[place] for place in chosen_places)],
+                of_role=int(of_role[chosen_places].sum()) if of_role.sum() >= candidates else None,
             )
         )
     return samples
@@ -285,8 +283,8 @@ def evaluate_samples(samples: Sequence[Sample], score: SampleScore, similarity: 
     Returns:
         Scores: those of `rank_scores`, such as matching_r1, and the same with "chance_" for a
         random ranking; tie_share, the percentage of candidates with the same score as another one
-        of their sample; samples, the number of samples; role_r1, where roles are known, R@1 of a
-        ranking that knows nothing but the candidates' roles. Items: one per sample.
+        of their sample; samples, the number of samples; role_r1, where any role is known, R@1 of
+        a ranking that knows nothing but the candidates' roles. Items: one per sample.
     """
     return _evaluate_rows(samples, score(samples), similarity)
 
@@ -300,9 +298,11 @@ def _evaluate_rows(
     items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
     means = {name: float(np.mean(values)) for name, values in items.items()}
     means |= {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
-    of_roles = [sample.of_role for sample in samples if sample.of_role is not None]
-    if of_roles:
-        means["role_r1"] = 100.0 * float(np.mean([1 / (1 + count) for count in of_roles]))
+    of_roles = [sample.of_role for sample in samples]
+    if any(count is not None for count in of_roles):
+        most = len(samples[0].candidates) - 1
+        hits = [1 / (1 + (most if count is None else count)) for count in of_roles]
+        means["role_r1"] = 100.0 * float(np.mean(hits))
     return Evaluation({**means, "samples": float(len(samples))}, items)
 
 
