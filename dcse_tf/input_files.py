@@ -1,5 +1,7 @@
 """Reads input files: resolves names, reads plain or compressed lines, counts bad lines."""
 
+import bz2
+import codecs
 import contextlib
 import functools
 import glob
@@ -9,6 +11,7 @@ import io
 import json
 import lzma
 import pathlib
+import re
 import struct
 import tokenize
 import zipfile
@@ -25,6 +28,27 @@ T = TypeVar("T")
 # A .gz file of a few kilobytes may hold a line that does not fit into memory.
 _LONGEST_LINE = 64  # MiB, without the line's end
 
+# How a compressed file begins, by the suffix that it should have.
+_PACKED = {
+    ".gz": re.compile(rb"\x1f\x8b"),
+    ".bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
+    ".xz": re.compile(rb"\xfd7zXZ\0"),
+    ".zip": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
+}
+_UNPACKERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+# How a text in an encoding other than plain UTF-8 may begin; that of UTF-32 begins with UTF-16's.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+
 # Errors that reading a file, compressed or not, can raise.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 # Errors that reading a NumPy file can raise: its header is a Python expression, and an archive may
@@ -37,20 +61,40 @@ UNREADABLE_ARRAY = (
 
 
 class BadLines:
-    """Counts and logs the lines that had to be skipped, and stops the job above a limit."""
+    """Counts and logs the lines that had to be skipped, and stops the job above a limit.
 
-    def __init__(self, limit: int, named: int = 20, option: str = "max_bad_lines"):
+    Attributes:
+        encoding: the encoding that lines are expected in.
+        count: how many were skipped.
+    """
+
+    def __init__(
+        self, limit: int, named: int = 20, option: str = "max_bad_lines", encoding: str = ""
+    ):
         """Starts with a count of zero.
 
         Args:
             limit: how many bad lines may be skipped; one more raises InputError.
-            named: how many of them to log; 0 if the same lines are read a second time.
+            named: how many of them to log.
             option: the option that sets the limit, for the message; "" if there is none.
+            encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
         """
-        self.limit = limit
+        self.encoding = encoding or "utf-8"
+        self.count = 0
+        self._limit = limit
         self._named = named
         self._option = option
-        self.count = 0
+        self._optional = bool(encoding)
+
+    def again(self) -> "BadLines":
+        """A new count for a second reading of the same lines, which are not named again."""
+        return BadLines(self._limit, 0, self._option, self.encoding if self._optional else "")
+
+    @property
+    def not_encoded(self) -> str:
+        """What is wrong with a line that is not in the encoding."""
+        advice = "; `encoding` names another" if self._optional else ""
+        return f"not {self.encoding.upper()}{advice}"
 
     def report(self, path: pathlib.Path, line: int, problem: str) -> None:
         """Counts one bad line.
@@ -61,9 +105,9 @@ class BadLines:
         self.count += 1
         # The problem may quote the file, such as a session's id with a line break in it.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
-        if self.count > self.limit:
+        if self.count > self._limit:
             allowed = (
-                f" (bad line {self.count}; `{self._option}`={self.limit})" if self._option else ""
+                f" (bad line {self.count}; `{self._option}`={self._limit})" if self._option else ""
             )
             raise InputError(f"{message}{allowed}")
         if self.count <= self._named:
@@ -133,8 +177,8 @@ def find_package(name: str) -> pathlib.Path:
 def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end), skipping blank lines.
 
-    A line that is not UTF-8 is reported as bad; a byte-order mark is removed. Lines end only at
-    "\\n", so that other separators inside a text do not break it.
+    A line that is not in the encoding of `bad_lines` is reported as bad; see `open_text`. Lines end
+    only at "\\n", so that other separators inside a text do not break it.
 
     Raises:
         InputError: the file cannot be read, a line is longer than 64 MiB, or there are too many
@@ -142,12 +186,12 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
     """
     number = 0
     try:
-        with open_input(path) as file:
+        with open_text(path, bad_lines.encoding) as file:
             for number, raw in _split_lines(file, path):
                 try:
-                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    bad_lines.report(path, number, f"not UTF-8: {error.reason}")
+                    line = raw.decode()
+                except UnicodeDecodeError:
+                    bad_lines.report(path, number, bad_lines.not_encoded)
                     continue
                 line = line.rstrip("\r\n")
                 if line.strip():
@@ -164,14 +208,13 @@ def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
     """
     number = 0
     try:
-        with open_input(path) as file:
+        with open_text(path) as file:
             for number, raw in _split_lines(file, path):
                 try:
-                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    line = raw.decode()
                 except UnicodeDecodeError as error:
                     raise InputError(f"{path}:{number}: not UTF-8: {error.reason}") from error
-                if line:  # a file may hold a byte-order mark and nothing else
-                    yield line.removesuffix("\n").removesuffix("\r")
+                yield line.removesuffix("\n").removesuffix("\r")
     except UNREADABLE as error:
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
@@ -188,26 +231,81 @@ def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, byt
 
 
 @contextlib.contextmanager
-def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a file to read bytes: plain, .gz, or .zip with one file inside.
+def open_text(path: pathlib.Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
+    """`open_input`, but the bytes are the text's in UTF-8, without a byte-order mark.
+
+    A file that begins with a mark has the encoding of the mark. Bytes that are not in the encoding
+    stay as they are, so that the line with them is not UTF-8.
 
     Raises:
         One of UNREADABLE; reading the yielded file can raise them too.
     """
-    if path.suffix == ".gz":
-        with gzip.open(path, "rb") as file:
-            yield file  # type: ignore[misc]
-    elif path.suffix == ".zip":
-        with _refusing(lambda: zipfile.ZipFile(path)) as archive:
-            names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
-            if len(names) != 1:
-                raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
-            # Buffered, because zipfile's own readline is several times slower.
-            with _refusing(lambda: archive.open(names[0])) as member:
-                yield io.BufferedReader(member)  # type: ignore[type-var]
-    else:
-        with path.open("rb") as file:
+    with open_input(path) as file:
+        head = file.read(4)
+        mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
+        file.seek(len(mark))
+        encoding = _MARKS.get(mark, encoding)
+        plain = codecs.lookup(encoding).name == "utf-8"
+        yield file if plain else io.BufferedReader(_Recoded(file, encoding))
+
+
+class _Recoded(io.RawIOBase):
+    """The text of a file, in UTF-8."""
+
+    def __init__(self, file: IO[bytes], encoding: str):
+        self._file, self._encoding = file, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+        self._text = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raw = b"more"
+        while raw and not self._text:
+            raw = self._file.read(io.DEFAULT_BUFFER_SIZE)
+            try:
+                text = self._decoder.decode(raw, not raw)
+                self._text = text.encode("utf-8", "surrogateescape")
+            except UnicodeError as error:
+                raise OSError(f"not {self._encoding.upper()}: {error}") from error
+        size = min(len(buffer), len(self._text))
+        buffer[:size], self._text = self._text[:size], self._text[size:]
+        return size
+
+
+@contextlib.contextmanager
+def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Opens a file to read bytes: plain, gzip, bzip2, xz, or zip with one file inside.
+
+    What a file is shows in its first bytes, whatever its name.
+
+    Raises:
+        One of UNREADABLE; reading the yielded file can raise them too.
+    """
+    with path.open("rb") as file:
+        head = file.peek(16)
+        # A file with a suffix that does not begin as it should is damaged, not plain.
+        kind = next((name for name, start in _PACKED.items() if start.match(head)), path.suffix)
+        if kind == ".zip":
+            with _open_member(file) as member:
+                yield member
+        elif kind in _UNPACKERS:
+            with _UNPACKERS[kind](file) as unpacked:
+                yield unpacked
+        else:
             yield file
+
+
+@contextlib.contextmanager
+def _open_member(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    with _refusing(lambda: zipfile.ZipFile(file)) as archive:
+        names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
+        if len(names) != 1:
+            raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
+        # Buffered, because zipfile's own readline is several times slower.
+        with _refusing(lambda: archive.open(names[0])) as member:
+            yield io.BufferedReader(member)  # type: ignore[type-var]
 
 
 def _refusing(open_member: Callable[[], T]) -> T:

@@ -402,7 +402,7 @@ def test_filling_in_twice_changes_nothing():
         (
             BuildRetrievalOptions,
             {"format": "crosswoz", "labels": "act"},
-            "`labels`=act: `format`=crosswoz has no acts; expected one of jsonl, parquet, sgd",
+            "`labels`=act: `format`=crosswoz has no acts; expected one of jsonl, table, messages",
         ),
         (
             BuildStsOptions,

@@ -12,7 +12,8 @@ from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, find_package, read_lines
 from dcse_tf.options import OptionError
-from dcse_tf.tools.options import BuildRetrievalOptions
+from dcse_tf.tools.inspect import inspect_data
+from dcse_tf.tools.options import BuildRetrievalOptions, InspectOptions
 
 TURNS = [{"role": "a", "text": "您好"}, {"role": "b", "text": "hi\tthere"}]
 
@@ -253,3 +254,124 @@ def test_the_installed_conversations_are_all_read():
     assert all(role and isinstance(text, str) for _, turns in sessions for role, text in turns)
     # Every turn has one or more messages, and there are 138,737 turns.
     assert sum(len(turns) for _, turns in sessions) >= 138_737
+
+
+def refuse(path, format, **settings):
+    """What is said of a file in another format."""
+    options = CorpusOptions(format=format, input=(str(path),), **settings)
+    with pytest.raises(InputError) as caught:
+        list(read_sessions(options, options.count_bad_lines(), collections.Counter()))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+MESSAGES = '{"messages": [{"role": "user", "content": "hi"}]}'
+SESSION = '{"session_id": "1", "turns": [{"role": "a", "text": "hi"}]}'
+TABLE = "`format`=table `columns`=session_id:COLUMN,role:COLUMN,text:COLUMN reads a table; the "
+
+
+@pytest.mark.parametrize(
+    ("format", "lines", "advice"),
+    [
+        ("jsonl", [MESSAGES], "; `format`=messages reads it"),
+        ("session_tsv", ['{"conversations": []}'], "; `format`=messages reads it"),
+        ("chitchat", [f"[{MESSAGES}]"], "; `format`=messages reads JSON arrays of dialogues"),
+        ("jsonl", ["[", MESSAGES, "]"], "; `format`=messages reads JSON arrays of dialogues"),
+        ("session_tsv", [SESSION], "; `format`=jsonl reads it"),
+        ("sgd", [SESSION], "; `format`=jsonl reads it"),
+        (
+            "jsonl",
+            ["{", '"session_id": "1"'],
+            "; each line must be a whole JSON object, as jq -c . ",
+        ),
+        ("messages", ["{", '"messages": []', "}"], "; each line must be a whole JSON object, as "),
+        ("session_tsv", ["id;who;text", "1;a;hi"], f"; {TABLE}columns here are id, who, text"),
+        ("jsonl", ["id,who,text", "1,a,hi"], f"; {TABLE}columns here are id, who, text"),
+        ("session_tsv", ["a\tb\tc\td", "1\t2\t3\t4"], f"; {TABLE}columns here are a, b, c, d"),
+        ("session_tsv", ["hi __eou__ ho __eou__"], "; `format`=messages with `alternate_roles` "),
+        ("jsonl", ["PAR1\x00"], "; `format`=table reads Parquet with a turn a row, `format`=mess"),
+        ("session_tsv", ["s1\ta\thi", "2"], ""),
+        ("session_tsv", ["Where is it, please?"], ""),
+        ("jsonl", [SESSION, "{"], ""),
+        ("messages", [MESSAGES, "3"], ""),
+    ],
+)
+def test_a_file_in_a_known_form_is_refused_with_the_format_that_reads_it(
+    tmp_path, format, lines, advice
+):
+    said = refuse(write(tmp_path / "a", *lines), format)
+    known = ("`format`=messages", "`format`=table", "`format`=jsonl", "jq -c")
+    if advice:
+        assert advice in said
+    else:
+        assert not any(name in said.partition("; ")[2] for name in known)
+
+
+def test_quotes_around_a_field_are_removed(tmp_path):
+    """As pandas writes them where a text has quotes."""
+    lines = ['1\tu\t"say ""hi"""', '"1"\t"v"\t"ho"', '1\tu\t"a" or "b"', '1\tv\t"']
+    assert read(session_tsv, write(tmp_path / "a.tsv", *lines))[0] == [
+        ("1", [("u", 'say "hi"'), ("v", "ho"), ("u", '"a" or "b"'), ("v", '"')])
+    ]
+
+
+def read_options(path, **settings):
+    options = CorpusOptions(input=(str(path),), **settings)
+    dropped = collections.Counter()
+    sessions = read_sessions(options, options.count_bad_lines(), dropped)
+    return [[(turn.role, turn.text) for turn in session.turns] for session in sessions], dropped
+
+
+def test_html_is_removed_where_it_should_be(tmp_path):
+    texts = [
+        "<p>Fish &amp; <b>c</b>hips</p><p>now</p>",
+        "one<br/>two<script>x = 1 < 2</script><!-- not this -->three",
+        "<div> </div>",
+        "5 < 6 and a <3 &lt;b&gt;",
+    ]
+    path = write(tmp_path / "a.tsv", *(f"1\t{place}\t{text}" for place, text in enumerate(texts)))
+    turns, dropped = read_options(path, strip_html=True)
+    assert turns == [
+        [("0", "Fish & chips now"), ("1", "one two three"), ("3", "5 < 6 and a <3 <b>")]
+    ]
+    assert dropped == {"empty_utterances": 1}
+    assert [text for _, text in read_options(path)[0][0]] == texts
+
+
+def test_html_is_removed_from_candidates(tmp_path):
+    group = {
+        "id": "1",
+        "context": [{"role": "a", "text": "<i>hi</i>"}],
+        "responder": "b",
+        "candidates": ["<p>yes</p>", "<p>no</p>"],
+        "labels": [1, 0],
+    }
+    path = write(tmp_path / "a.jsonl", json.dumps(group))
+    options = CorpusOptions(format="candidates", input=(str(path),), strip_html=True)
+    [session] = read_sessions(options, BadLines(0), collections.Counter())
+    assert [turn.text for turn in session.turns] == ["hi", "yes"]
+    assert session.given.negatives == ("no",)
+
+
+def test_turns_are_given_to_two_speakers(tmp_path):
+    """Turns without text do not count, and roles that are there give way."""
+    path = write(tmp_path / "a.tsv", "1\t\thi", "1\t\t", "1\tx\tho", "1\tx\tbye", "2\t\tone")
+    turns, _ = read_options(path, alternate_roles=True)
+    assert turns == [[("a", "hi"), ("b", "ho"), ("a", "bye")], [("a", "one")]]
+
+
+def test_sessions_that_joining_makes_too_short_are_named(tmp_path):
+    lines = [
+        json.dumps({"session_id": str(n), "turns": [{"role": "", "text": t} for t in texts]})
+        for n, texts in enumerate((["a", "b"], ["c", "d", "e"], ["f"]))
+    ]
+    path = write(tmp_path / "a.jsonl", *lines)
+    options = InspectOptions(format="jsonl", input=(str(path),), output_dir=str(tmp_path / "out"))
+    with pytest.raises(InputError) as caught:
+        inspect_data(options)
+    assert str(caught.value).endswith(
+        "no session of at least 2 turns (3 sessions too short (2 by joining turns that have one "
+        "role: `join_consecutive`=false keeps them, `alternate_roles` gives them two speakers), "
+        "0 utterances without text, 0 bad lines)"
+    )
+    assert len(read_options(path, format="jsonl", join_consecutive=False)[0][1]) == 3

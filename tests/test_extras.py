@@ -29,8 +29,9 @@ CALLS = {
         serve(ServeOptions(model="m"), print)
     """,
     "pyarrow": """
-        from dcse_tf.data.formats import FORMATS
-        next(FORMATS["parquet"].read("a.parquet", None))
+        import pathlib
+        from dcse_tf.data.formats.parquet import read_schema
+        read_schema(pathlib.Path("a.parquet"))
     """,
 }
 EXTRAS = {

@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import io
+import lzma
 import pathlib
 import subprocess
 import sys
@@ -315,3 +317,57 @@ def test_a_small_file_of_one_endless_line_is_refused_within_bounded_memory(tmp_p
     command = [sys.executable, "-c", code, str(tmp_path / "a.gz")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"InputError: {tmp_path}/a.gz:1: longer than 64 MiB" in done.stderr
+
+
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zip": lambda content: zip_of("a", content=content),
+}
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.parametrize("suffix", ["", ".txt", ".gz", ".bz2"])
+def test_a_compressed_file_is_known_by_its_content(tmp_path, kind, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(PACKERS[kind](CONTENT))
+    assert read_bare_lines(path) == LINES
+    path.write_bytes(PACKERS[kind](b""))
+    assert read_bare_lines(path) == []
+    path.write_bytes(PACKERS[kind](CONTENT * 9)[:-12])
+    with pytest.raises(InputError, match=f"{path}:.*cannot be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["BZh9 is a prefix", "BZh", "PK\tone"])
+def test_a_text_that_begins_like_a_compressed_file_is_plain(tmp_path, text):
+    assert read_bare_lines(write(tmp_path / "a.txt", text.encode())) == [text]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path, encoding):
+    """Also where characters lie across the blocks that are read."""
+    text = "x" + "".join(LINES) * 9000
+    content = ("\ufeff" if encoding == "utf-16-be" else "") + f"{text}\r\n二\n"
+    path = write(tmp_path / "a.txt.gz", content.encode(encoding))
+    assert read_bare_lines(path) == [text, "二"]
+    assert read(path) == [(1, text), (2, "二")]
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16-le", "big5"])
+def test_an_encoding_that_is_named(tmp_path, encoding):
+    path = write(tmp_path / "a.txt", CONTENT.decode().encode(encoding))
+    assert [line for _, line in read_lines(path, BadLines(0, encoding=encoding))] == LINES
+
+
+def test_a_line_that_is_not_in_the_encoding_is_counted(tmp_path):
+    path = write(tmp_path / "a.txt", "一\n".encode("gbk") + b"\xff\xff\nok\n")
+    bad_lines = BadLines(1, encoding="gbk")
+    assert list(read_lines(path, bad_lines)) == [(1, "一"), (3, "ok")]
+    assert bad_lines.count == 1
+    with pytest.raises(InputError, match=r"a\.txt:2: not GBK; `encoding` names another"):
+        list(read_lines(path, BadLines(0, encoding="gbk")))
+    cut = write(tmp_path / "b.txt", "one\ntwo".encode("utf-16")[:-1])
+    with pytest.raises(InputError, match=r"b\.txt:\d: cannot be read: not UTF-16"):
+        read_bare_lines(cut)

@@ -1,8 +1,10 @@
+import csv
 import gzip
 import json
 
 import pytest
 
+from dcse_tf.data.formats import reading
 from dcse_tf.errors import InputError
 from dcse_tf.tools.labelled_sentences import one_label_each, read_sentences
 from dcse_tf.tools.options import LabelledOptions
@@ -81,10 +83,33 @@ def test_quoted_fields_of_csv_hold_commas_quotes_and_lines(tmp_path):
     assert read(path)[0] == [('No, I said "now" please', ("a",)), ("x ,y", ("b,c",))]
 
 
-def test_quotes_of_tsv_are_marks_like_others(tmp_path):
-    path = write(tmp_path, b'text\tintent\n"No, I\ta\nsaid "now"\t"b"\n""\tc\n', "table.tsv")
-    expected = [('"No, I', ("a",)), ('said "now"', ('"b"',)), ('""', ("c",))]
-    assert read(path, format="tsv")[0] == expected
+def test_quotes_of_tsv_are_marks_like_others_but_around_a_field(tmp_path):
+    """There programs that write CSV put them."""
+    content = b'text\tintent\n"No, I\ta\nsaid "now"\t"b"\n""\tc\n"Say ""hi"""\td\n'
+    path = write(tmp_path, content, "table.tsv")
+    expected = [('"No, I', ("a",)), ('said "now"', ("b",)), ('Say "hi"', ("d",))]
+    sentences, left_out = read(path, format="tsv")
+    assert sentences == expected
+    assert left_out["empty_utterances"] == 1
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_a_long_field_is_read_and_one_too_long_is_skipped(tmp_path, monkeypatch, delimiter):
+    """Python's csv takes 128 KiB and stops at more."""
+    lines = ["text,intent", f"{'x' * 200_000},a", f"{'y' * 3_000_000},b", "yes,c"]
+    path = write(tmp_path, "\n".join(lines).replace(",", delimiter).encode())
+    name = "csv" if delimiter == "," else "tsv"
+    assert [label for _, (label,) in read(path, format=name)[0]] == ["a", "b", "c"]
+    limit = csv.field_size_limit(1_000_000)
+    monkeypatch.setattr(reading, "_LONGEST_FIELD", 10_000_000)
+    try:
+        sentences, left_out = read(path, format=name, max_bad_lines=1)
+        with pytest.raises(InputError, match=f"{path}:3: not {name.upper()}: field larger"):
+            read(path, format=name)
+    finally:
+        csv.field_size_limit(limit)
+    assert [label for _, (label,) in sentences] == ["a", "c"]
+    assert left_out["bad_lines"] == 1
 
 
 def test_white_space_is_folded_in_sentences(tmp_path):
@@ -173,9 +198,18 @@ def test_bad_rows_are_skipped_and_counted_over_all_tables(tmp_path):
 def test_a_file_that_is_no_table_is_refused_by_name(tmp_path, content, message):
     path = write(tmp_path, content)
     with pytest.raises(InputError) as caught:
-        read(path, max_bad_lines=10**6)
+        read(path)
     assert str(caught.value).startswith(f"{path}:")
     assert message in str(caught.value)
+
+
+def test_only_rows_after_the_header_can_be_skipped(tmp_path):
+    content = b'text,intent\nn\xff,a\n"yes"!,a\nyes,b\n"no,b\n'
+    sentences, left_out = read(write(tmp_path, content), max_bad_lines=3)
+    assert sentences == [("yes", ("b",))]
+    assert left_out["bad_lines"] == 3
+    with pytest.raises(InputError, match=r"table\.csv:1: not UTF-8"):
+        read(write(tmp_path, b"te\xffxt,intent\ntext,intent\n"), max_bad_lines=3)
 
 
 def test_an_open_quote_is_named_by_the_last_line(tmp_path):

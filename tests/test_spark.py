@@ -150,7 +150,7 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
         [],
         format="table",
         input=(f"{tmp_path}/*.parquet", f"{tmp_path}/b.orc"),
-        columns=("session_id:id", "order:at"),
+        columns=("session_id:id", "time:at"),
     )
     with connect("local[1]", "test") as spark:
         schema = "id string, at long, role string, text string"
@@ -164,9 +164,9 @@ def test_rows_in_any_order_are_gathered(model, tmp_path, monkeypatch):
 
         spark.createDataFrame([("s", None, "a", "hi")], schema).createOrReplaceTempView("unsure")
         for changes, message in [
-            ({"input": ("unsure",)}, "`columns`=order:at: null in a row of session 's'"),
-            ({"columns": ("session_id:id",)}, "unordered; expected .* `columns`=order:COLUMN"),
-            ({"columns": ("session_id:id", "order:when")}, "no such column among id, at, role"),
+            ({"input": ("unsure",)}, "`columns`=time:at: null in a row of session 's'"),
+            ({"columns": ("session_id:id",)}, "unordered; expected .* `columns`=time:COLUMN"),
+            ({"columns": ("session_id:id", "time:when")}, "no column 'when' for time"),
             ({"input": ("shop.none",)}, "`input`=shop.none: neither a file nor a Spark table"),
         ]:
             with pytest.raises(InputError, match=message):

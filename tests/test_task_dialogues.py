@@ -171,7 +171,7 @@ def test_an_asked_dialogue_of_another_form_is_bad_and_the_others_are_read(tmp_pa
     sessions, bad = read(sgd, path, limit=1)
     assert [session_id for session_id, _ in sessions] == ["7_1", "7_3"]
     assert bad == 1
-    with pytest.raises(InputError, match=f"{path}:2: dialogue 2: unexpected form"):
+    with pytest.raises(InputError, match=f"{path}:2: dialogue 2: expected "):
         read(sgd, path)
 
 
@@ -204,7 +204,7 @@ def test_a_talk_of_another_form_is_bad_and_the_others_are_read(tmp_path, malform
     sessions, bad = read(crosswoz, path, limit=1)
     assert [session_id for session_id, _ in sessions] == ["1", "3"]
     assert bad == 1
-    with pytest.raises(InputError, match=f"{path}:2: dialogue 2: unexpected form"):
+    with pytest.raises(InputError, match=f"{path}:2: dialogue 2: expected "):
         read(crosswoz, path)
 
 
@@ -233,10 +233,10 @@ OBJECT, ARRAY = b'{"a": 1, "b": [2.5, "\xe5\xa5\xbd"]}', b'[1, [2.5, "\xe5\xa5\x
 
 @every_packing
 def test_members_and_elements_come_with_their_numbers(tmp_path, name):
-    members = list(read_members(pack(tmp_path / name, b" \n" + OBJECT)))
+    members = list(read_members(pack(tmp_path / name, b" \n" + OBJECT), BadLines(0)))
     assert members == [(1, "a", 1), (2, "b", [2.5, "好"])]
     assert isinstance(members[1][2][0], float)
-    elements = list(read_elements(pack(tmp_path / name, b"\n" + ARRAY + b"\n")))
+    elements = list(read_elements(pack(tmp_path / name, b"\n" + ARRAY + b"\n"), BadLines(0)))
     assert elements == [(1, 1), (2, [2.5, "好"])]
     assert isinstance(elements[1][1][0], float)
 
@@ -244,15 +244,15 @@ def test_members_and_elements_come_with_their_numbers(tmp_path, name):
 @every_packing
 def test_a_byte_order_mark_before_the_value_is_skipped(tmp_path, name):
     mark = codecs.BOM_UTF8
-    assert len(list(read_members(pack(tmp_path / name, mark + OBJECT)))) == 2
-    assert len(list(read_elements(pack(tmp_path / name, mark + b"\n" + ARRAY)))) == 2
+    assert len(list(read_members(pack(tmp_path / name, mark + OBJECT), BadLines(0)))) == 2
+    assert len(list(read_elements(pack(tmp_path / name, mark + b"\n" + ARRAY), BadLines(0)))) == 2
     with pytest.raises(InputError, match="expected one JSON array, found b'"):
-        list(read_elements(pack(tmp_path / name, mark + OBJECT)))
+        list(read_elements(pack(tmp_path / name, mark + OBJECT), BadLines(0)))
 
 
 @pytest.mark.parametrize(("reader", "content"), [(read_members, b"{}"), (read_elements, b"[]")])
 def test_an_empty_value_has_no_members(tmp_path, reader, content):
-    assert list(reader(pack(tmp_path / "a.json", content))) == []
+    assert list(reader(pack(tmp_path / "a.json", content), BadLines(0))) == []
 
 
 @every_packing
@@ -261,14 +261,14 @@ def test_a_value_of_another_kind_is_refused(tmp_path, name, content):
     path = pack(tmp_path / name, content)
     for reader, kind in ((read_members, "object"), (read_elements, "array")):
         with pytest.raises(InputError, match=f"{path}: expected one JSON {kind}, found b'"):
-            list(reader(path))
+            list(reader(path, BadLines(0)))
 
 
 def test_an_object_is_no_array(tmp_path):
     with pytest.raises(InputError, match="expected one JSON array, found"):
-        list(read_elements(pack(tmp_path / "a.json", OBJECT)))
+        list(read_elements(pack(tmp_path / "a.json", OBJECT), BadLines(0)))
     with pytest.raises(InputError, match="expected one JSON object, found"):
-        list(read_members(pack(tmp_path / "a.json", ARRAY)))
+        list(read_members(pack(tmp_path / "a.json", ARRAY), BadLines(0)))
 
 
 @every_packing
@@ -289,7 +289,7 @@ def test_a_fault_after_the_start_is_named_with_the_members_before_it(tmp_path, n
     for faulty, count in faults.items():
         path = pack(tmp_path / name, faulty)
         with pytest.raises(InputError) as caught:
-            list(reader(path))
+            list(reader(path, BadLines(0)))
         assert str(caught.value).startswith(f"{path}: expected one JSON {kind}: after ")
         if count is not None:
             assert f"after {count} member(s): " in str(caught.value)
@@ -313,7 +313,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path, name):
         path.write_bytes(b"[]")  # not compressed
     for reader in (read_members, read_elements):
         with pytest.raises(InputError, match=f"{path}: cannot be read"):
-            list(reader(path))
+            list(reader(path, BadLines(0)))
 
 
 def test_all_of_the_public_dialogues_with_schemas_are_read():

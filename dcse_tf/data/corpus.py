@@ -1,9 +1,9 @@
 """Reads the sessions of a corpus as the options say. This module does not use TensorFlow."""
 
 import collections
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dcse_tf.data.dialogue import (
@@ -14,8 +14,11 @@ from dcse_tf.data.dialogue import (
     fold_spaces,
     join_turns,
 )
-from dcse_tf.data.formats import FORMATS, RawSession, Reader, parquet
+from dcse_tf.data.formats import FORMATS, RawSession, messages, table
+from dcse_tf.data.formats.advice import advise
+from dcse_tf.data.html import strip_html
 from dcse_tf.data.options import CorpusOptions
+from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
 
@@ -37,24 +40,51 @@ def read_sessions(
         yield join_session(raw, config, dropped)
 
 
-def find_reader(config: CorpusOptions) -> Reader:
-    """The format's reader, with the column names that `columns` gives."""
-    if config.columns:
-        return functools.partial(parquet.read_sessions, columns=config.column_names())
-    return FORMATS[config.format].read
+def read_files(
+    paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
+) -> Iterator[RawSession]:
+    """Yields the sessions of files as the format's reader does; raises as `read_sessions`."""
+    columns, alternate = config.column_names(), config.alternate_roles
+    raw: Iterator[RawSession]
+    if config.format == "table":
+        raw = table.read_tables(paths, bad_lines, columns, config.delimiter, alternate)
+    elif config.format == "messages":
+        read = messages.read_sessions
+        raw = itertools.chain.from_iterable(read(p, bad_lines, columns, alternate) for p in paths)
+    else:
+        raw = itertools.chain.from_iterable(
+            FORMATS[config.format].read(path, bad_lines) for path in paths
+        )
+    try:
+        yield from raw
+    except InputError as error:
+        named = [path for path in paths if str(error).startswith(f"{path}:")]
+        advice = advise(named[0], config.format, config.encoding) if named else ""
+        if not advice:
+            raise
+        raise InputError(f"{error}; {advice}") from error
 
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
     """Yields all sessions of the input as the format's reader does; raises as `read_sessions`."""
-    read = find_reader(config)
-    paths = resolve_inputs(config.input)
-    raw = itertools.chain.from_iterable(read(path, bad_lines) for path in paths)
+    raw = read_files(resolve_inputs(config.input), config, bad_lines)
     progress = Progress("sessions read")
     limited = itertools.islice(raw, config.max_sessions or None)
     for number, session in enumerate(limited, start=1):
         yield session
         progress.update(number)
     progress.close()
+
+
+def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
+    """What was left out, for the message that nothing is left."""
+    joined = dropped.get("short_by_joining")
+    why = "`join_consecutive`=false keeps them, `alternate_roles` gives them two speakers"
+    return (
+        f"{dropped['short_sessions']} sessions too short"
+        + (f" ({joined} by joining turns that have one role: {why})" if joined else "")
+        + f", {dropped['empty_utterances']} utterances without text, {bad_lines} bad lines"
+    )
 
 
 # A session as readers yield it, but a turn may be a plain tuple.
@@ -64,19 +94,29 @@ RawTurns = tuple[str, Sequence[Turn]] | tuple[str, Sequence[Turn], GivenCandidat
 def join_session(
     raw: RawTurns, config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """Makes a session from a reader's output, and counts the utterances without text.
+    """Makes a session from a reader's output, and counts what is lost.
 
-    A response with given candidates is never joined to the turn before it.
+    `dropped` counts the utterances without text, and the sessions that are too short because turns
+    of one speaker were joined. A response with given candidates is never joined to the turn before
+    it.
     """
     session_id, turns, *given = raw
+    if config.strip_html:
+        turns = [(turn[0], strip_html(turn[1]), turn[2], turn[3]) for turn in turns]
     spoken = drop_blank(turns)
     dropped["empty_utterances"] += len(turns) - len(spoken)
+    if config.alternate_roles:
+        spoken = [("ab"[place % 2], *turn[1:]) for place, turn in enumerate(spoken)]
     if not given:
-        return join_turns(session_id, spoken, config.join_consecutive)
+        session = join_turns(session_id, spoken, config.join_consecutive)
+        if len(session.turns) < config.min_turns <= len(spoken):
+            dropped["short_by_joining"] += 1
+        return session
     before, response = (
         join_turns(session_id, part, config.join_consecutive) for part in (spoken[:-1], spoken[-1:])
     )
-    negatives = tuple(map(fold_spaces, given[0].negatives))
+    texts = given[0].negatives
+    negatives = tuple(map(fold_spaces, map(strip_html, texts) if config.strip_html else texts))
     turns = before.turns + response.turns
     return Session(session_id, turns, given[0]._replace(negatives=negatives))
 

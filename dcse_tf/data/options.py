@@ -1,16 +1,19 @@
 """Options for reading corpora and preparing them."""
 
-import collections
 import dataclasses
+import io
 from collections.abc import Iterator
-from typing import Any
 
-from dcse_tf.data.formats import FORMATS, parquet
+from dcse_tf.data.formats import FORMATS, messages, table
 from dcse_tf.files import hash_number
+from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError, Options, option
 
 # The names that `columns` accepts, by format.
-_COLUMNS = {"parquet": parquet.NAMES, "table": (*parquet.NAMES, "order")}
+_COLUMNS = {
+    "messages": tuple(messages.KEYS),
+    "table": tuple(dict.fromkeys((*table.NAMES, *messages.KEYS))),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +27,36 @@ class CorpusOptions(Options):
     )
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; plain, .gz, or .zip with one file inside; globs "
-        "are allowed. package:NAME/FILE names a file inside an installed Python package.",
+        "Files of dialogues, comma-separated; plain, compressed by gzip, bzip2 or xz, or a zip "
+        "with one file inside; globs are allowed. package:NAME/FILE names a file inside an "
+        "installed Python package.",
         required=True,
         files=True,
         on_cluster=True,
     )
     columns: tuple[str, ...] = option(
         (),
-        "`format`=parquet and table: NAME:COLUMN for each column that has another name in the "
-        "input, comma-separated, such as session_id:conversation,role:speaker,text:body. The "
-        f"names: {', '.join(parquet.NAMES)}; for a table also order, to sort a session's turns by.",
+        "`format`=table and messages: NAME:COLUMN for each column or field that has another name "
+        "in the input, comma-separated, such as session_id:conversation,role:speaker,text:body. "
+        f"The names: {', '.join(table.NAMES)} in a table; {', '.join(messages.KEYS)} in messages.",
+    )
+    delimiter: str = option(
+        "auto",
+        "`format`=table: what stands between the columns of CSV. auto: found out from the header.",
+        choices=("auto", *table.DELIMITERS),
+    )
+    encoding: str = option(
+        "utf-8",
+        "Encoding of the input, such as latin-1, cp1252, gb18030 or utf-16. A file that begins "
+        "with a byte-order mark has the encoding of the mark.",
+    )
+    strip_html: bool = option(
+        False, "Remove HTML from texts: tags, scripts and comments; &amp; becomes &."
+    )
+    alternate_roles: bool = option(
+        False,
+        "Give the turns of each session to two speakers, a and b, in turn, for dialogues without "
+        "roles.",
     )
     min_turns: int = option(
         2,
@@ -52,21 +74,35 @@ class CorpusOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        if self.format == "parquet":
+            self.refuse("format", "Parquet is read by `format`=table, a turn a row, and messages")
         super().__post_init__()
+        try:
+            io.TextIOWrapper(io.BytesIO(), self.encoding)
+        except LookupError:
+            self.refuse("encoding", "expected an encoding of texts that Python knows")
+        if self.delimiter != "auto" and self.format != "table":
+            self.refuse("delimiter", "has a meaning with `format`=table only")
         known = _COLUMNS.get(self.format, ())
         if self.columns and not known:
-            self.refuse("columns", f"`format`={self.format} has none; expected parquet or table")
+            self.refuse("columns", f"`format`={self.format} has none; expected messages or table")
         for entry in self.columns:
             name, _, column = entry.partition(":")
             if name not in known or not column:
                 self.refuse("columns", f"expected NAME:COLUMN, NAME one of {', '.join(known)}")
         if len(self.column_names()) < len(self.columns):
             self.refuse("columns", "one of them is given twice")
+        if {"session_id", "reply_to"} <= set(self.column_names()):
+            self.refuse("columns", "either session_id or reply_to says which turns belong together")
 
     def column_names(self) -> dict[str, str]:
         """A dict from the names in `columns` to the input's column names."""
         parts = (entry.partition(":") for entry in self.columns)
         return {name: column for name, _, column in parts}
+
+    def count_bad_lines(self, named: int = 20) -> BadLines:
+        """A count of the input's bad lines, of which it names some."""
+        return BadLines(self.max_bad_lines, named, encoding=self.encoding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +132,6 @@ class SplitOptions(CorpusOptions):
         return "test" if position < self.dev_fraction + self.test_fraction else "train"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """The format that only `prepare_data` on a cluster can read."""
-
-    help: str
-
-
-_TABLE = _Table(
-    "with `spark_master`: `input` names Spark tables, or folders or files of Parquet or ORC, with "
-    "the columns of parquet, rows in any order; `columns`=order:COLUMN sorts a session's turns"
-)
 _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
@@ -114,11 +139,6 @@ _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 class PrepareOptions(SplitOptions):
     """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
-    format: str = option(
-        "session_tsv",
-        "Format of the input.",
-        choices=collections.ChainMap[str, Any]({"table": _TABLE}, FORMATS),
-    )
     output_dir: str = option(
         "",
         "Folder to write; it appears only when it is complete.",
@@ -181,11 +201,12 @@ class PrepareOptions(SplitOptions):
             self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
         if self.spark_master and not self.vocab:
             self.refuse("spark_master", "train a vocabulary on one machine, and give `vocab`")
-        if self.format == "table" and not self.spark_master:
-            self.refuse("format", "tables are read on a Spark cluster: give `spark_master`")
+        if self.spark_master and "reply_to" in self.column_names():
+            self.refuse("columns", "replies are connected on one machine")
         if self.spark_master and self.max_sessions:
             self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
 
     def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         of_files = super().list_files()
-        return (own for own in of_files if own[0] != "input" or self.format != "table")
+        of_tables = self.spark_master and self.format == "table"
+        return (own for own in of_files if own[0] != "input" or not of_tables)

@@ -11,6 +11,7 @@ from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import (
+    describe_dropped,
     join_session,
     read_raw_sessions,
     split_into_chunks,
@@ -22,7 +23,6 @@ from dcse_tf.data.records import SplitWriter
 from dcse_tf.data.splits import Findings, Splitter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.input_files import BadLines
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.unknown import warn_of_unknown
 from dcse_tf.model.vocabulary import Vocabulary
@@ -87,7 +87,7 @@ class _TrainTexts:
 
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
-        bad_lines = BadLines(self.config.max_bad_lines, named=0)
+        bad_lines = self.config.count_bad_lines(named=0)
         find_split = Splitter(self.config)
         for raw in read_raw_sessions(self.config, bad_lines):
             if find_split(raw) == "train":
@@ -96,7 +96,7 @@ class _TrainTexts:
 
 
 def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
-    bad_lines = BadLines(config.max_bad_lines)
+    bad_lines = config.count_bad_lines()
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
     fingerprint, findings = hashlib.sha256(), Findings()
     with contextlib.ExitStack() as stack:
@@ -148,9 +148,7 @@ def make_manifest(
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({held_out} sessions held out, "
-            f"{dropped['short_sessions']} sessions too short, "
-            f"{dropped['empty_utterances']} utterances without text, {dropped['bad_lines']} bad "
-            "lines)"
+            f"{describe_dropped(dropped, dropped['bad_lines'])})"
         )
     settings = config.to_dict()
     for name in ("workers", "spark_master"):  # the output does not depend on them

@@ -58,7 +58,7 @@ class SearchOptions(ModelOptions, ApproximateOptions):
 
     corpus: str = option(
         "",
-        "Text file to search, one text a line, UTF-8; plain, .gz or .zip. Not needed if "
+        "Text file to search, one text a line, UTF-8; plain or compressed. Not needed if "
         "`index` exists.",
         files=True,
     )

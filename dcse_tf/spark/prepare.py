@@ -22,7 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.data.chunks import ChunkSerializer
-from dcse_tf.data.corpus import find_reader, split_into_chunks
+from dcse_tf.data.corpus import read_files, split_into_chunks
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, BlockCounter, Manifest, Shard, Split, write_blocks
 from dcse_tf.data.options import PrepareOptions
@@ -31,7 +31,6 @@ from dcse_tf.data.records import SplitCounts, name_index, name_shard
 from dcse_tf.data.splits import Findings, content_key
 from dcse_tf.errors import InputError
 from dcse_tf.files import complete_path
-from dcse_tf.input_files import BadLines
 from dcse_tf.model.checkpoints import resolve_checkpoint
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect, list_inputs
@@ -178,9 +177,9 @@ class _Copy(NamedTuple):
 
 def _read_keys(config: PrepareOptions, file: int, path: str) -> Iterator[tuple[int, _Copy]]:
     """Yields the `content_key` of each session of a file whose copies must be found."""
-    bad_lines = BadLines(config.max_bad_lines, named=0)
+    bad_lines = config.count_bad_lines(named=0)
     with contextlib.suppress(InputError):  # raised again when the records are made
-        sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
+        sessions = read_files([pathlib.Path(fetch(path))], config, bad_lines)
         for number, (session_id, turns, *given) in enumerate(sessions):
             if not given and (key := content_key(turns)) is not None:
                 yield key, _Copy((file, number), config.split_of(session_id), False)
@@ -215,13 +214,13 @@ def _read_file(
             return config.split_of(given[0].dialogue)
         return moved.get(content_key(turns)) or config.split_of(session_id)
 
-    bad_lines = BadLines(config.max_bad_lines)
+    bad_lines = config.count_bad_lines()
     summary = _Summary(
         file, {name: SplitCounts() for name in SPLITS}, b"", Findings(), collections.Counter(), 0
     )
     content = []
     try:
-        sessions = find_reader(config)(pathlib.Path(fetch(path)), bad_lines)
+        sessions = read_files([pathlib.Path(fetch(path))], config, bad_lines)
         for chunk in split_into_chunks(sessions, find_split):
             result = serialize(chunk)
             content.append(result.content)

@@ -8,7 +8,7 @@ import glob
 import os
 from typing import TYPE_CHECKING
 
-from dcse_tf.data.formats.parquet import NAMES, has_session_rows
+from dcse_tf.data.formats.table import choose_columns, has_turns
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.spark.cluster import list_inputs
@@ -21,7 +21,7 @@ _FILES = 64  # also the number of tasks that read them
 
 
 def gather(session: "SparkSession", config: PrepareOptions, target: str) -> PrepareOptions:
-    """Writes the rows of tables to Parquet files, sorted by session and by order within it.
+    """Writes the rows of tables to Parquet files, sorted by session and by time within it.
 
     Args:
         session: the session of the cluster.
@@ -32,7 +32,7 @@ def gather(session: "SparkSession", config: PrepareOptions, target: str) -> Prep
         The settings that read the files.
 
     Raises:
-        InputError: a table does not exist or lacks a column, or a row's order is null.
+        InputError: a table does not exist or lacks a column, or a row's time is null.
     """
     require("pyarrow", "parquet", "`format`=table")
     tables = [_select(session, config, name) for name in config.input]
@@ -43,49 +43,46 @@ def gather(session: "SparkSession", config: PrepareOptions, target: str) -> Prep
                 f"found {table.dtypes}"
             )
     rows = functools.reduce(lambda above, below: above.union(below), tables)
-    order = config.column_names().get("order", "")
-    if order in rows.columns and (row := rows.where(_column(order).isNull()).first()):
-        raise InputError(f"`columns`=order:{order}: null in a row of session {row[0]!r}")
+    time = config.column_names().get("time", "time")
+    if time in rows.columns and (row := rows.where(_column(time).isNull()).first()):
+        raise InputError(f"`columns`=time:{time}: null in a row of session {row[0]!r}")
 
     keys = [_column(name) for name in rows.columns]
-    kept = [_column(name) for name in rows.columns if name != order]
+    kept = [_column(name) for name in rows.columns if name != time]
     sorted_rows = rows.repartition(_FILES, keys[0]).sortWithinPartitions(*keys).select(*kept)
     # A cluster may be configured to start a new file after some number of rows, within a session.
     writer = sorted_rows.write.option("maxRecordsPerFile", 0)
     writer.parquet(target if is_url(target) else f"file://{target}")
     return config.replace(
-        format="parquet",
         input=tuple(list_inputs([f"{target}/*.parquet"])),
-        columns=tuple(entry for entry in config.columns if not entry.startswith("order:")),
+        columns=tuple(entry for entry in config.columns if not entry.startswith("time:")),
     )
 
 
 def _select(session: "SparkSession", config: PrepareOptions, name: str) -> "DataFrame":
     """Selects the columns of a table that are needed, with the sort keys first.
 
-    Ties in the order are broken by role and text, so that all runs give the same result.
+    Ties in time are broken by role and text, so that all runs give the same result.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     table = _read(session, name)
     columns = config.column_names()
-    session_id, turns, role, text, *_ = (columns.get(known, known) for known in NAMES)
-    order = columns.get("order")
-    if has_session_rows(to_arrow_schema(table.schema), columns, f"`input`={name}"):
-        if order:
+    schema = to_arrow_schema(table.schema)
+    if has_turns({field.name: field.type for field in schema}, columns):
+        if "time" in columns:
             config.refuse("columns", f"{name} has its sessions' turns in order")
-        wanted = [turns]
-    elif not order:
-        raise InputError(
-            f"`input`={name}: its rows are unordered; expected the column that sorts a "
-            "session's turns, by `columns`=order:COLUMN"
-        )
-    elif order not in table.columns:
-        raise InputError(
-            f"`columns`=order:{order}: {name} has no such column among {', '.join(table.columns)}"
-        )
+        session_id, *wanted = (columns.get(known, known) for known in ("session_id", "turns"))
+        if session_id not in table.columns:
+            raise InputError(f"`input`={name}: no column {session_id!r} for session_id")
     else:
-        wanted = [order, role, text]
+        chosen = choose_columns(table.columns, columns, f"`input`={name}")
+        if "time" not in chosen:
+            raise InputError(
+                f"`input`={name}: its rows are unordered; expected the column that sorts a "
+                "session's turns, by `columns`=time:COLUMN"
+            )
+        session_id, *wanted = (chosen[known] for known in ("session_id", "time", "role", "text"))
     own = _column(session_id).cast("string").alias(session_id)
     return table.select(own, *map(_column, wanted))
 

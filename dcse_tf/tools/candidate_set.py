@@ -27,7 +27,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.files import atomic_file, hash_number, refuse_existing
-from dcse_tf.input_files import BadLines
 from dcse_tf.progress import Progress
 from dcse_tf.tools.options import BuildCandidatesOptions
 from dcse_tf.tools.retrieval_set import Bm25
@@ -343,7 +342,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
     """
     output = pathlib.Path(config.output)
     refuse_existing(output, config.overwrite)
-    bad_lines = BadLines(config.max_bad_lines)
+    bad_lines = config.count_bad_lines()
     left_out: collections.Counter[str] = collections.Counter(empty_utterances=0)
     read = list(read_sessions(config, bad_lines, left_out))
     sessions = [session for session in read if len(session.turns) >= config.min_turns]

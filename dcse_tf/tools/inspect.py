@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.corpus import describe_dropped, read_sessions
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.files import atomic_directory
-from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.input_files import resolve_inputs
 from dcse_tf.tools.options import InspectOptions
 from dcse_tf.tools.pages import render_page
 from dcse_tf.tools.statistics import (
@@ -254,7 +254,7 @@ def _collect(config: InspectOptions) -> DataReport:
     finders = _make_finders(config)
     count_tokens = _make_token_counter(config.vocab) if config.vocab else None
     collector = StatisticsCollector(make_splitter(config.words), count_tokens)
-    bad_lines = BadLines(config.max_bad_lines)
+    bad_lines = config.count_bad_lines()
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
     for session in read_sessions(config, bad_lines, dropped):
         if len(session.turns) < config.min_turns:
@@ -269,8 +269,7 @@ def _collect(config: InspectOptions) -> DataReport:
     if not statistics.sessions:
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"({dropped['short_sessions']} sessions too short, "
-            f"{dropped['empty_utterances']} utterances without text, {bad_lines.count} bad lines)"
+            f"({describe_dropped(dropped, bad_lines.count)})"
         )
 
     return DataReport(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, make_session
 from dcse_tf.data.formats.reading import read_table
+from dcse_tf.data.html import strip_html
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.tools.options import TABLE_FORMATS, LabelledOptions
@@ -29,7 +30,7 @@ def read_sentences(
     Raises:
         InputError: a file cannot be read, lacks a column, or has too many bad lines.
     """
-    bad_lines = BadLines(config.max_bad_lines)
+    bad_lines = config.count_bad_lines()
     left_out: collections.Counter[str] = collections.Counter(empty_utterances=0, short=0)
     found: Iterator[Utterance]
     if config.format in TABLE_FORMATS:
@@ -88,7 +89,8 @@ def _read_table(
     left_out: collections.Counter[str],
     labelled: bool,
 ) -> Iterator[Utterance]:
-    rows = read_table(path, tabs=config.format == "tsv")
+    tabs = config.format == "tsv"
+    rows = read_table(path, bad_lines, "\t" if tabs else ",", quoted=not tabs)
     _, header = next(rows, (0, []))
     place = _column(path, header, "text_column", config.text_column)
     label = None
@@ -97,12 +99,14 @@ def _read_table(
     for number, row in rows:
         if len(row) != len(header):
             bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
-        elif is_blank(row[place]):
+            continue
+        text = strip_html(row[place]) if config.strip_html else row[place]
+        if is_blank(text):
             left_out["empty_utterances"] += 1
         else:
             intent = "" if label is None else row[label].strip()
             intents = (intent,) if intent else ()
-            yield from make_session("", [Utterance("", row[place], intents)]).turns
+            yield from make_session("", [Utterance("", text, intents)]).turns
 
 
 def _column(path: pathlib.Path, header: list[str], flag: str, name: str) -> int:

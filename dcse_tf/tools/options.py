@@ -73,7 +73,7 @@ class LabelledOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         table = self.format in TABLE_FORMATS
-        of_dialogues = ("labels", "roles", "min_turns", "join_consecutive")
+        of_dialogues = ("labels", "roles", "min_turns", "join_consecutive", "alternate_roles")
         of_tables = ("text_column", "intent_column")
         for name in of_dialogues if table else of_tables:
             if self.is_given(name):
@@ -440,7 +440,7 @@ class EmbedOptions(ModelOptions):
 
     input: str = option(
         "",
-        "Text file, one sentence a line, UTF-8; plain, .gz or .zip. It may be larger than memory.",
+        "Text file, one sentence a line, UTF-8; plain or compressed. It may be larger than memory.",
         required=True,
         files=True,
         on_cluster=True,

@@ -162,6 +162,11 @@ _CROSSWOZ = {
 _CORPORA = {
     "session_tsv": ("a.tsv", "1\tuser\t在吗\n1\tagent\t在的\n\n2\tuser\thi\n".encode()),
     "jsonl": ("a.jsonl", _LINES),
+    "table": ("a.csv", b'session_id,role,text,time\n1,u,hi,2\n2,u,x,1\n1,a,"h ""o""",2.5\n'),
+    "messages": (
+        "a.jsonl",
+        b'{"id": 1, "messages": [{"role": "user", "content": "hi"}, {"role": "bot"}]}\n[]\n',
+    ),
     "chitchat": ("dataset.json", _json(_CHITCHAT)),
     "mdc": ("movie_all.tsv", (FIXTURES / "movie_all.tsv").read_bytes()),
     "jddc": ("chat.txt", "s1\tU7\t0\t0\t0\tnan\t[数字x]天\ns1\tU7\t1\t0\t0\tnan\t好\n".encode()),

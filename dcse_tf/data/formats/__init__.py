@@ -32,9 +32,10 @@ from dcse_tf.data.formats import (
     jsonl,
     labelled,
     mdc,
-    parquet,
+    messages,
     session_tsv,
     sgd,
+    table,
     ubuntu,
 )
 from dcse_tf.input_files import BadLines
@@ -108,10 +109,19 @@ register_format(
     has_acts=True,
 )
 register_format(
-    "parquet",
-    parquet.read_sessions,
-    help="Parquet with session_id, role and text, the rows of a session together and in order, or "
-    "with session_id and turns, as in jsonl; `columns` if the columns have other names",
+    "table",
+    table.read_sessions,
+    help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
+    "rows are not in order, time; or id and reply_to instead of session_id; with `spark_master` "
+    "also Spark tables and ORC; `columns` if the columns have other names",
+    has_intents=True,
+    has_acts=True,
+)
+register_format(
+    "messages",
+    messages.read_sessions,
+    help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
+    "in one JSON array or in Parquet; lists of texts; lines of texts that end in __eou__",
     has_intents=True,
     has_acts=True,
 )

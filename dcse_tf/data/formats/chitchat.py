@@ -2,10 +2,9 @@
 
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.reading import read_members
+from dcse_tf.data.formats.reading import get_field, read_members
 from dcse_tf.input_files import BadLines
 
 
@@ -19,18 +18,17 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
     Raises:
         InputError: the file is not one JSON object.
     """
-    for number, session_id, conversation in read_members(path):
+    for number, session_id, conversation in read_members(path, bad_lines):
         try:
-            turns = [_parse(message) for turn in conversation["messages"] for message in turn]
-        except (KeyError, TypeError, UnicodeEncodeError) as error:
-            bad_lines.report(path, number, f"conversation {session_id}: unexpected form: {error!r}")
+            groups = get_field(conversation, "messages", list)
+            if not all(isinstance(messages, list) for messages in groups):
+                raise ValueError('expected "messages" to be a list of lists')
+            turns = [
+                Utterance(get_field(message, "sender", str), get_field(message, "text", str))
+                for messages in groups
+                for message in messages
+            ]
+        except ValueError as error:
+            bad_lines.report(path, number, f"conversation {session_id}: {error}")
             continue
         yield session_id, turns
-
-
-def _parse(message: dict[str, Any]) -> Utterance:
-    sender, text = message["sender"], message["text"]
-    if not isinstance(sender, str) or not isinstance(text, str):
-        raise TypeError("sender and text must be texts")
-    text.encode()  # JSON escapes can spell lone surrogates, which UTF-8 cannot encode
-    return Utterance(sender, text)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.reading import read_members
+from dcse_tf.data.formats.reading import get_field, read_members
 from dcse_tf.input_files import BadLines
 
 _ROLES = {"usr": "user", "sys": "system"}
@@ -20,20 +20,20 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
     Raises:
         InputError: the file is not one JSON object.
     """
-    for number, session_id, dialogue in read_members(path):
+    for number, session_id, dialogue in read_members(path, bad_lines):
         try:
-            turns = [_parse(message) for message in dialogue["messages"]]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            bad_lines.report(path, number, f"dialogue {session_id}: unexpected form: {error!r}")
+            turns = [_parse(message) for message in get_field(dialogue, "messages", list)]
+        except ValueError as error:
+            bad_lines.report(path, number, f"dialogue {session_id}: {error}")
             continue
         yield session_id, turns
 
 
 def _parse(message: dict[str, Any]) -> Utterance:
-    role, text = message["role"], message["content"]
-    if role not in _ROLES or not isinstance(text, str):
-        raise ValueError("role must be usr or sys, content a text")
-    intents = dict.fromkeys(_parse_act(act) for act in message["dialog_act"])
+    role, text = (get_field(message, name, str) for name in ("role", "content"))
+    if role not in _ROLES:
+        raise ValueError(f'expected "role" to be usr or sys, found {role[:20]!r}')
+    intents = dict.fromkeys(_parse_act(act) for act in get_field(message, "dialog_act", list))
     return Utterance(_ROLES[role], text, tuple(intents))
 
 

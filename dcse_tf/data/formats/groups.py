@@ -69,7 +69,7 @@ def read_labelled_sessions(
         read: reads the file's candidates.
         read_windows: reads the context and response of each line with label 1, the same every time.
     """
-    dialogues = name_dialogues(read_windows, BadLines(bad_lines.limit, named=0))
+    dialogues = name_dialogues(read_windows, bad_lines.again())
     for members in _split_runs(drop_empty(path, read(path, bad_lines), bad_lines)):
         line = members[0].line
         if problem := _find_problem(members):

@@ -36,15 +36,13 @@ def parse_session(value: object) -> tuple[str, list[Utterance]]:
         if not isinstance(role, str) or not isinstance(text, str):
             raise ValueError(f'turn {index}: expected "role" and "text" to be texts')
         f"{role}{text}".encode()
-        intents, acts = _parse_labels(turn, "intents", index), _parse_labels(turn, "acts", index)
-        turns.append(Utterance(role, text, intents, acts))
+        labels = (parse_labels(turn.get(name, []), name, index) for name in ("intents", "acts"))
+        turns.append(Utterance(role, text, *labels))
     return str(session_id), turns
 
 
-def _parse_labels(turn: dict, name: str, index: int) -> tuple[str, ...]:
-    if name not in turn:
-        return ()
-    labels = turn[name]
+def parse_labels(labels: object, name: str, index: int) -> tuple[str, ...]:
+    """Checks the labels of a turn; raises as `parse_session`."""
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f'turn {index}: expected "{name}" to be a list of texts')
     "".join(labels).encode()

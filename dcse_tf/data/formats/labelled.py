@@ -22,7 +22,8 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
     A file named .tsv or .tsv.gz is read as TSV, any other as CSV. A row is bad if its number of
     fields differs from the header's, or its sentence or label is empty.
     """
-    rows = read_table(path, tabs=".tsv" in path.suffixes)
+    tabs = ".tsv" in path.suffixes
+    rows = read_table(path, bad_lines, "\t" if tabs else ",", quoted=not tabs)
     _, header = next(rows, (0, []))
     places = [_find(path, header, names) for names in (TEXT_COLUMNS, LABEL_COLUMNS)]
     labels: dict[str, dict[str, None]] = {}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.reading import group_rows
+from dcse_tf.data.formats.reading import group_rows, unquote
 from dcse_tf.input_files import BadLines, read_lines
 
 _ROLES = {"user", "agent"}
@@ -30,7 +30,7 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
 def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str, Utterance]]:
     domain = path.name.split("_")[0].split(".")[0].lower()
     for number, line in read_lines(path, bad_lines):
-        fields = [_unquote(field) for field in line.split("\t")]
+        fields = [unquote(field).strip() for field in line.split("\t")]
         if number == 1 and fields[0].lower() == "session.id":
             continue
         role = fields[3].lower() if len(fields) > 4 else ""
@@ -50,12 +50,3 @@ def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
             f"{domain}-{fields[0]}",
             Utterance(role, fields[4], (*dict.fromkeys(intents),)),
         )
-
-
-def _unquote(field: str) -> str:
-    field = field.strip()
-    if len(field) > 1 and field[0] == field[-1] == '"':
-        inside = field[1:-1].replace('""', "\0")
-        if '"' not in inside:  # otherwise the outer quotes belong to two separate quotations
-            return inside.replace("\0", '"').strip()
-    return field

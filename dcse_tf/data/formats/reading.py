@@ -1,13 +1,12 @@
 """Shared by the readers of several formats: reading tables and JSON, and grouping rows."""
 
-import codecs
-import contextlib
 import csv
+import functools
 import io
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import ijson
 import numpy as np
@@ -15,11 +14,15 @@ import numpy as np
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
-from dcse_tf.input_files import UNREADABLE, BadLines, open_input, parse_json, read_lines
+from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json, read_lines
 
 T = TypeVar("T")
 
+TAB = "\t"
+
 _RECENT = 1 << 16
+_LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
+csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than some e-mails
 
 
 class SeenIds:
@@ -48,32 +51,63 @@ class SeenIds:
         return place < len(self._sorted) and int(self._sorted[place]) == key
 
 
-def read_table(path: pathlib.Path, tabs: bool = False) -> Iterator[tuple[int, list[str]]]:
+def read_table(
+    path: pathlib.Path, bad_lines: BadLines, delimiter: str = ",", quoted: bool = True
+) -> Iterator[tuple[int, list[str]]]:
     """Yields (line where the row ends, its fields) for each row that is not empty.
 
     Args:
         path: the file.
-        tabs: whether it is a TSV file, in which quotes have no meaning; otherwise it is a CSV file,
-            whose fields may be quoted.
+        bad_lines: counts rows that cannot be parsed.
+        delimiter: the character between two fields.
+        quoted: whether quoted fields may hold delimiters and line ends, as in CSV. Otherwise they
+            may not, as in most TSV files, and quotes around a whole field are removed.
 
     Raises:
-        InputError: the file cannot be read in that format.
+        InputError: the file cannot be read, its first row cannot be parsed, or there are too many
+            bad lines.
     """
-    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
     try:
-        with open_input(path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            rows = csv.reader(text, strict=True, **style)
-            for row in rows:
-                if row:
-                    yield rows.line_num, row
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
-    except csv.Error as error:
-        kind = "TSV" if tabs else "CSV"
-        raise InputError(f"{path}:{rows.line_num}: not {kind}: {error}") from error
+        with open_text(path, bad_lines.encoding) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+            lines = iter(functools.partial(text.readline, _LONGEST_FIELD), "")
+            rows = csv.reader(
+                lines,
+                delimiter=delimiter,
+                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+                strict=True,
+            )
+            header = True
+            while True:
+                problem = ""
+                try:
+                    row = next(rows, None)
+                    "".join(row or ()).encode()
+                except csv.Error as error:
+                    problem = f"not {'TSV' if delimiter == TAB else 'CSV'}: {error}"
+                except UnicodeEncodeError:
+                    problem = bad_lines.not_encoded
+                if problem and header:  # the next row is none
+                    raise InputError(f"{path}:{rows.line_num}: {problem}")
+                if problem:
+                    bad_lines.report(path, rows.line_num, problem)
+                elif row is None:
+                    return
+                elif row:
+                    header = False
+                    yield rows.line_num, row if quoted else list(map(unquote, row))
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def unquote(field: str) -> str:
+    """Removes quotes around a whole field, as programs that write CSV put them."""
+    stripped = field.strip()
+    if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
+        inside = stripped[1:-1].replace('""', "\0")
+        if '"' not in inside:  # otherwise the outer quotes belong to two separate quotations
+            return inside.replace("\0", '"').strip()
+    return field
 
 
 def read_json_lines(
@@ -91,7 +125,10 @@ def read_json_lines(
         try:
             yield parse(number, parse_json(line))
         except json.JSONDecodeError as error:
-            bad_lines.report(path, number, f"not JSON: {error.msg} at column {error.colno}")
+            problem = f"not JSON: {error.msg} at column {error.colno}"
+            if error.pos >= len(line.rstrip()):
+                problem += ", where the line ends; expected a whole value on each line"
+            bad_lines.report(path, number, problem)
         except UnicodeEncodeError as error:
             bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
         except ValueError as error:
@@ -136,16 +173,16 @@ def group_rows(
 _FAULTS = (ijson.JSONError, UnicodeDecodeError, *UNREADABLE)
 
 
-def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
+def read_members(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str, Any]]:
     """Yields (number from 1, key, value) for each member of a file that is one JSON object.
 
     Raises:
         InputError: the file is not one JSON object, or cannot be read.
     """
-    _expect(path, b"{", "object")
+    _expect(path, bad_lines.encoding, b"{", "object")
     number = 0
     try:
-        with _open_json(path) as file:
+        with open_text(path, bad_lines.encoding) as file:
             for key, value in ijson.kvitems(file, "", use_float=True):
                 number += 1
                 yield number, key, value
@@ -153,16 +190,16 @@ def read_members(path: pathlib.Path) -> Iterator[tuple[int, str, Any]]:
         raise InputError(f"{path}: expected one JSON object: {_after(number, error)}") from error
 
 
-def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+def read_elements(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, Any]]:
     """Yields (number from 1, value) for each element of a file that is one JSON array.
 
     Raises:
         InputError: the file is not one JSON array, or cannot be read.
     """
-    _expect(path, b"[", "array")
+    _expect(path, bad_lines.encoding, b"[", "array")
     number = 0
     try:
-        with _open_json(path) as file:
+        with open_text(path, bad_lines.encoding) as file:
             for value in ijson.items(file, "item", use_float=True):
                 number += 1
                 yield number, value
@@ -170,19 +207,10 @@ def read_elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{path}: expected one JSON array: {_after(number, error)}") from error
 
 
-@contextlib.contextmanager
-def _open_json(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """`open_input`, after the byte-order mark that some programs put before UTF-8."""
-    with open_input(path) as file:
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-            file.seek(0)
-        yield file
-
-
-def _expect(path: pathlib.Path, start: bytes, kind: str) -> None:
+def _expect(path: pathlib.Path, encoding: str, start: bytes, kind: str) -> None:
     """Checks how the JSON begins: in a value of another kind ijson silently finds nothing."""
     try:
-        with _open_json(path) as file:
+        with open_text(path, encoding) as file:
             head = file.read(1024).lstrip()
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
@@ -196,3 +224,30 @@ def _after(number: int, error: Exception) -> str:
         text = text.decode(errors="replace")
     reason = str(text).strip().splitlines()
     return f"after {number} member(s): {reason[0] if reason else type(error).__name__}"
+
+
+def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
+    """A field of a JSON object.
+
+    Args:
+        value: the object.
+        name: the name of the field.
+        kind: str or list.
+        default: what to return if there is no field of that name; without it, that is an error.
+
+    Raises:
+        ValueError: the value is no object, or its field is not of that kind; the message says what
+            was found.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f'expected an object with "{name}", found {value!r:.40}')
+    found = value.get(name)
+    if name not in value and default:
+        return default[0]
+    if not isinstance(found, kind):
+        wanted = "a text" if kind is str else "a list"
+        instead = repr(found)[:40] if name in value else f"only {', '.join(value) or 'no field'}"
+        raise ValueError(f'expected "{name}" to be {wanted}, found {instead:.200}')
+    if isinstance(found, str):
+        found.encode()  # JSON escapes can spell lone surrogates, which UTF-8 cannot encode
+    return found

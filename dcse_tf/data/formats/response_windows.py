@@ -45,7 +45,7 @@ def merge_windows(
     follower, overlap = _find_followers(prints, inside)
     chain_of, length_of = _chains(follower)
     pending: dict[int, dict[int, Window]] = {}
-    for index, window in enumerate(read(BadLines(bad_lines.limit, named=0))):
+    for index, window in enumerate(read(bad_lines.again())):
         if inside[index]:
             continue
         head = chain_of.get(index)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.reading import read_elements
+from dcse_tf.data.formats.reading import get_field, read_elements
 from dcse_tf.input_files import BadLines
 
 _STATES_INTENT = "INFORM_INTENT"
@@ -22,33 +22,29 @@ def read_sessions(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str
     Raises:
         InputError: the file is not one JSON array.
     """
-    for number, dialogue in read_elements(path):
+    for number, dialogue in read_elements(path, bad_lines):
         try:
-            session_id = dialogue["dialogue_id"]
-            if not isinstance(session_id, str) or not session_id:
-                raise TypeError("dialogue_id must be a text")
-            turns = [_parse(turn) for turn in dialogue["turns"]]
-        except (KeyError, TypeError, AttributeError) as error:
-            bad_lines.report(path, number, f"dialogue {number}: unexpected form: {error!r}")
+            session_id = get_field(dialogue, "dialogue_id", str)
+            if not session_id:
+                raise ValueError('expected "dialogue_id", found an empty text')
+            turns = [_parse(turn) for turn in get_field(dialogue, "turns", list)]
+        except ValueError as error:
+            bad_lines.report(path, number, f"dialogue {number}: {error}")
             continue
         yield session_id, turns
 
 
 def _parse(turn: dict[str, Any]) -> Utterance:
-    role, text = turn["speaker"], turn["utterance"]
-    if not isinstance(role, str) or not isinstance(text, str):
-        raise TypeError("speaker and utterance must be texts")
+    role, text = (get_field(turn, name, str) for name in ("speaker", "utterance"))
     intents: dict[str, None] = {}
     acts: dict[str, None] = {}
-    for frame in turn.get("frames", ()):
-        for action in frame.get("actions", ()):
-            act, slot = action["act"], action.get("slot", "")
-            if not isinstance(act, str) or not isinstance(slot, str):
-                raise TypeError("act and slot must be texts")
+    for frame in get_field(turn, "frames", list, []):
+        for action in get_field(frame, "actions", list, []):
+            act, slot = get_field(action, "act", str), get_field(action, "slot", str, "")
             acts[f"{act}:{slot}"] = None
             if act == _STATES_INTENT:
-                values = action["values"]
-                if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                    raise TypeError("values must be a list of texts")
+                values = get_field(action, "values", list)
+                if not all(isinstance(value, str) for value in values):
+                    raise ValueError(f'expected "values" to be texts, found {values!r:.40}')
                 intents |= dict.fromkeys(values)
     return Utterance(role.lower(), text, tuple(intents), tuple(sorted(acts)))

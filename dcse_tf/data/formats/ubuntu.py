@@ -97,7 +97,7 @@ def _read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
 
 
 def _read_rows(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    rows = read_table(path)
+    rows = read_table(path, bad_lines)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if header != _TRAIN and (header[:2] != _TEST or len(header) < 3):
         raise InputError(
