@@ -72,6 +72,12 @@ def test_delimiters_and_marks_of_encodings_are_found_out(tmp_path, sign, encodin
     assert read(path) == (expected, 0)
 
 
+def test_the_delimiter_is_that_with_the_known_columns(tmp_path):
+    """Commas would make more fields."""
+    path = write_csv(tmp_path / "a.csv", "session_id;role;text;a,b,c,d,e", "s;u;hi, you;x")
+    assert read(path)[0] == [("s", [Utterance("u", "hi, you")])]
+
+
 def test_a_delimiter_that_the_header_hides_is_named(tmp_path):
     path = write_csv(tmp_path / "a.csv", "a|b,session_id|role,text|note", "1|2,s|r,x|y")
     assert read(

@@ -1,6 +1,7 @@
 """Turns tables of dialogues, whose rows are unordered, into files with complete sessions.
 
-The files depend only on the rows, not on how a table is stored or on the size of the cluster.
+The files hold the sessions sorted by id, as one machine reads them from a table. Together they
+depend only on the rows, not on how a table is stored or on the size of the cluster.
 """
 
 import functools
@@ -49,7 +50,7 @@ def gather(session: "SparkSession", config: PrepareOptions, target: str) -> Prep
 
     keys = [_column(name) for name in rows.columns]
     kept = [_column(name) for name in rows.columns if name != time]
-    sorted_rows = rows.repartition(_FILES, keys[0]).sortWithinPartitions(*keys).select(*kept)
+    sorted_rows = rows.repartitionByRange(_FILES, keys[0]).sortWithinPartitions(*keys).select(*kept)
     # A cluster may be configured to start a new file after some number of rows, within a session.
     writer = sorted_rows.write.option("maxRecordsPerFile", 0)
     writer.parquet(target if is_url(target) else f"file://{target}")
