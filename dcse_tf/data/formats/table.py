@@ -137,9 +137,10 @@ def choose_columns(
     for name in needed:
         if found.count(own[name]) != 1:
             fault = "several columns" if own[name] in found else "no column"
+            replies = ", id:COLUMN,reply_to:COLUMN those that connect replies"
             raise InputError(
                 f"{where}: {fault} {own[name]!r} for {name}; the columns are {listed}; "
-                f"`columns`={name}:COLUMN names another"
+                f"`columns`={name}:COLUMN names another{replies if name == 'session_id' else ''}"
             )
     return {name: own[name] for name in NAMES if name in needed}
 
