@@ -52,7 +52,8 @@ def read_checkpoint(run_dir):
 @pytest.mark.parametrize("task", ["siamese_single", "simcse"])
 def test_a_run_scores_by_cosine_and_leaves_an_encoder_like_any_other(data_dir, tmp_path, task):
     scores = job.train(make_config(data_dir, tmp_path, task, steps=2)).scores
-    assert set(scores) == {f"dev/cosine_{name}" for name in ("r1", "r2", "r5", "mrr")}
+    ways = ("cosine", "cosine_bidirectional")
+    assert set(scores) == {f"dev/{way}_{x}" for way in ways for x in ("r1", "r2", "r5", "mrr")}
     settings = json.loads((tmp_path / "config.json").read_text())
     assert settings["temperature"] == {"siamese_single": 1.0, "simcse": 0.05}[task]
     names = {path.name for path in (tmp_path / "encoder").iterdir()}

@@ -52,8 +52,7 @@ def draw_dialogue(
         split: int32, number of turns of the left piece, 1 to turns - 1.
         right: bool, whether the right piece and not the left one may be replaced.
         replaced: bool, whether to replace that piece by another session's.
-        hidden: int32, the turn to restore.
-        odd: int32, the turn to replace.
+        hidden, odd: int32, the turn to restore, and that to replace.
         pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
         negatives: only with given candidates, the drawn ones, int32 `[negatives, (tokens)]`.
     """
@@ -61,28 +60,26 @@ def draw_dialogue(
     last = tf.shape(session["utterances"])[0] - 1
     response = _draw_below(last, seeds[0]) + 1 if given is None else last
     start = tf.maximum(response - context_turns, 0)
-    speakers = session["speakers"]
-    fate = tf.random.stateless_uniform([], seeds[2])
-    turns = response + 1 - start
-    own = tf.cast(speakers[start : response + 1] != speakers[response], tf.int32)
+    turns, fate = response + 1 - start, tf.random.stateless_uniform([], seeds[2])
+    speakers = session["speakers"][start : response + 1]
     utterances = session["utterances"][start : response + 1]
     sample = {
         "session": session["session"],
         "token_ids": strip_ends(session["token_ids"][start : response + 1], prefix_tokens),
         "utterances": utterances,
-        "speakers": own,
+        "speakers": tf.cast(speakers != speakers[-1], tf.int32),
         "roles": session["roles"][start : response + 1],
         "split": _draw_below(turns - 1, seeds[1]) + 1,
         "right": (4.0 * fate) % 2.0 >= 1.0,
         "replaced": fate >= 0.5,
         "hidden": _draw_below(turns, seeds[3]),
         "odd": _draw_below(turns, seeds[4]),
-        "pair": _draw_pair(speakers[start : response + 1], utterances, seeds[5:]),
+        "pair": _draw_pair(speakers, utterances, seeds[5:]),
     }
     if given is not None:
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
-        drawn = order[:negatives] if negatives else order
+        drawn = order[: negatives or None]
         sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn), prefix_tokens)
     return sample
 

@@ -81,7 +81,7 @@ class ShowChanges(Hook):
             setup.manifest,
             options.changes_samples,
             candidates=CANDIDATES,
-            context_turns=options.context_turns,
+            context_turns=options.context.turns,
             max_samples=options.dev_samples,
             # The draws of the dev evaluations, so that the run ends with one figure for a score.
             seed=options.seed,

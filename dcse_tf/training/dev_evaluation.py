@@ -153,7 +153,7 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     samples = response_selection.make_samples(
         response_selection.read_sessions(path),
         candidates=CANDIDATES,
-        context_turns=options.context_turns,
+        context_turns=options.context.turns,
         max_samples=options.dev_samples,
         seed=options.seed,
     )

@@ -1,14 +1,13 @@
 """Says which settings read a file that the chosen format cannot read."""
 
 import csv
-import json
 import pathlib
 import re
 from typing import Any
 
 from dcse_tf.data.formats import messages
 from dcse_tf.data.formats.table import DELIMITERS
-from dcse_tf.input_files import UNREADABLE, open_text
+from dcse_tf.input_files import UNREADABLE, open_text, parse_json
 
 _HEAD = 1 << 20  # bytes
 _NAME = re.compile(r"[^\W\d][\w .\-]{0,39}")
@@ -48,7 +47,7 @@ def advise(path: pathlib.Path, format: str, encoding: str) -> str:
 
 def _advise_on_json(line: str, format: str) -> str:
     try:
-        value: Any = json.loads(line)
+        value: Any = parse_json(line)
     except (ValueError, RecursionError):
         value = None
     if line.startswith("["):
