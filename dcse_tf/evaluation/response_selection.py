@@ -46,6 +46,11 @@ class HeldOutSession(NamedTuple):
     dialogue: str | None = None
 
     @property
+    def part_of(self) -> str:
+        """The id of the dialogue."""
+        return self.dialogue or self.session_id
+
+    @property
     def texts(self) -> list[str]:
         """The texts of the turns."""
         return [turn.text for turn in self.turns]
@@ -174,15 +179,10 @@ def make_samples(
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
     """
-    pieces = any(session.dialogue for session in sessions)
+    said = _list_said(sessions)
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session.session_id))
     chosen = ordered[:max_samples] if max_samples else ordered
-    drawn = [_draw_response(session, context_turns, seed, pieces) for session in chosen]
-    said: dict[str, set[str]] = {}
-    if pieces:
-        for session in sessions:
-            texts_of = said.setdefault(session.dialogue or session.session_id, set())
-            texts_of.update(map(str.casefold, session.texts))
+    drawn = [_draw_response(session, context_turns, seed, bool(said)) for session in chosen]
     roles_of = collections.defaultdict(set)
     for sample in drawn:
         roles_of[sample.candidates[0]].add(sample.responder)
@@ -191,32 +191,39 @@ def make_samples(
     roles = {sample.responder for sample in drawn}
     of_roles = {role: np.array([role in roles_of[text] for text in texts]) for role in roles}
 
-    samples = []
+    samples, rivals = [], candidates - 1
     for session, sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
         order, of_role = rng.permutation(len(texts)), of_roles[sample.responder]
-        dialogue = session.dialogue or session.session_id
-        own = said[dialogue] if pieces else {sample.candidates[0].casefold()}
-        for places in (order[of_role[order]], order) if same_role else (order,):
-            negatives: dict[str, int] = {}
-            for place in places:
-                if keys[place] not in own:
-                    negatives.setdefault(keys[place], place)
-                if len(negatives) == candidates - 1:
-                    break
-            if len(negatives) == candidates - 1:
-                break
-        else:
+        own = said.get(session.part_of) or {sample.candidates[0].casefold()}
+        negatives = _pick(order[of_role[order]], keys, own, rivals) if same_role else []
+        negatives = negatives or _pick(order, keys, own, rivals)
+        if not negatives:
             return []
-        chosen_places = list(negatives.values())
-        samples.append(
-            dataclasses.replace(
-                sample,
-                candidates=[*sample.candidates, *(texts[place] for place in chosen_places)],
-                of_role=int(of_role[chosen_places].sum()) if of_role.sum() >= candidates else None,
-            )
-        )
+        together = [*sample.candidates, *(texts[place] for place in negatives)]
+        shared = int(of_role[negatives].sum()) if of_role.sum() > rivals else None
+        samples.append(dataclasses.replace(sample, candidates=together, of_role=shared))
     return samples
+
+
+def _list_said(sessions: Sequence[HeldOutSession]) -> dict[str, set[str]]:
+    """What each dialogue says, ignoring case; empty unless sessions are pieces of dialogues."""
+    said: dict[str, set[str]] = {}
+    if any(session.dialogue for session in sessions):
+        for session in sessions:
+            said.setdefault(session.part_of, set()).update(map(str.casefold, session.texts))
+    return said
+
+
+def _pick(places: np.ndarray, keys: np.ndarray, own: set[str], count: int) -> list[int]:
+    """The first `count` places with keys that differ and are not among `own`; none if too few."""
+    picked: dict[str, int] = {}
+    for place in places:
+        if keys[place] not in own:
+            picked.setdefault(keys[place], place)
+        if len(picked) == count:
+            return list(picked.values())
+    return []
 
 
 def _draw(seed: int, purpose: str, session_id: str) -> int:
