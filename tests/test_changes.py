@@ -271,6 +271,7 @@ def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, sa
     assert any(
         note.startswith("Behind the projection heads: before, by") for note in content["notes"]
     )
+    assert not any("Longest sentence" in note for note in content["notes"])
     assert content["verdict"] in (run / "changes.md").read_text()
     before = (run / "changes.json").stat().st_mtime_ns
 

@@ -15,6 +15,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.static import _Encode
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.saved_model import make_requests
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.reranker.reranker import Reranker
@@ -87,6 +88,12 @@ def test_foreign_texts_are_warned_of_once(model, tmp_path, caplog, open_reader):
     once = 2 if open_reader is read_by_inspection else 1  # each reading is a job of its own
     assert len(warnings) == once
     assert warnings[0].getMessage().startswith("6 of the ")
+
+
+def test_the_texts_by_which_an_export_is_checked_are_not_warned_of(model, caplog):
+    encoder = SentenceEncoder.load(model)
+    make_requests(encoder.backend.graph, False)
+    assert "[UNK]" not in caplog.text
 
 
 def test_tokens_that_every_text_has_do_not_count(caplog):

@@ -134,6 +134,7 @@ class GraphBackend:
         batch_tokens: most tokens in a batch, including padding.
         compute_dtype: the type that the graph's BERT computes in, for `settings`.
         jit_compile: whether XLA compiles the BERT; batches are then padded to a few shapes.
+        tell_unknown: whether to warn if the vocabulary does not know many of the tokens.
     """
 
     def __init__(
@@ -142,9 +143,11 @@ class GraphBackend:
         batch_tokens: int = BATCH_TOKENS,
         compute_dtype: str = "float32",
         jit_compile: bool = False,
+        tell_unknown: bool = True,
     ):
         self.graph = graph
         self.batch_tokens = batch_tokens
+        self._tell_unknown = tell_unknown
         self._compute_dtype = compute_dtype
         self._jit_compile = jit_compile
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
@@ -171,7 +174,8 @@ class GraphBackend:
         it was truncated.
         """
         token_ids, truncated = self._tokenize(tf.constant(sentences))
-        self._unknown.add(token_ids.values.numpy(), len(sentences))
+        if self._tell_unknown:
+            self._unknown.add(token_ids.values.numpy(), len(sentences))
         return token_ids, self._count_tokens(token_ids), truncated.numpy()
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:

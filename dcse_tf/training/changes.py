@@ -104,12 +104,12 @@ class ShowChanges(Hook):
         )
 
     def _load_start(self, source: pathlib.Path) -> SentenceEncoder:
-        """The start with the prefix of the corpus, or with none, as during training: its own is no
-        part of what the training changed.
+        """The start with the prefix and the longest sentence of the corpus, as during training: its
+        own are no part of what the training changed.
         """
-        name = str(source)
+        name, longest = str(source), self._setup.manifest.max_sequence_length
         refuse_reranker(source, name, "encoder")
-        options = ModelOptions(model=name)
+        options = ModelOptions(model=name, max_sequence_length=longest)
         backend = load_checkpoint(source, options, vocabulary=self._setup.vocabulary)
         return SentenceEncoder(backend, name)
 
