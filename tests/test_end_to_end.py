@@ -115,7 +115,7 @@ def test_evaluate_writes_scores_beside_chance(trained):
     )
     assert "matching_r1" in printed
     assert f"results are in {trained}/results.json" in printed
-    matching, cosine = json.loads((trained / "results.json").read_text())["results"]
+    matching, _, cosine, _ = json.loads((trained / "results.json").read_text())["results"]
     assert matching["scores"]["chance_matching_r1"] == pytest.approx(25.0)
     assert cosine["task"] == "response_cosine"
     assert 0.0 <= matching["scores"]["matching_r1"] <= 100.0

@@ -171,7 +171,7 @@ def make_config(data_dir, **changes):
 
 @pytest.mark.slow
 def test_two_devices_have_the_loss_and_gradients_of_one(data_dir):
-    training = build_training(make_config(data_dir))
+    training = build_training(make_config(data_dir, dev_samples=0))
     variables = training.model.trainable_variables
 
     def differentiate(replicas):

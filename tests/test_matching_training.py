@@ -65,7 +65,7 @@ def test_dev_scores_and_the_run_that_is_left_are_of_the_form(data_dir, tmp_path,
     changes = {"matching": kind, "dev_samples": 20, "eval_every": 4}
     changes["best_metric"] = "dev/matching_mrr"
     outcome = train(make_config(data_dir, run_dir, **changes))
-    (found, _) = evaluate(
+    found, *_ = evaluate(
         EvaluateOptions(
             model=str(run_dir),
             response_selection=(str(data_dir / "dev.jsonl"),),

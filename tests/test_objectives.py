@@ -79,9 +79,9 @@ def test_attention_is_trained_and_scores_responses(attentive, data_dir, tmp_path
     changed = tmp_path / "changed"
     shutil.copytree(attentive / "encoder", changed)
     write_matching(changed, MatchingForm(attention=attention))
-    matching, cosine = score(changed)
+    matching, _, cosine, _ = score(changed)
     (changed / "turn_attention.safetensors").unlink()
-    matching_by_mean, cosine_again = score(changed)
+    matching_by_mean, _, cosine_again, _ = score(changed)
     assert matching["scores"] != matching_by_mean["scores"]
     assert cosine["scores"] == cosine_again["scores"]
 

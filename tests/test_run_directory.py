@@ -132,6 +132,7 @@ FIXED = {
     "max_context_tokens": 40,
     "max_response_tokens": 20,
     "speaker_embeddings": True,
+    "same_role": False,
     "auxiliary": ("consistency",),
     "auxiliary_weight": 0.5,
     "consistency_margin": 0.1,
@@ -160,8 +161,8 @@ FIXED = {
 }
 _LSTM = {"task": "response_selection", "architecture": "dual_lstm", "encoder_size": ""}
 _OF_SELECTION = (
-    *("max_context_tokens", "max_response_tokens", "speaker_embeddings", "auxiliary"),
-    *("auxiliary_weight", "consistency_margin", "negatives_from"),
+    *("max_context_tokens", "max_response_tokens", "speaker_embeddings", "same_role"),
+    *("auxiliary", "auxiliary_weight", "consistency_margin", "negatives_from"),
 )
 # What a setting needs beside it, to be allowed.
 BESIDE = {

@@ -647,7 +647,7 @@ def test_a_file_of_queries_that_is_not_utf_8_names_no_flag_of_other_jobs(
     config, tmp_path, capsys, monkeypatch
 ):
     (tmp_path / "queries.txt").write_bytes(b"ok\n\xd6\xd0\n")
-    with pytest.raises(InputError, match=r"queries\.txt:2: not UTF-8: invalid \w+ byte$"):
+    with pytest.raises(InputError, match=r"queries\.txt:2: not UTF-8$"):
         run_cli(config.replace(queries=(str(tmp_path / "queries.txt"),)), capsys, monkeypatch)
 
 

@@ -44,9 +44,9 @@ KINDS = {
     "empty": lambda lines: b"",
 }
 # Where a kind is refused, and what is said; elsewhere it is taken.
-_NOT_UTF8 = r":1: not UTF-8: "
+_NOT_UTF8 = r":1: not UTF-8"
 REFUSED = {
-    **{(k, reader): _NOT_UTF8 for k in ("surrogate", "UTF-16", "Latin-1") for reader in WHOLE},
+    **{(k, reader): _NOT_UTF8 for k in ("surrogate", "Latin-1") for reader in WHOLE},
     ("null", "jsonl"): r":1: not JSON: ",
     ("escaped surrogate", "jsonl"): r":1: half of a surrogate pair",
     ("empty", "session_tsv"): "no session of at least 2 turns",
