@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Utterance, make_session
+from dcse_tf.data.dialogue import Context, Utterance, make_session
 from dcse_tf.data.formats import jsonl
 from dcse_tf.data.formats.reading import read_json_lines
 from dcse_tf.encoder.unit_length import normalize
@@ -235,8 +235,9 @@ def _draw_response(session: HeldOutSession, context_turns: int, seed: int, last:
     turns = session.turns
     rng = np.random.default_rng(_draw(seed, "response", session.session_id))
     response = int(rng.integers(len(turns) - 1 if last else 1, len(turns)))
-    earlier = turns[max(0, response - context_turns) : response]
-    later = turns[response + 1 : response + 1 + context_turns]
+    around = Context(context_turns, "both").of(len(turns), response)
+    earlier = [turns[turn] for turn in around if turn < response]
+    later = [turns[turn] for turn in around if turn > response]
     return Sample(
         [turn.text for turn in earlier],
         [turns[response].text],
