@@ -34,6 +34,7 @@ from dcse_tf.api import (
 from dcse_tf.baselines.registry import register_baseline
 from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
+from dcse_tf.memory import keep_memory
 from dcse_tf.options import OptionError
 from dcse_tf.quiet import quiet_tensorflow
 from dcse_tf.tasks import register_task
@@ -62,6 +63,7 @@ __all__ = [
 ]
 
 quiet_tensorflow()
+keep_memory()
 # Each process takes the memory of a GPU that it needs, not all of it, so that several can share it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 

@@ -92,8 +92,24 @@ def test_the_json_says_where_the_figures_come_from(tmp_path, monkeypatch):
     assert record["results"] == {"train": [dataclasses.asdict(row) for row in rows]}
     assert record["base"] == "slow"
     assert record["cpu"]
+    assert set(record.get("instructions", {})) <= {"AVX-512", "VNNI", "bfloat16"}
     assert set(measure.PACKAGES) == set(record["versions"])
     assert record["date"].endswith("+00:00")
+
+
+PROCESSOR = """processor\t: 0
+model name\t: Some CPU
+flags\t\t: fpu avx2 avx_vnni avx512f
+"""
+
+
+def test_the_processor_is_described_by_what_linux_says(tmp_path, monkeypatch):
+    measure, path = load("measure"), tmp_path / "cpuinfo"
+    path.write_text(PROCESSOR)
+    monkeypatch.setattr(measure.pathlib, "Path", lambda name: path)
+    found = measure.describe_processor()
+    assert found["cpu"] == "Some CPU"
+    assert found["instructions"] == {"AVX-512": True, "VNNI": True, "bfloat16": False}
 
 
 def test_nothing_is_written_without_an_output(tmp_path, monkeypatch):
@@ -184,6 +200,7 @@ def test_start_up_is_taken_out_and_the_checkouts_own_code_runs(tmp_path):
     assert result.counts == {"sentences": 90}
     assert 1.2 < result.seconds < 10
     assert result.more["start-up s"] > 0.5
+    assert {"kernel %", "page faults", "peak MB"} < set(result.more)
     assert (tmp_path / "work/1-rows.npy").read_text() == "e"
 
 

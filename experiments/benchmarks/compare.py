@@ -50,7 +50,7 @@ def main() -> None:
     results: dict[str, list[measure.Row]] = {}
     with tempfile.TemporaryDirectory() as name:
         work_dir = pathlib.Path(name)
-        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences)
+        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences, args.contexts)
         checkouts = {
             side: jobs.Checkout(getattr(args, side), work_dir / side, args.encoder)
             for side in ("before", "after")

@@ -5,6 +5,7 @@ Only `python -m dcse_tf.cli.*` is used, so that any version of the package can b
 
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import subprocess
@@ -24,8 +25,11 @@ LONGEST = 32  # tokens per utterance, at most
 WARM_UP_STEPS, LOG_EVERY = 10, 5
 SUBJECTS = {
     "train": "samples",
+    "bfloat16": "samples",  # train in that type
     "select": "samples",
     "embed": "sentences",
+    "evaluate": "contexts",
+    "rerank": "contexts",
     "prepare": "turns",
 }
 
@@ -43,7 +47,8 @@ SELECT = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --encoder, and the flags for how much to measure in a round."""
     parser.add_argument("--encoder", default=ENCODER, help="default: %(default)s")
-    for name, default in (("steps", 30), ("sentences", 6_000), ("turns", 500_000)):
+    counts = {"steps": 30, "sentences": 6_000, "contexts": 2_000, "turns": 500_000}
+    for name, default in counts.items():
         parser.add_argument(
             f"--{name}", type=at_least_one, default=default, help="default: %(default)s"
         )
@@ -57,20 +62,23 @@ class Inputs:
         dialogues: session_tsv file for training.
         corpora: session_tsv files of two sizes, for preparation.
         sentences: text files of two sizes, for embedding.
+        contexts: jsonl files of two sizes, for response selection.
     """
 
     dialogues: pathlib.Path
     corpora: tuple[pathlib.Path, pathlib.Path]
     sentences: tuple[pathlib.Path, pathlib.Path]
+    contexts: tuple[pathlib.Path, pathlib.Path]
 
 
-def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
+def write_inputs(folder: pathlib.Path, turns: int, sentences: int, contexts: int = 10) -> Inputs:
     """Writes random dialogues and sentences.
 
     Args:
         folder: the folder to write to.
         turns: number of turns of the larger corpus; the smaller has a tenth.
         sentences: number of sentences of the larger file; the smaller has a tenth.
+        contexts: number of sessions of the larger file, one context each; the smaller has a tenth.
     """
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("abcdefghilmnoprstu"), 4)) for _ in range(5000)])
@@ -90,6 +98,16 @@ def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
         roles = ("customer", "agent")
         return [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
 
+    def sessions(count: int) -> list[str]:
+        texts = draw(8 * count)
+        turns = [
+            {"role": ("customer", "agent")[i % 2], "text": text} for i, text in enumerate(texts)
+        ]
+        return [
+            json.dumps({"session_id": str(i), "turns": turns[8 * i : 8 * i + 8]})
+            for i in range(count)
+        ]
+
     texts = draw(turns)
     # Numbered, so that all sentences differ; repeated ones would be encoded only once.
     distinct = [f"{i} {text}" for i, text in enumerate(draw(sentences))]
@@ -103,15 +121,28 @@ def write_inputs(folder: pathlib.Path, turns: int, sentences: int) -> Inputs:
             write("few.txt", distinct[: sentences // 10]),
             write("many.txt", distinct),
         ),
+        contexts=(
+            write("few.jsonl", sessions(contexts // 10)),
+            write("many.jsonl", sessions(contexts)),
+        ),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """Wall and CPU time of a process and its children, and peak memory of the largest of them."""
+    """What a process and its children used.
+
+    Attributes:
+        seconds, cpu_seconds: wall and CPU time.
+        kernel_seconds: the part of the CPU time that was spent in the kernel.
+        page_faults: number of minor ones, which take a page from the system.
+        peak_mb: peak memory of the largest process.
+    """
 
     seconds: float
     cpu_seconds: float
+    kernel_seconds: float
+    page_faults: int
     peak_mb: float
 
 
@@ -134,6 +165,7 @@ class Checkout:
         self._work_dir = work_dir
         work_dir.mkdir(parents=True, exist_ok=True)
         self._runs = 0
+        self._reranker: pathlib.Path | None = None
         self.run_dir = pathlib.Path()
 
     def case(
@@ -148,7 +180,12 @@ class Checkout:
         run = {
             "train": lambda: self.train(inputs, args.steps, flags),
             "select": lambda: self.train(inputs, args.steps, [*SELECT, *flags], preset=""),
+            "bfloat16": lambda: self.train(
+                inputs, args.steps, ["--compute_dtype=bfloat16", *flags]
+            ),
             "embed": lambda: self.embed(inputs, flags),
+            "evaluate": lambda: self.evaluate(inputs, self.encoder, flags),
+            "rerank": lambda: self.evaluate(inputs, self._train_reranker(inputs), flags),
             "prepare": lambda: self.prepare(inputs, flags),
         }[subject]
         return Case(name, SUBJECTS[subject], run)
@@ -191,7 +228,9 @@ class Checkout:
         self.run_dir = run_dir
         return dataclasses.replace(
             read_training(run_dir),
-            more={"processor s": usage.cpu_seconds, "peak MB": usage.peak_mb},
+            more=_describe(
+                usage.cpu_seconds, usage.kernel_seconds, usage.page_faults, usage.peak_mb
+            ),
         )
 
     def embed(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
@@ -207,6 +246,29 @@ class Checkout:
             for path in inputs.sentences
         )
         return _difference(small, large, "sentences", _count_lines(inputs.sentences))
+
+    def evaluate(
+        self, inputs: Inputs, model: str | pathlib.Path, flags: Sequence[str] = ()
+    ) -> Round:
+        """Measures response selection by the difference of the two files in contexts and time."""
+        small, large = (
+            self.run(
+                "evaluate",
+                f"--model={model}",
+                f"--response_selection={path}",
+                "--max_samples=0",
+                *flags,
+            )
+            for path in inputs.contexts
+        )
+        return _difference(small, large, "contexts", _count_lines(inputs.contexts))
+
+    def _train_reranker(self, inputs: Inputs) -> pathlib.Path:
+        """The run of a re-ranker that has taken some steps."""
+        if self._reranker is None:
+            self.train(inputs, LOG_EVERY - WARM_UP_STEPS, SELECT, preset="")
+            self._reranker = self.run_dir
+        return self._reranker
 
     def prepare(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
         """Measures preparation by the difference of the two corpora in turns and in time."""
@@ -249,7 +311,13 @@ class Checkout:
             sys.exit(f"error: {' '.join(command)}\n{log.read_text(encoding='utf-8')[-2000:]}")
         # Kilobytes on Linux, bytes on macOS.
         unit = 2**20 if sys.platform == "darwin" else 2**10
-        return Usage(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
+        return Usage(
+            seconds,
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            kernel_seconds=usage.ru_stime,
+            page_faults=usage.ru_minflt,
+            peak_mb=usage.ru_maxrss / unit,
+        )
 
     def _new_place(self, name: str) -> pathlib.Path:
         self._runs += 1
@@ -266,12 +334,22 @@ def _difference(small: Usage, large: Usage, unit: str, counts: tuple[int, int]) 
             f"error: {counts[1]} {unit} took no longer than {counts[0]}: measure more of them, or "
             "on a machine with less other work"
         )
-    more = {
-        "start-up s": small.seconds,
-        "processor s": large.cpu_seconds - small.cpu_seconds,
-        "peak MB": large.peak_mb,
-    }
+    more = {"start-up s": small.seconds} | _describe(
+        large.cpu_seconds - small.cpu_seconds,
+        large.kernel_seconds - small.kernel_seconds,
+        large.page_faults - small.page_faults,
+        large.peak_mb,
+    )
     return Round(seconds, {unit: counts[1] - counts[0]}, more)
+
+
+def _describe(cpu: float, kernel: float, page_faults: int, peak_mb: float) -> dict[str, float]:
+    return {
+        "processor s": cpu,
+        "kernel %": 100 * kernel / cpu,
+        "page faults": page_faults,
+        "peak MB": peak_mb,
+    }
 
 
 def _count_lines(paths: Sequence[pathlib.Path]) -> tuple[int, int]:

@@ -25,6 +25,13 @@ PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 LOAD_BEFORE = os.getloadavg()[0]
 LOAD_ALLOWED = 0.5
 
+# What to tell of a processor, and the flags of /proc/cpuinfo that stand for it.
+_INSTRUCTIONS = {
+    "AVX-512": {"avx512f"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "bfloat16": {"avx512_bf16", "amx_bf16"},
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Round:
@@ -112,6 +119,7 @@ def run_rounds(
         warm_up: number of rounds before, which do not count.
         tell: called after every round with the rows so far.
     """
+    print(", ".join(f"{name}: {value}" for name, value in describe_processor().items()))
     if LOAD_BEFORE > LOAD_ALLOWED:
         print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
     results: list[list[Round]] = [[] for _ in cases]
@@ -212,8 +220,7 @@ def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
+        **describe_processor(),
         "load_before": LOAD_BEFORE,
         **more,
         "results": results,
@@ -223,11 +230,21 @@ def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def cpu_model() -> str:
-    """The CPU's name, from Linux or else from Python."""
+def describe_processor() -> dict[str, Any]:
+    """The CPU's name and number of cores, and which instructions it has that decide the speed of
+    matrix products; on Linux, elsewhere without the instructions.
+    """
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+        return {"cpu": platform.processor(), "cores": os.cpu_count()}
+    found = {
+        name.strip(): value.strip()
+        for name, _, value in (line.partition(":") for line in text.splitlines())
+    }
+    flags = set(found.get("flags", "").split())
+    return {
+        "cpu": found.get("model name", platform.processor()),
+        "cores": os.cpu_count(),
+        "instructions": {name: bool(flags & known) for name, known in _INSTRUCTIONS.items()},
+    }

@@ -76,7 +76,7 @@ def main() -> None:
     args = parse_arguments(sys.argv[1:])
     with contextlib.ExitStack() as stack:
         work_dir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences)
+        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences, args.contexts)
         checkout = jobs.Checkout(jobs.ROOT, work_dir / "here", args.encoder)
         cases = [
             checkout.case(name, args.subject, inputs, args, FORMS[args.subject][name].split())
