@@ -97,3 +97,40 @@ def test_encoding_in_a_graph_equals_eager():
     encoder = bert.build_bert_encoder(build_backbone())
     table = make_table(UTTERANCES)
     np.testing.assert_allclose(tf.function(encoder)(table), encoder(table), atol=1e-5)
+
+
+def _loss_and_gradients(backbone, table):
+    encoder = bert.build_bert_encoder(backbone)
+
+    @tf.function
+    def compute():
+        with tf.GradientTape() as tape:
+            tokens = encoder(table)
+            weights = tf.reshape(tf.range(tf.size(tokens), dtype=tokens.dtype), tf.shape(tokens))
+            loss = tf.reduce_mean(tokens * tf.cos(weights))
+        gradients = tape.gradient(loss, encoder.trainable_variables)
+        return [tokens, *map(tf.convert_to_tensor, gradients)]
+
+    operations = compute.get_concrete_function().graph.get_operations()
+    return compute(), [operation.type for operation in operations]
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_projections_are_those_of_keras_as_products_of_two_matrices(adapters):
+    backbone = build_backbone()
+    if adapters:
+        bert.add_adapters(backbone, rank=3, seed=1)
+        for variable in backbone.trainable_variables:  # also the factors that begin as zero
+            variable.assign_add(tf.random.stateless_normal(variable.shape, [2, 3], stddev=0.1))
+    table = make_table(UTTERANCES)
+    ours, operations = _loss_and_gradients(backbone, table)
+    for layer in backbone.transformer_layers:
+        attention = layer._self_attention_layer
+        for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+            getattr(attention, name).__class__ = keras.layers.EinsumDense
+    theirs, before = _loss_and_gradients(backbone, table)
+    assert len(ours) > 6
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert "BatchMatMulV2" in before
+    assert "BatchMatMulV2" not in operations
