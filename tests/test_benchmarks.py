@@ -223,10 +223,19 @@ def test_training_is_read_from_its_summaries_without_the_warm_up(tmp_path):
         for step, seconds, rate in ((5, 9.0, 1.0), (10, 9.0, 1.0), (15, 0.5, 8.0), (20, 0.25, 32)):
             tf.summary.scalar("train/step_seconds", seconds, step)
             tf.summary.scalar("train/samples_per_second", rate, step)
+            tf.summary.scalar("train/tokens_per_second", 10 * rate, step)
             tf.summary.scalar("eval/samples_per_second", 100.0, step)
     found = jobs.read_training(tmp_path)
     # 5 steps of 0.5 s and 5 of 0.25 s; 8 x 2.5 + 32 x 1.25 samples.
-    assert (found.seconds, found.counts) == (3.75, {"samples": 60, "steps": 10})
+    assert (found.seconds, found.counts) == (3.75, {"samples": 60, "tokens": 600, "steps": 10})
+
+
+def test_the_work_of_a_step_by_hand(tmp_path):
+    """Three layers of 2 x (4 x 10 x 10 + 2 x 10 x 40) = 2,400, of which two are trained."""
+    config = {"hidden_size": 10, "num_hidden_layers": 3, "intermediate_size": 40}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load("jobs").count_flop(str(tmp_path)) == 2400 * (3 + 2 * 2)
+    assert load("jobs").count_flop("bert-base-uncased") == 0
 
 
 ECHO = """

@@ -5,6 +5,7 @@ Only `python -m dcse_tf.cli.*` is used, so that any version of the package can b
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -226,8 +227,12 @@ class Checkout:
             *flags,
         )
         self.run_dir = run_dir
+        done = read_training(run_dir)
+        if preset:
+            flop = done.counts["tokens"] * count_flop(find_model(self.encoder))
+            done.counts["GFLOP"] = flop / 1e9
         return dataclasses.replace(
-            read_training(run_dir),
+            done,
             more=_describe(
                 usage.cpu_seconds, usage.kernel_seconds, usage.page_faults, usage.peak_mb
             ),
@@ -357,8 +362,38 @@ def _count_lines(paths: Sequence[pathlib.Path]) -> tuple[int, int]:
     return small, large
 
 
+def count_flop(model: str) -> float:
+    """Floating-point operations for each token of a training step in the products of an encoder
+    with its weights: forward through all layers, and backward through the upper half, which the
+    presets train. 0 if the model is not a local folder.
+    """
+    path = pathlib.Path(model) / "config.json"
+    if not path.is_file():
+        return 0.0
+    config = json.loads(path.read_text(encoding="utf-8"))
+    dim, layers = config["hidden_size"], config["num_hidden_layers"]
+    forward = 2.0 * (4 * dim * dim + 2 * dim * config["intermediate_size"])
+    return forward * (layers + 2 * (layers - layers // 2))
+
+
+def find_model(encoder: str) -> str:
+    """Converts an --encoder of ours to a folder or hub name that PyTorch libraries accept.
+
+    "package:NAME" becomes the folder of config.json in the installed package.
+    """
+    kind, _, name = encoder.partition(":")
+    if kind != "package":
+        return encoder
+    spec = importlib.util.find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    found = sorted(pathlib.Path(folders[0]).rglob("config.json")) if folders else []
+    if not found:
+        sys.exit(f"error: {encoder}: no installed package of this name with a config.json")
+    return str(min(found, key=lambda path: len(path.parts)).parent)
+
+
 def read_training(run_dir: pathlib.Path) -> Round:
-    """Reads samples, steps and seconds after the warm-up from TensorBoard's summaries."""
+    """Reads samples, tokens, steps and seconds after the warm-up from TensorBoard's summaries."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -375,6 +410,8 @@ def read_training(run_dir: pathlib.Path) -> Round:
         return [float(make_ndarray(point.tensor_proto)) for point in points]
 
     seconds = [LOG_EVERY * value for value in read("step_seconds")]
-    rates = read("samples_per_second")
-    samples = sum(rate * spent for rate, spent in zip(rates, seconds, strict=True))
-    return Round(sum(seconds), {"samples": samples, "steps": LOG_EVERY * len(seconds)})
+    counts = {
+        name: sum(rate * spent for rate, spent in zip(read(f"{name}_per_second"), seconds))
+        for name in ("samples", "tokens")
+    }
+    return Round(sum(seconds), {**counts, "steps": LOG_EVERY * len(seconds)})

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import pathlib
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jobs import LONGEST, ROOT, Inputs
+from jobs import LONGEST, ROOT, Inputs, find_model
 from measure import Case, Round
 
 from dcse_tf.processors import available_processors
@@ -20,8 +19,14 @@ from dcse_tf.processors import available_processors
 PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
 CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
 TIERS = PROGRAM.with_name("tier_peer.py")
-# No downloads, and few messages.
-QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
+ENVIRONMENT = {
+    # No downloads, and few messages.
+    **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"},
+    # The C library keeps all memory, so that page faults, which dcse_tf avoids, do not decide.
+    "MALLOC_MMAP_THRESHOLD_": str(2**33),
+    "MALLOC_TRIM_THRESHOLD_": str(2**34),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
 DEFAULT_ENVIRONMENT = ROOT / ".venv-peers"
 
 
@@ -91,7 +96,7 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **QUIET},
+            env={**os.environ, **ENVIRONMENT},
         )
         self._mode = mode
         self.found = self._ask(json.dumps(settings))
@@ -145,19 +150,3 @@ def make_cases(stack: contextlib.ExitStack, args: argparse.Namespace, inputs: In
         Case(variant, peer.found["unit"], functools.partial(peer.run, variant))
         for variant in peer.found["variants"]
     ]
-
-
-def find_model(encoder: str) -> str:
-    """Converts an --encoder of ours to a folder or hub name that PyTorch libraries accept.
-
-    "package:NAME" becomes the folder of config.json in the installed package.
-    """
-    kind, _, name = encoder.partition(":")
-    if kind != "package":
-        return encoder
-    spec = importlib.util.find_spec(name)
-    folders = spec.submodule_search_locations if spec else None
-    found = sorted(pathlib.Path(folders[0]).rglob("config.json")) if folders else []
-    if not found:
-        sys.exit(f"error: {encoder}: no installed package of this name with a config.json")
-    return str(min(found, key=lambda path: len(path.parts)).parent)

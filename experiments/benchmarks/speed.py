@@ -18,6 +18,7 @@ import contextlib
 import pathlib
 import sys
 import tempfile
+import time
 
 import jobs
 import measure
@@ -72,6 +73,20 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return args
 
 
+def multiply(size: int = 2048, times: int = 200) -> measure.Round:
+    """Measures what this machine makes of TensorFlow's product of two matrices in float32."""
+    import tensorflow as tf
+
+    matrix = tf.random.stateless_normal([size, size], [1, 2])
+    product = tf.function(lambda: tf.matmul(matrix, matrix))
+    product()
+    started = time.perf_counter()
+    for _ in range(times):
+        last = product()
+    last.numpy()
+    return measure.Round(time.perf_counter() - started, {"GFLOP": times * 2 * size**3 / 1e9})
+
+
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
     with contextlib.ExitStack() as stack:
@@ -84,8 +99,14 @@ def main() -> None:
         ]
         if not args.no_peers:
             cases += peers.make_cases(stack, args, inputs)
-        rows = measure.run_rounds(cases, args.rounds)
+        products = [measure.Case("matrix product", "GFLOP", multiply)]
+        rows = measure.run_rounds([*cases, *products], args.rounds)
+    *rows, product = rows
     print(measure.format_rows(rows))
+    print(f"matrix product: {product.rate:.0f} GFLOP/s ({product.low:.0f} - {product.high:.0f})")
+    for row in rows:
+        if rate := row.more.get("GFLOP/s"):
+            print(f"  {row.name}: {100 * rate / product.rate:.0f}% of it in the encoder's products")
     forms = {name: FORMS[args.subject][name] for name in args.forms}
     measure.write_json(args.output, rows, forms=forms)
 
