@@ -2,8 +2,8 @@
 
 import json
 
+import both_tokenizers
 import pytest
-import tensorflow as tf
 import tokenizers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_checkpoints import train_byte_pairs
@@ -32,10 +32,8 @@ def vocabulary(folder) -> BytePair:
 
 @pytest.fixture(scope="module")
 def tokenizer(vocabulary):
-    own = vocabulary.make_tokenizer()
-
     def tokenize(texts, length=10_000):
-        ids = own.tokenize(tf.constant(texts, tf.string), length).to_list()
+        ids = both_tokenizers.tokenize(vocabulary, texts, length)
         return [[vocabulary.tokens[i] for i in row] for row in ids]
 
     return tokenize

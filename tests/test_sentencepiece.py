@@ -3,8 +3,8 @@
 import base64
 import json
 
+import both_tokenizers
 import pytest
-import tensorflow as tf
 import tokenizers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_checkpoints import train_pieces
@@ -35,7 +35,7 @@ def vocabulary(folder) -> SentencePiece:
 
 
 def tokenize(vocabulary, texts: list[str], length: int = 10_000) -> list[list[str]]:
-    ids = vocabulary.make_tokenizer().tokenize(tf.constant(texts, tf.string), length).to_list()
+    ids = both_tokenizers.tokenize(vocabulary, texts, length)
     return [[vocabulary.tokens[i] for i in row] for row in ids]
 
 

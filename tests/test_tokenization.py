@@ -9,23 +9,18 @@ import sys
 import unicodedata
 
 import pytest
-import tensorflow as tf
+from both_tokenizers import tokenize
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import find_package
 from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.vocabulary import Tokenizer
 from dcse_tf.model.wordpiece import SPECIAL_TOKENS, WordPiece, train_vocabulary
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = pathlib.Path(os.environ.get("DCSE_SHARED_DATA", ROOT.parent / "shared/data"))
 CHINESE = SHARED / "vocab_vectors/bert-base-chinese-vocab.txt"
-
-
-def tokenize(tokenizer: Tokenizer, texts: list[str], length: int = 512) -> list[list[int]]:
-    return tokenizer.tokenize(tf.constant(texts, tf.string), length).to_list()
 
 
 @pytest.fixture(scope="module", params=["minilm", "chinese", "chinese cased"])
@@ -43,7 +38,7 @@ def pair(request, tmp_path_factory):
         WordPiece(tokens, lowercase).write(folder)
         theirs = BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=lowercase)
     vocabulary = read_vocabulary(folder)
-    return theirs, vocabulary.make_tokenizer(), vocabulary.tokens
+    return theirs, vocabulary, vocabulary.tokens
 
 
 def find_differences(pair, texts: list[str]) -> list[tuple[str, list[str], list[str]]]:
@@ -117,7 +112,7 @@ def test_a_final_sigma_is_lower_cased_as_one(tmp_path):
     WordPiece(tokens, True).write(tmp_path)
     theirs = BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), do_lower_case=True)
     assert theirs.tokenize("ΑΣ ΣΑ ΑΣΑ") == ["α", "##σ", "σ", "##α", "α", "##σ", "##α"]
-    (ids,) = tokenize(read_vocabulary(tmp_path).make_tokenizer(), ["ΑΣ ΣΑ ΑΣΑ"])
+    (ids,) = tokenize(read_vocabulary(tmp_path), ["ΑΣ ΣΑ ΑΣΑ"])
     assert [tokens[i] for i in ids[1:-1]] == ["α", "##ς", "σ", "##α", "α", "##σ", "##α"]
 
 
@@ -240,7 +235,7 @@ def test_a_trained_vocabulary_covers_its_corpus_in_its_casing():
     for lowercase, accented in ((True, "cafe"), (False, "Café")):
         vocabulary = train_vocabulary(CORPUS, 100, lowercase)
         assert accented in vocabulary.tokens
-        ids = tokenize(vocabulary.make_tokenizer(), CORPUS)
+        ids = tokenize(vocabulary, CORPUS)
         assert vocabulary.unk_id not in {i for row in ids for i in row}
 
 

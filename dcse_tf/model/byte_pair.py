@@ -1,15 +1,12 @@
-"""RoBERTa's tokenisation in the graph: byte-pair encoding.
-
-keras-hub's BytePairTokenizer computes it and caches the words that it has seen. The tests compare
-the result with the HuggingFace tokenizer token for token.
-"""
+"""The vocabulary of RoBERTa: byte-pair encoding."""
 
 import dataclasses
+import functools
 import pathlib
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 import tokenizers
 import tokenizers.decoders
 import tokenizers.models
@@ -18,9 +15,25 @@ import tokenizers.pre_tokenizers
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json
 from dcse_tf.model.fast_vocabulary import FastVocabulary, complete_tokens
-from dcse_tf.model.vocabulary import Tokenizer
+from dcse_tf.model.vocabulary import Split, make_fast_split
+
+if TYPE_CHECKING:
+    from dcse_tf.model.graph_tokenizers import BytePairTokenizer
 
 SPACE = "\u0120"  # stands for a space: first character of a token that begins a word
+
+# How keras-hub splits a text in the graph, see its `split_strings_for_bpe`. Its regular expressions
+# have no lookahead, so it puts a mark before the space of a word and removes it afterwards. With
+# spaces at the end of a text, and the mark itself, this is not what HuggingFace does.
+_MARK = "\u096c"
+_WIDE = "\u00a0\u2009\u202f\u3000"
+_BLANK = rf"\t\n\f\r {_WIDE}"
+_WORD_BEGINS = re.compile(rf"(?= [^{_BLANK}])|(?<=[\t\n\f\r ]{_WIDE})\Z")
+_SPLITS = (
+    rf"'s|'t|'re|'ve|'m|'ll|'d|[{_BLANK}]+[\n\r\t\f{_MARK}{_WIDE}]"
+    rf"| ?\p{{L}}+| ?\p{{N}}+| ?[^{_BLANK}\p{{L}}\p{{N}}]+",
+    rf"[ \t\r\f\v{_MARK}{_WIDE}]\z",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +59,19 @@ class BytePair(FastVocabulary):
         return tokenizers.decoders.ByteLevel().decode(list(tokens)).strip()
 
     def make_tokenizer(self) -> "BytePairTokenizer":
+        from dcse_tf.model.graph_tokenizers import BytePairTokenizer
+
         return BytePairTokenizer(self)
+
+    def make_split(self) -> Split:
+        tokenizer, steps = self._make_fast(), tokenizers.pre_tokenizers
+        parts = [steps.Split(tokenizers.Regex(pattern), "isolated") for pattern in _SPLITS]
+        marks = steps.Split(tokenizers.Regex(rf"\A{_MARK}\z"), "removed")
+        as_bytes = steps.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = steps.Sequence([*parts, marks, as_bytes])
+        # As in the graph, null characters are left out.
+        mark = functools.partial(_WORD_BEGINS.sub, _MARK)
+        return make_fast_split(tokenizer, lambda text: mark(text.replace("\0", "")))
 
     def _make_fast(self) -> tokenizers.Tokenizer:
         entries = {token: index for index, token in enumerate(self.tokens)}
@@ -55,24 +80,6 @@ class BytePair(FastVocabulary):
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = tokenizers.decoders.ByteLevel()
         return tokenizer
-
-
-class BytePairTokenizer(Tokenizer):
-    """RoBERTa's tokenisation."""
-
-    def __init__(self, vocabulary: BytePair):
-        super().__init__(vocabulary)
-        # Not at the top: keras-hub takes half a second to import.
-        import keras_hub
-
-        entries = {token: index for index, token in enumerate(vocabulary.tokens)}
-        self._pairs = keras_hub.tokenizers.BytePairTokenizer(entries, list(vocabulary.merges))
-
-    # Outside a graph, the library uses another tokenizer, which splits texts as Llama's does.
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        # The library truncates a text at a null character.
-        return self._pairs(tf.strings.regex_replace(texts, r"\x00", ""))
 
 
 def parse_byte_pairs(path: pathlib.Path, content: Any) -> BytePair:

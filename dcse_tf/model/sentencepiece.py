@@ -1,8 +1,7 @@
-"""XLM-R's tokenisation in the graph: SentencePiece's unigram model, and reading its files.
+"""The vocabulary of XLM-R: SentencePiece's unigram model.
 
-tensorflow-text's SentencepieceTokenizer computes it. Its model is built here from the pieces,
-their scores and the table that normalises characters, whichever file they came from. The tests
-compare the result with the HuggingFace tokenizer token for token.
+The model is built here from the pieces, their scores and the table that normalises characters,
+whichever file they came from.
 """
 
 import base64
@@ -10,25 +9,25 @@ import binascii
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text as tf_text
 import tokenizers
 import tokenizers.decoders
 import tokenizers.models
 import tokenizers.normalizers
 import tokenizers.pre_tokenizers
-from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2 as protobuf
 
 from dcse_tf.errors import InputError
 from dcse_tf.model.fast_vocabulary import SPECIAL_TOKENS, FastVocabulary, complete_tokens
-from dcse_tf.model.vocabulary import END_OF_TURN, Tokenizer
+from dcse_tf.model.vocabulary import END_OF_TURN, Split
+
+if TYPE_CHECKING:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    from dcse_tf.model.graph_tokenizers import SentencePieceTokenizer
 
 SPACE = "\u2581"  # first character of a piece that begins a word
-_PIECE = protobuf.ModelProto.SentencePiece
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,16 @@ class SentencePiece(FastVocabulary):
         return "".join(tokens).replace(SPACE, " ").strip()
 
     def make_tokenizer(self) -> "SentencePieceTokenizer":
+        from dcse_tf.model.graph_tokenizers import SentencePieceTokenizer
+
         return SentencePieceTokenizer(self)
+
+    def make_split(self) -> Split:
+        import sentencepiece
+
+        # Not HuggingFace's tokenizer: it normalises half-width kana in another way.
+        model = make_model(self).SerializeToString()
+        return sentencepiece.SentencePieceProcessor(model_proto=model).encode
 
     def _make_fast(self) -> tokenizers.Tokenizer:
         pieces = list(self.list_pieces())
@@ -78,26 +86,15 @@ class SentencePiece(FastVocabulary):
         yield from zip(self.tokens, (*self.scores, 0.0))
 
 
-class SentencePieceTokenizer(Tokenizer):
-    """XLM-R's tokenisation."""
-
-    def __init__(self, vocabulary: SentencePiece):
-        super().__init__(vocabulary)
-        self._pieces = tf_text.SentencepieceTokenizer(
-            make_model(vocabulary).SerializeToString(), out_type=tf.int32
-        )
-
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._pieces.tokenize(texts)
-
-
-def make_model(vocabulary: SentencePiece) -> protobuf.ModelProto:
+def make_model(vocabulary: SentencePiece) -> "ModelProto":
     """The vocabulary as a SentencePiece model with the same ids."""
-    model = protobuf.ModelProto()
-    kinds = dict.fromkeys((*SPECIAL_TOKENS, END_OF_TURN), _PIECE.CONTROL)
-    kinds[SPECIAL_TOKENS.unk] = _PIECE.UNKNOWN
+    from sentencepiece import sentencepiece_model_pb2 as protobuf
+
+    model, kind = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
+    kinds = dict.fromkeys((*SPECIAL_TOKENS, END_OF_TURN), kind.CONTROL)
+    kinds[SPECIAL_TOKENS.unk] = kind.UNKNOWN
     for token, score in vocabulary.list_pieces():
-        model.pieces.add(piece=token, score=score, type=kinds.get(token, _PIECE.NORMAL))
+        model.pieces.add(piece=token, score=score, type=kinds.get(token, kind.NORMAL))
     model.trainer_spec.model_type = protobuf.TrainerSpec.UNIGRAM
     model.normalizer_spec.precompiled_charsmap = vocabulary.charsmap
     return model
@@ -109,6 +106,9 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePiece:
     Raises:
         InputError: it is not a unigram model like XLM-R's.
     """
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2 as protobuf
+
     model = protobuf.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())

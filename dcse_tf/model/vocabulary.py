@@ -1,12 +1,11 @@
-"""The base of all tokenizers: entries with ids, special entries, and tokenisation to ids."""
+"""The base of all vocabularies: entries with ids, special entries, and what tokenises by them."""
 
 import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-import tensorflow as tf
 import tokenizers
 import tokenizers.processors
 
@@ -14,8 +13,14 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.model.sentence_modules import write_prefix
 
+if TYPE_CHECKING:
+    from dcse_tf.model.graph_tokenizers import Tokenizer
+
 # Follows every turn when a dialogue is one sequence. No text is tokenised to it.
 END_OF_TURN = "[EOT]"
+
+# A function from texts to the token ids of each, without [CLS] and [SEP].
+Split = Callable[[list[str]], list[list[int]]]
 
 
 class SpecialTokens(NamedTuple):
@@ -94,7 +99,10 @@ class Vocabulary(abc.ABC):
 
     def count_prefix(self) -> int:
         """The number of the prefix's tokens, between [CLS] and a text's own."""
-        return self.make_tokenizer().count_prefix() if self.prefix else 0
+        if not self.prefix:
+            return 0
+        # In a byte-level vocabulary, the space at its end belongs to the first token of the text.
+        return len(self.make_split()([self.prefix.rstrip()])[0])
 
     def require_room(self, max_sequence_length: int) -> None:
         """Checks that not all of a text is cut off behind the prefix.
@@ -153,7 +161,29 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def make_tokenizer(self) -> "Tokenizer":
-        """The tokenizer that uses this vocabulary."""
+        """The tokenizer in TensorFlow's graph that uses this vocabulary."""
+
+    @abc.abstractmethod
+    def make_split(self) -> Split:
+        """The same tokenisation without TensorFlow, by libraries of their own."""
+
+
+def make_fast_split(
+    tokenizer: tokenizers.Tokenizer, prepare: Callable[[str], str] | None = None
+) -> Split:
+    """Splits texts with HuggingFace's tokenizer, one without special entries.
+
+    Args:
+        tokenizer: the tokenizer.
+        prepare: changes each text before.
+    """
+
+    def split(texts: list[str]) -> list[list[int]]:
+        prepared = list(map(prepare, texts)) if prepare else texts
+        found = tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
+        return [each.ids for each in found]
+
+    return split
 
 
 def save_tokenizer(
@@ -179,63 +209,3 @@ def save_tokenizer(
         end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
         tokenizer.add_tokens([end])
     tokenizer.save(str(path))
-
-
-class Tokenizer(tf.Module, abc.ABC):
-    """Maps strings to token ids in the graph, with the same operations in training and serving."""
-
-    def __init__(self, vocabulary: Vocabulary):
-        super().__init__()
-        self.cls_id = vocabulary.cls_id
-        self.sep_id = vocabulary.sep_id
-        self.size = len(vocabulary.tokens)
-        self._prefix = vocabulary.prefix
-
-    @abc.abstractmethod
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Token ids of strings `[texts]`, int32 `[texts, (tokens)]`, without [CLS] and [SEP]."""
-
-    def count_prefix(self) -> int:
-        """The number of the prefix's tokens, between [CLS] and a text's own."""
-        if not self._prefix:
-            return 0
-        # In a byte-level vocabulary, the space at its end belongs to the first token of the text.
-        return int(self.split(tf.constant([self._prefix.rstrip()])).row_lengths()[0])
-
-    def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
-        """Token ids of texts with prefix, [CLS] and [SEP], truncated to a length.
-
-        Args:
-            texts: strings `[texts]`, UTF-8.
-            max_sequence_length: the largest number of tokens, including [CLS] and [SEP].
-
-        Returns:
-            int32 `[texts, (tokens)]`.
-        """
-        return self._tokenize_and_mark(texts, max_sequence_length)[0]
-
-    def _tokenize_and_mark(
-        self, texts: tf.Tensor, max_sequence_length: int
-    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        if self._prefix:
-            texts = tf.strings.join([self._prefix, texts])
-        whole, room = self.split(texts), max_sequence_length - 2
-        ends = tf.ones([tf.shape(texts)[0], 1], tf.int32)
-        ids = tf.concat([ends * self.cls_id, whole[:, :room], ends * self.sep_id], axis=1)
-        return ids, whole.row_lengths() > room
-
-    def as_graph(
-        self, max_sequence_length: int
-    ) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
-        """`tokenize` as one graph, which takes a tenth of the time for a few texts.
-
-        The graph also returns whether each text was truncated, bool `[texts]`.
-        """
-        signature = [tf.TensorSpec([None], tf.string)]
-        tokenize = tf.function(
-            lambda texts: self._tokenize_and_mark(texts, max_sequence_length),
-            input_signature=signature,
-            autograph=False,
-        )
-        # Traced once, here: several models in a process would seem to trace it again and again.
-        return tokenize.get_concrete_function()

@@ -1,21 +1,13 @@
-"""WordPiece tokenisation in the graph, and its vocabulary.
-
-tensorflow-text's FastBertTokenizer splits the text. Normalisation (control characters, accents,
-case) is done here with TensorFlow's string operations, because FastBertTokenizer's own differs
-from BERT's: it applies NFKC case folding when it lower-cases ("，" becomes ",", "ﬁ" becomes "fi",
-"ß" becomes "ss"), and it splits words at control characters, which BERT removes. The tests compare
-the result with the HuggingFace tokenizer token for token.
-"""
+"""The vocabularies of BERT and MPNet: WordPiece."""
 
 import collections
 import dataclasses
 import pathlib
 import re
+import unicodedata
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import tensorflow as tf
-import tensorflow_text as tf_text
 import tokenizers
 import tokenizers.decoders
 import tokenizers.models
@@ -29,10 +21,14 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.model.vocabulary import (
     END_OF_TURN,
     SpecialTokens,
-    Tokenizer,
+    Split,
     Vocabulary,
+    make_fast_split,
     save_tokenizer,
 )
+
+if TYPE_CHECKING:
+    from dcse_tf.model.graph_tokenizers import WordPieceTokenizer
 
 _LONGEST_WORD = 100  # characters; to BERT, a longer one is unknown
 PIECE = "##"  # prefix of entries that continue a word
@@ -70,7 +66,12 @@ class WordPiece(Vocabulary):
         save_tokenizer(folder / "tokenizer.json", self, _make_fast(self))
 
     def make_tokenizer(self) -> "WordPieceTokenizer":
+        from dcse_tf.model.graph_tokenizers import WordPieceTokenizer
+
         return WordPieceTokenizer(self)
+
+    def make_split(self) -> Split:
+        return _make_split(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,22 +151,39 @@ def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-# All characters of Unicode's category C ("other": control, format, private use) except white space,
-# and the replacement character.
-_REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
+# What HuggingFace's BertNormalizer and BertPreTokenizer miss, since their tables of characters are
+# of an older Unicode, and one block of ideographs.
+_REMOVED, _ACCENTS = (tokenizers.Regex(pattern) for pattern in (r"[\p{Cf}\p{Co}]", r"\p{Mn}"))
+_ALONE = tokenizers.Regex(r"[\p{P}\x{2B820}-\x{2B91F}]")
 
-# A word of more than `_LONGEST_WORD` characters; FastBertTokenizer counts bytes instead.
-# The pattern lists the letters of scripts that separate words by spaces, because a hundred
-# repetitions of all of Unicode's classes exceed RE2's memory. Words of other characters (mostly
-# symbols) are limited to 400 bytes instead: 100 characters of four bytes or 133 of three.
-_LONG_WORD = (
-    r"[0-9A-Za-z\x{C0}-\x{24F}\x{370}-\x{37D}\x{37F}-\x{386}\x{388}-\x{52F}\x{5D0}-\x{5EA}"
-    r"\x{620}-\x{64A}\x{900}-\x{963}\x{E01}-\x{E4E}\x{1100}-\x{11FF}\x{AC00}-\x{D7A3}]{101,}"
-)
+
+def _make_split(vocabulary: WordPiece) -> Split:
+    """See `Vocabulary.make_split`. The graph's tokenizer differs in characters of Unicode 15 and
+    later, and in words of 101 to 133 symbols, which are unknown here.
+    """
+    tokenizer, replace = _make_fast(vocabulary), tokenizers.normalizers.Replace
+    strip = [tokenizers.normalizers.NFD(), replace(_ACCENTS, "")] if vocabulary.lowercase else []
+    steps = [replace(_REMOVED, ""), *strip, tokenizer.normalizer]
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.Split(_ALONE, "isolated")]
+    )
+    return make_fast_split(tokenizer, _lower_sigmas if vocabulary.lowercase else None)
+
+
+def _lower_sigmas(text: str) -> str:
+    """Lower-cases a text that has a capital sigma: at the end of a word it is another letter.
+
+    HuggingFace's tokenizer lower-cases one character after the other.
+    """
+    if "Σ" not in text:
+        return text
+    # The characters that are removed anyway, which would hide whether a word goes on.
+    return "".join(c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C").lower()
+
+
 _LONGEST_ENTRY = 256  # bytes; a limit of FastBertTokenizer
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
-# A private-use character, which is removed from every text, so that no vocabulary can match it.
-_UNKNOWN_WORD = "\ue000"
 
 
 def read_wordpiece(folder: pathlib.Path) -> WordPiece:
@@ -246,38 +264,6 @@ def _write_files(folder: pathlib.Path, vocabulary: WordPiece, further: dict[str,
         **further,
     }
     write_json(folder / "tokenizer_config.json", settings)
-
-
-class WordPieceTokenizer(Tokenizer):
-    """BERT's tokenisation."""
-
-    def __init__(self, vocabulary: WordPiece):
-        super().__init__(vocabulary)
-        self._lowercase = vocabulary.lowercase
-        try:
-            self._wordpiece = tf_text.FastBertTokenizer(
-                vocab=list(vocabulary.tokens),
-                suffix_indicator=PIECE,
-                max_bytes_per_word=400,  # a character has up to four
-                token_out_type=tf.int32,
-                unknown_token=SPECIAL_TOKENS.unk,
-                lower_case_nfd_strip_accents=False,
-            )
-        except RuntimeError as error:
-            raise InputError(f"the vocabulary cannot be used: {error}") from error
-
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._wordpiece.tokenize(self._normalize(texts))
-
-    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
-        texts = tf.strings.regex_replace(texts, _REMOVED, "")
-        # White space other than the space itself, which nearly every text contains.
-        texts = tf.strings.regex_replace(texts, r"[^\P{Z} ]|[\t\n\r]", " ")
-        if self._lowercase:
-            texts = tf_text.normalize_utf8(texts, "NFD")
-            texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
-            texts = tf.strings.lower(texts, encoding="utf-8")
-        return tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN_WORD)
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:
