@@ -63,6 +63,32 @@ def require(name: str, extra: str, why: str) -> Any:
         ) from error
 
 
+_TENSORFLOW = ("tensorflow", "tensorflow_text", "keras", "keras_hub")
+
+
+@contextlib.contextmanager
+def name_missing_tensorflow(what: str) -> Iterator[None]:
+    """Where TensorFlow or a package above it cannot be imported, says so in one sentence.
+
+    Args:
+        what: what needs it; the message begins with this.
+
+    Raises:
+        InputError: one of them is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _TENSORFLOW:
+            raise
+        raise InputError(
+            f"{what} needs TensorFlow, and {package} is not installed: pip install tensorflow "
+            "tensorflow-text keras-hub (for Linux, and macOS on arm64); ONNX and static exports "
+            "are used without them"
+        ) from error
+
+
 @contextlib.contextmanager
 def name_output(path: pathlib.Path) -> Iterator[None]:
     """Adds the path to write errors that name no file, such as those of a full disk.

@@ -145,9 +145,7 @@ def spy_on_batches(encoder, monkeypatch):
     """The number of rows of each batch that the encoder is given."""
     batches, rows = encoder.backend, []
     embed = batches.embed
-    monkeypatch.setattr(
-        batches, "embed", lambda x, tokens: rows.append(x.shape[0]) or embed(x, tokens)
-    )
+    monkeypatch.setattr(batches, "embed", lambda x, tokens: rows.append(len(x)) or embed(x, tokens))
     return rows
 
 

@@ -29,8 +29,8 @@ from dcse_tf.model import bert as bert_encoder
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError, option
 from dcse_tf.tools.embed import embed
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.fit_baseline import fit_baseline
-from dcse_tf.tools.options import EmbedOptions
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -145,7 +145,8 @@ def utterances(bert, data_dir):
     """Of every utterance of the train split, encoded alone: float64 [utterances, dim]."""
     sample = sample_utterances(data_dir, read_manifest(data_dir), 0, 0)
     batches = SentenceEncoder.load(bert).backend
-    rows = [batches.embed(sample[i : i + 1], int(n)) for i, n in enumerate(sample.row_lengths())]
+    ids, lengths = batches.read_tokens(sample)
+    rows = [batches.embed(ids[[i]], int(n)) for i, n in enumerate(lengths)]
     return np.concatenate(rows).astype(np.float64)
 
 

@@ -8,7 +8,7 @@ import safetensors.numpy
 from tiny_bert import DIM, build_backbone, save_checkpoint
 from train_options import make_options
 
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import list_similarities, load_scored

@@ -16,7 +16,7 @@ from train_options import make_options
 from dcse_tf.baselines.files import write_baseline
 from dcse_tf.baselines.flow import FlowOptions
 from dcse_tf.baselines.registry import Fitted
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.job import export

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
 
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from train_options import make_options
 
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.model.head_files import HeadMaps
 
 BATCH_TOKENS = 2048
 _BYTES_PER_TOKEN = 4
@@ -27,6 +27,7 @@ class Backend(Protocol):
             compute_dtype, matching, a prefix if there is one, and unit_norm if every embedding has
             length 1.
         match: the model's own similarity; None if it has only sentence embeddings.
+        heads: the projection heads that the model was trained with, by side; empty without any.
     """
 
     batch_tokens: int
@@ -37,14 +38,20 @@ class Backend(Protocol):
     @property
     def match(self) -> Match | None: ...
 
+    @property
+    def heads(self) -> HeadMaps: ...
+
     def read(self, sentences: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The sentences in the form that `embed` takes; the length in tokens to which each must be
-        padded at least, int `[sentences]`; and whether each was truncated, bool `[sentences]`,
-        False where the backend cannot tell.
+        """The sentences in the form that `embed` takes, which an array of row numbers selects from,
+        such as an array or `TokenRows`; the length in tokens to which each must be padded at
+        least, int `[sentences]`; and whether each was truncated, bool `[sentences]`, False where
+        the backend cannot tell.
         """
 
-    def embed(self, inputs: Any, tokens: int) -> tf.Tensor | np.ndarray:
-        """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`."""
+    def embed(self, inputs: Any, tokens: int) -> Any:
+        """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`: an array or
+        a tensor.
+        """
 
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on; equal means equal up to rounding."""
@@ -128,9 +135,8 @@ def embed_inputs(
     embeddings = None
 
     for start, stop in split_by_length(lengths, backend.batch_tokens, batch_size):
-        # One gather per batch: slicing ragged tensors takes ten times as long.
         rows = order[start:stop]
-        batch = np.asarray(backend.embed(tf.gather(inputs, rows), int(lengths[stop - 1])))
+        batch = np.asarray(backend.embed(inputs[rows], int(lengths[stop - 1])))
         if embeddings is None:
             embeddings = np.empty([len(lengths), batch.shape[1]], np.float32)
         embeddings[rows] = batch

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dcse_tf.encoder.batching import count_by_bytes
 from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.model.head_files import NO_HEADS
 
 
 class FunctionBackend:
@@ -20,6 +20,7 @@ class FunctionBackend:
     """
 
     match = None  # there are no token embeddings
+    heads = NO_HEADS
 
     def __init__(
         self,
@@ -34,13 +35,14 @@ class FunctionBackend:
         self._facts = facts
         self._tensors = tensors
 
-    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray, np.ndarray]:
+    def read(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The strings, and estimates of their numbers of tokens; none is truncated."""
-        return tf.constant(sentences), count_by_bytes(sentences), np.zeros(len(sentences), bool)
+        texts = np.array(sentences, object)
+        return texts, count_by_bytes(sentences), np.zeros(len(sentences), bool)
 
-    def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
+    def embed(self, sentences: np.ndarray, tokens: int) -> np.ndarray:
         """Embeds strings `[n]` to float32 `[n, k]`."""
-        return tf.constant(self._encode([text.decode() for text in sentences.numpy()]))
+        return self._encode(sentences.tolist())
 
     def fingerprint(self) -> str:
         """SHA-256 over what the function was made from."""

@@ -16,6 +16,7 @@ from dcse_tf.model.dialogue_cse import build_matching
 from dcse_tf.model.head_files import HeadMaps, read_heads
 from dcse_tf.model.matching import masked_mean
 from dcse_tf.model.matching_files import PAPER, MatchingForm
+from dcse_tf.model.token_rows import TokenRows
 from dcse_tf.model.unknown import UnknownTokens
 from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.model.weights import read_bert_tensors
@@ -152,7 +153,7 @@ class GraphBackend:
         self._jit_compile = jit_compile
         signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
         self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
-        vocabulary, ends = graph.vocabulary, 2 + graph.tokenizer.count_prefix()
+        vocabulary, ends = graph.vocabulary, 2 + graph.vocabulary.count_prefix()
         self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk, ends)
         self._pool = tf.function(
             graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
@@ -169,34 +170,36 @@ class GraphBackend:
             **({"matching": self.graph.matching.kind} if self.match else {}),
         }
 
-    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray, np.ndarray]:
+    def read(self, sentences: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
         """Token ids and the number of tokens of each sentence, for XLA a multiple of 8; and whether
         it was truncated.
         """
         token_ids, truncated = self._tokenize(tf.constant(sentences))
+        rows = _to_rows(token_ids)
         if self._tell_unknown:
-            self._unknown.add(token_ids.values.numpy(), len(sentences))
-        return token_ids, self._count_tokens(token_ids), truncated.numpy()
+            self._unknown.add(rows.values, len(sentences))
+        return rows, self._count_tokens(rows), truncated.numpy()
 
-    def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[tf.RaggedTensor, np.ndarray]:
+    def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[TokenRows, np.ndarray]:
         """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
         and [SEP]; without saying which are truncated.
         """
         length = self.graph.max_sequence_length
         # Truncation keeps the last token, [SEP].
         token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
-        return token_ids, self._count_tokens(token_ids)
+        rows = _to_rows(token_ids)
+        return rows, self._count_tokens(rows)
 
-    def _count_tokens(self, token_ids: tf.RaggedTensor) -> np.ndarray:
-        lengths = token_ids.row_lengths().numpy()
+    def _count_tokens(self, rows: TokenRows) -> np.ndarray:
+        lengths = rows.lengths
         return -(-lengths // _XLA_TOKENS) * _XLA_TOKENS if self._jit_compile else lengths
 
-    def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> tf.Tensor:
-        """Embeds token ids, int32 `[n, (tokens)]`, to float32 `[n, dim]`."""
+    def embed(self, token_ids: TokenRows, tokens: int) -> tf.Tensor:
+        """Embeds n rows of token ids to float32 `[n, dim]`."""
         if not self._jit_compile:
-            return self._pool(token_ids.to_tensor(shape=[None, tokens]))
+            return self._pool(token_ids.to_table(tokens))
         rows = max(1, self.batch_tokens // tokens)
-        return self._pool(token_ids.to_tensor(shape=[rows, tokens]))[: token_ids.nrows()]
+        return self._pool(token_ids.to_table(tokens, rows))[: len(token_ids)]
 
     def fingerprint(self) -> str:
         """See `EncoderGraph.fingerprint`."""
@@ -292,3 +295,7 @@ class GraphBackend:
             }
         )
         return similarity.numpy()
+
+
+def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
+    return TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dcse_tf.encoder.saved_model import OF_EXPORT, SETTINGS_FILE
 from dcse_tf.errors import InputError, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.model.checkpoints import read_max_sequence_length
+from dcse_tf.model.head_files import NO_HEADS
+from dcse_tf.model.token_rows import TextTokenizer, TokenRows
 from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.model.unknown import UnknownTokens
-from dcse_tf.processors import available_processors
+from dcse_tf.processors import choose_threads
 
 MODEL_FILE = "model.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
@@ -86,6 +87,8 @@ class OnnxFile:
 class OnnxBackend:
     """Runs an export with onnxruntime: tokenizes the sentences, then batches them by tokens.
 
+    TensorFlow is not needed, and not imported.
+
     Args:
         folder: the export's folder.
         batch_tokens: most tokens in a batch, including padding.
@@ -95,16 +98,16 @@ class OnnxBackend:
     """
 
     match = None  # there are no token embeddings
+    heads = NO_HEADS
 
     def __init__(self, folder: pathlib.Path, batch_tokens: int):
         self.batch_tokens = batch_tokens
         self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
         self._max_sequence_length = read_max_sequence_length(folder)
         self._vocabulary = read_vocabulary(folder)
-        tokenizer = self._vocabulary.make_tokenizer()
-        self._tokenize = tokenizer.as_graph(self._max_sequence_length)
+        self._tokenizer = TextTokenizer(self._vocabulary, self._max_sequence_length)
         unk_id, unk = self._vocabulary.unk_id, self._vocabulary.special.unk
-        self._unknown = UnknownTokens(unk_id, unk, 2 + tokenizer.count_prefix())
+        self._unknown = UnknownTokens(unk_id, unk, 2 + self._vocabulary.count_prefix())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -118,15 +121,15 @@ class OnnxBackend:
             **({"prefix": prefix} if prefix else {}),
         }
 
-    def read(self, sentences: list[str]) -> tuple[tf.RaggedTensor, np.ndarray, np.ndarray]:
+    def read(self, sentences: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
         """Token ids and the number of tokens of each sentence, and whether it was truncated."""
-        token_ids, truncated = self._tokenize(tf.constant(sentences))
-        self._unknown.add(token_ids.values.numpy(), len(sentences))
-        return token_ids, token_ids.row_lengths().numpy(), truncated.numpy()
+        rows, truncated = self._tokenizer.tokenize(sentences)
+        self._unknown.add(rows.values, len(sentences))
+        return rows, rows.lengths, truncated
 
-    def embed(self, token_ids: tf.RaggedTensor, tokens: int) -> np.ndarray:
-        """Embeds token ids, int32 `[n, (tokens)]`, to float32 `[n, dim]`."""
-        ids = token_ids.to_tensor(shape=[None, tokens]).numpy()
+    def embed(self, token_ids: TokenRows, tokens: int) -> np.ndarray:
+        """Embeds n rows of token ids to float32 `[n, dim]`."""
+        ids = token_ids.to_table(tokens)
         return self._file.run(ids, ids != 0)
 
     def fingerprint(self) -> str:
@@ -137,9 +140,7 @@ class OnnxBackend:
 def _open_session(path: pathlib.Path) -> Any:
     onnxruntime = require("onnxruntime", extra="onnx", why=f"{path}:")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = (
-        tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
-    )
+    options.intra_op_num_threads = choose_threads()
     # Threads that spin while they wait for work take the cores from threads that have some.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

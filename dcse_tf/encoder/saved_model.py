@@ -5,13 +5,12 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
 from dcse_tf.encoder.batching import Match, count_by_bytes
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
+from dcse_tf.model.head_files import NO_HEADS
 from dcse_tf.progress import Progress
 
 # Signatures of an encoder, see `dcse_tf.exporting.saved_model.ServedEncoder`.
@@ -47,7 +46,12 @@ class SavedModelBackend:
         batch_tokens: most tokens in a batch; four bytes count as one token.
     """
 
+    heads = NO_HEADS
+
     def __init__(self, folder: pathlib.Path, batch_tokens: int):
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+
         self.batch_tokens = batch_tokens
         self._folder = folder
         self._signatures = tf.saved_model.load(str(folder)).signatures
@@ -68,15 +72,19 @@ class SavedModelBackend:
         further = {name: value for name in names if (value := self._written.get(name))}
         return {**known, **further}
 
-    def read(self, sentences: list[str]) -> tuple[tf.Tensor, np.ndarray, np.ndarray]:
+    def read(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The strings, and estimates of their numbers of tokens, including [CLS] and [SEP]. Which
         are truncated is not known.
         """
-        return tf.constant(sentences), count_by_bytes(sentences), np.zeros(len(sentences), bool)
+        texts = np.array(sentences, object)
+        return texts, count_by_bytes(sentences), np.zeros(len(sentences), bool)
 
-    def embed(self, sentences: tf.Tensor, tokens: int) -> tf.Tensor:
+    def embed(self, sentences: np.ndarray, tokens: int) -> np.ndarray:
         """Embeds strings `[n]` to float `[n, dim]`."""
-        return self._signatures[EMBED](sentences=sentences)["embeddings"]
+        import tensorflow as tf
+
+        texts = tf.constant(sentences.tolist())
+        return self._signatures[EMBED](sentences=texts)["embeddings"].numpy()
 
     def fingerprint(self) -> str:
         """The fingerprint that the export records, or a hash of its files if it records none."""
@@ -93,6 +101,8 @@ class SavedModelBackend:
         return self._score if MATCH in self._signatures else None
 
     def _score(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        import tensorflow as tf
+
         scores = []
         progress = Progress("contexts", len(contexts))
         for start in range(0, len(contexts), _ROWS):

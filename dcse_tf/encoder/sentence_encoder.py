@@ -19,7 +19,6 @@ from dcse_tf.encoder.batching import (
     match_texts,
 )
 from dcse_tf.encoder.batching import Progress as ProgressFunction
-from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.unit_length import normalize
@@ -254,9 +253,7 @@ class SentenceEncoder:
 
         They take whole embeddings, so there are none with `truncate_dim` either.
         """
-        if self._kept or not isinstance(self.backend, GraphBackend):
-            return {}
-        return self.backend.heads
+        return {} if self._kept else self.backend.heads
 
     def project(self, embeddings: np.ndarray, side: str) -> np.ndarray:
         """Embeddings behind a projection head; the cosine of the two sides compares them.

@@ -3,8 +3,9 @@
 import contextlib
 import pathlib
 
+from dcse_tf.encoder.checkpoint import load_graph, truncate
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.encoder.load import find_folder, load_graph, truncate
+from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import require
 from dcse_tf.exporting.card import collect_card, write_model_card
 from dcse_tf.exporting.options import ExportOptions

@@ -6,29 +6,33 @@ heads.safetensors contains, for each side of a dialogue, the two dense layers of
 
 import dataclasses
 import pathlib
+import types
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.model.affine import AffineMaps
 from dcse_tf.model.checkpoints import HEADS_FILE
 from dcse_tf.model.options import SIDES
-from dcse_tf.model.projection import ProjectionHead
 from dcse_tf.model.sentence_modules import AffineMap
 from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 
+if TYPE_CHECKING:
+    from dcse_tf.model.projection import ProjectionHead
+
 # The maps of each side, in order.
 HeadMaps = Mapping[str, tuple[AffineMap, ...]]
+NO_HEADS: HeadMaps = types.MappingProxyType({})
 _LAYERS = ("hidden", "output")
 
 
-def list_head_maps(heads: Sequence[ProjectionHead]) -> HeadMaps:
+def list_head_maps(heads: Sequence["ProjectionHead"]) -> HeadMaps:
     """What the heads of contexts and of responses compute, as affine maps."""
     return dict(zip(SIDES, map(_make_maps, heads), strict=True)) if heads else {}
 
 
-def _make_maps(head: ProjectionHead) -> tuple[AffineMap, ...]:
+def _make_maps(head: "ProjectionHead") -> tuple[AffineMap, ...]:
     hidden, bias, output = (
         np.float32(head.rate) * variable.numpy()
         for variable in (head.hidden_kernel, head.hidden_bias, head.output_kernel)
@@ -42,7 +46,12 @@ def _make_maps(head: ProjectionHead) -> tuple[AffineMap, ...]:
 
 def project(embeddings: np.ndarray, maps: Sequence[AffineMap]) -> np.ndarray:
     """Embeddings, float `[n, dim]`, behind a head: float32 `[n, k]`, not normalised."""
-    return np.asarray(AffineMaps(maps)(embeddings), np.float32)
+    for step in maps:
+        embeddings = (
+            np.asarray(embeddings, step.matrix.dtype) - step.shift
+        ) @ step.matrix + step.bias
+        embeddings = np.maximum(embeddings, 0) if step.relu else embeddings
+    return np.asarray(embeddings, np.float32)
 
 
 def write_heads(folder: pathlib.Path, heads: HeadMaps) -> None:

@@ -21,8 +21,9 @@ from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.records import SplitRecords, SplitWriter, serialize_session
 from dcse_tf.data.turns import Turns, read_turns
 from dcse_tf.encoder.batching import embed_inputs
+from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
+from dcse_tf.encoder.load import refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.evaluation.nearest import Neighbours

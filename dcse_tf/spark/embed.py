@@ -25,10 +25,11 @@ from dcse_tf.files import (
     replace_folder,
     resumable,
 )
+from dcse_tf.processors import limit_threads
 from dcse_tf.progress import Progress
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.stores import exists, fetch, is_url, put_file, remove_folder, sign_file
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -270,13 +271,10 @@ def _embed_texts(
 
 @functools.lru_cache(maxsize=1)  # each worker process loads it once
 def _load(options: ModelOptions) -> "SentenceEncoder":
-    import tensorflow as tf
-
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
     # The cluster runs one such process per core.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    limit_threads(1, 1)
     return SentenceEncoder.from_options(options)
 
 

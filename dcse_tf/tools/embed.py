@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from dcse_tf.encoder.batching import Progress as Tell
@@ -28,10 +27,10 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import MadeFrom, atomic_directory, flush, lock_output, refuse_existing, resumable
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, parse_json
-from dcse_tf.processors import available_processors
+from dcse_tf.processors import available_processors, limit_threads
 from dcse_tf.progress import Progress
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.embed_shards import Part, Shard, find_parts, write_record
-from dcse_tf.tools.options import EmbedOptions
 
 # Settings that the bits of the embeddings depend on.
 _DECISIVE = (
@@ -427,7 +426,7 @@ def _start_worker(config: EmbedOptions, shared: Shared) -> None:
     global _worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
     threads = max(1, available_processors() // config.workers)
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    limit_threads(threads)
     _worker = SentenceEncoder.from_options(config), shared
 
 

@@ -17,8 +17,8 @@ from dcse_tf.baselines.registry import (
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.batching import embed_inputs
+from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.load import load_checkpoint
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory

@@ -293,22 +293,20 @@ def _make_finders(config: InspectOptions) -> list[LeakFinder]:
 
 
 def _make_token_counter(vocab: str) -> CountTokens:
-    import tensorflow as tf  # takes seconds, and only this function needs it
-
     from dcse_tf.model.checkpoints import resolve_checkpoint
+    from dcse_tf.model.token_rows import TextTokenizer
     from dcse_tf.model.tokenizer import read_vocabulary
     from dcse_tf.model.unknown import UnknownTokens
 
     vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))
-    tokenizer, unknown = vocabulary.make_tokenizer(), vocabulary.unk_id
-    ends = 2 + tokenizer.count_prefix()
+    tokenizer, unknown = TextTokenizer(vocabulary, _TOKENS_COUNTED), vocabulary.unk_id
+    ends = 2 + vocabulary.count_prefix()
     unknown_tokens = UnknownTokens(unknown, vocabulary.special.unk, ends)
 
     def count(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = tokenizer.tokenize(tf.constant(texts), _TOKENS_COUNTED)
-        unknown_tokens.add(ids.values.numpy(), len(texts))
-        unknown_ids = tf.reduce_sum(tf.cast(ids == unknown, tf.int32), axis=1)
-        return ids.row_lengths().numpy(), unknown_ids.numpy()
+        rows, _ = tokenizer.tokenize(texts)
+        unknown_tokens.add(rows.values, len(texts))
+        return rows.lengths, np.add.reduceat(rows.values == unknown, rows.splits[:-1], dtype=int)
 
     return count
 

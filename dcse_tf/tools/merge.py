@@ -13,8 +13,9 @@ from dcse_tf.baselines.files import refuse_baseline
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
+from dcse_tf.encoder.load import refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError

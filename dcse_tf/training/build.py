@@ -125,9 +125,8 @@ def read_inputs(options: TrainOptions) -> Inputs:
 
 def _refuse_joined_prefix(vocabulary: Vocabulary, data_dir: pathlib.Path) -> None:
     """A re-ranker reads turns without their prefix, which must not change their tokens."""
-    tokenizer = vocabulary.make_tokenizer()
-    with_prefix, without = tokenizer.split(tf.constant([vocabulary.prefix + "a", "a"])).to_list()
-    if with_prefix[tokenizer.count_prefix() :] != without:
+    with_prefix, without = vocabulary.make_split()([vocabulary.prefix + "a", "a"])
+    if with_prefix[vocabulary.count_prefix() :] != without:
         raise InputError(
             f"{data_dir}: was prepared with the prefix {vocabulary.prefix!r}, after which this "
             "vocabulary tokenises a text as it does within a sentence; for a re-ranker, expected "

@@ -5,7 +5,8 @@ from typing import Any
 
 from absl import logging
 
-from dcse_tf.encoder.load import load_checkpoint, refuse_reranker
+from dcse_tf.encoder.checkpoint import load_checkpoint
+from dcse_tf.encoder.load import refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError

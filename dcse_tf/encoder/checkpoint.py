@@ -1,0 +1,202 @@
+"""Builds the graph of a checkpoint or of a baseline that was fitted to one."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from dcse_tf.baselines.files import is_baseline, read_baseline
+from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.load import find_folder, refuse_reranker
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.errors import InputError
+from dcse_tf.model.affine import AffineMaps
+from dcse_tf.model.bert import build_bert_encoder, load_backbone
+from dcse_tf.model.checkpoints import read_config, read_max_sequence_length
+from dcse_tf.model.fused_bert import FusedBert
+from dcse_tf.model.head_files import read_heads
+from dcse_tf.model.matching_files import read_matching
+from dcse_tf.model.options import EncoderOptions
+from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, read_modules
+from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.model.weights import read_bert_tensors
+
+
+def load_checkpoint(
+    folder: pathlib.Path,
+    options: ModelOptions,
+    tensors: dict[str, np.ndarray] | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> GraphBackend:
+    """Loads a folder that holds a BERT; `options.model` is ignored.
+
+    Args:
+        folder: the checkpoint folder.
+        options: how to run the encoder.
+        tensors: weights to use in place of the folder's; the encoder then has no fingerprint.
+        vocabulary: a vocabulary, with its prefix, to use in place of the folder's.
+    """
+    config = read_config(folder)
+    own = read_bert_tensors(folder, config) if tensors is None else tensors
+    bert = FusedBert(own, config, options.compute_dtype)
+    graph = _build_graph(folder, config, bert, options, vocabulary)
+    graph.source = folder if tensors is None else None
+    return GraphBackend(graph, options.batch_tokens, options.compute_dtype, options.jit_compile)
+
+
+_AS_IT_IS = EncoderOptions()
+
+
+def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> EncoderGraph:
+    """Loads an encoder in a form that can be exported.
+
+    Args:
+        name: see `resolve_checkpoint`; or the folder of a baseline that was fitted to a BERT.
+        option: the option that gives the name, for messages.
+        options: pooling, prefix and length; the checkpoint's own by default.
+
+    Raises:
+        InputError: see `load_backend`.
+    """
+    folder = find_folder(name, option)
+    refuse_reranker(folder, name, option)
+    if is_baseline(folder) and read_baseline(folder).spec.make_encode:
+        raise InputError(
+            f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
+        )
+    bert = build_bert_encoder(load_backbone(folder))
+    return _build_graph(folder, read_config(folder), bert, options)
+
+
+def _build_graph(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    bert: Callable[..., tf.Tensor],
+    options: EncoderOptions,
+    vocabulary: Vocabulary | None = None,
+) -> EncoderGraph:
+    length = options.max_sequence_length or read_max_sequence_length(folder)
+    positions = config["max_position_embeddings"]
+    if length > positions:
+        raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
+
+    read = _read_projection if options.projection else _read_pooling
+    pooling, postprocessing, fingerprint = read(folder, options, config["hidden_size"])
+    vocabulary = vocabulary or read_vocabulary(folder)
+    if options.prefix:
+        vocabulary = vocabulary.with_prefix(options.prefix)
+    vocabulary.require_room(length)
+    return EncoderGraph(
+        bert,
+        vocabulary,
+        length,
+        pooling,
+        postprocessing,
+        read_matching(folder),
+        folder,
+        fingerprint,
+    )
+
+
+def _read_projection(
+    folder: pathlib.Path, options: EncoderOptions, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """Like `_read_pooling`, with a projection head as the layer."""
+    side = options.projection
+    heads = {} if is_baseline(folder) else read_heads(folder)
+    if not heads:
+        raise InputError(
+            f"`projection`={side}: {folder} has no projection heads; expected the run of a "
+            "training with `projection_dim`"
+        )
+    if options.pooling == "cls":
+        raise InputError(f"`pooling`=cls: the heads of {folder} were trained with `pooling`=mean")
+    return "mean", AffineMaps(heads[side], name=f"{side}_head"), _hash_maps(heads[side])
+
+
+def _read_pooling(
+    folder: pathlib.Path, options: EncoderOptions, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """The pooling, "mean" or "cls"; the layer applied to pooled embeddings, if any; its hash.
+
+    Args:
+        folder: the checkpoint.
+        options: the pooling that the user asks for; by default the checkpoint's own.
+        dim: dimensions of its token embeddings.
+    """
+    asked = options.pooling
+    if is_baseline(folder):
+        baseline = read_baseline(folder)
+        assert baseline.pooling
+        if asked not in ("", baseline.pooling):
+            raise InputError(
+                f"`pooling`={asked}: {folder} was fitted to embeddings with "
+                f"`pooling`={baseline.pooling}"
+            )
+        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
+        return baseline.pooling, baseline.make_layer(dim), fingerprint
+    if modules := read_modules(folder):
+        return _apply_modules(modules, folder, asked, dim)
+    return asked or "mean", None, ""
+
+
+def _apply_modules(
+    modules: SentenceModules, folder: pathlib.Path, asked: str, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """Pooling and postprocessing of a sentence-transformers folder."""
+    if modules.unit_norm:
+        logging.info(
+            "%s scales its embeddings to unit length (Normalize); here they keep their length, "
+            "export has `unit_norm`",
+            folder,
+        )
+    if not modules.maps:
+        return asked or modules.pooling, None, ""
+    if asked not in ("", modules.pooling):
+        raise InputError(
+            f"`pooling`={asked}: {folder} has a Dense module for `pooling`={modules.pooling}"
+        )
+    for step in modules.maps:
+        if len(step.matrix) != dim:
+            raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
+        dim = step.matrix.shape[1]
+    return modules.pooling, AffineMaps(modules.maps, name="dense"), _hash_maps(modules.maps)
+
+
+def _hash_maps(maps: Sequence[AffineMap]) -> str:
+    arrays = {
+        f"{place}/{name}": getattr(step, name)
+        for place, step in enumerate(maps)
+        for name in ("shift", "matrix", "bias")
+    }
+    rectified = [place for place, step in enumerate(maps) if step.relu]
+    return hash_arrays(arrays, {"relu": rectified} if rectified else {})
+
+
+def truncate(encoder: EncoderGraph, dim: int) -> None:
+    """Truncates an encoder's embeddings to the first `dim` dimensions, by one more affine map.
+
+    Raises:
+        InputError: embeddings have fewer dimensions, or their postprocessing is not affine.
+    """
+    assert encoder.source
+    layer = encoder.postprocessing
+    if layer is not None and not isinstance(layer, AffineMaps):
+        raise InputError(f"`truncate_dim`={dim}: {encoder.source} is a {layer.name}, kept whole")
+    maps = layer.maps if layer else ()
+    full = maps[-1].matrix.shape[1] if maps else read_config(encoder.source)["hidden_size"]
+    if dim > full:
+        raise InputError(f"`truncate_dim`={dim}: {encoder.source} has only {full} dimensions")
+    if dim == full:
+        return
+    first = AffineMap(
+        np.zeros(full, np.float32), np.eye(full, dim, dtype=np.float32), np.zeros(dim, np.float32)
+    )
+    encoder.postprocessing = AffineMaps((*maps, first), name=f"first_{dim}_dimensions")
+    encoder.postprocessing_fingerprint += f" truncate_dim={dim}"
