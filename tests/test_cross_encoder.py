@@ -16,7 +16,7 @@ from dcse_tf.model.cross_encoder import HeadShape
 from dcse_tf.model.layout import Layout
 from dcse_tf.model.losses import JointLoss
 from dcse_tf.model.matchers import build_matcher
-from dcse_tf.model.pairs import PairRule
+from dcse_tf.model.pair_rule import PairRule
 
 TASKS = ("matching", *AUXILIARY_TASKS)
 TURNS = 7  # of the longest dialogue

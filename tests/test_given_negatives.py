@@ -18,7 +18,7 @@ from dcse_tf.data.selection import SelectionForm
 from dcse_tf.data.sequence_stream import make_selection_dataset
 from dcse_tf.data.stream import Stream
 from dcse_tf.model.layout import Layout
-from dcse_tf.model.pairs import PairRule
+from dcse_tf.model.pair_rule import PairRule
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.response_selection import compute_selection_loss
 from dcse_tf.training.build import build_training

@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
+from dcse_tf.model.pair_rule import PairRule
+from dcse_tf.model.pairs import end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.wordpiece import WordPiece
 
 CLS, SEP, EOT = 2, 3, 9

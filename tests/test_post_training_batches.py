@@ -14,7 +14,7 @@ from drawn_dialogues import batch_samples, read, session
 from dcse_tf.data import post_training
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.model.layout import Layout
-from dcse_tf.model.pairs import PairRule
+from dcse_tf.model.pair_rule import PairRule
 
 CLS, SEP, MASK, EOT = 2, 3, 4, 9
 SPECIAL = (0, 1, CLS, SEP, MASK, EOT)

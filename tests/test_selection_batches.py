@@ -14,7 +14,7 @@ from dcse_tf.data.manifest import Corpus
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.stream import Stream, make_masked_lm_dataset
 from dcse_tf.model.layout import Layout
-from dcse_tf.model.pairs import PairRule
+from dcse_tf.model.pair_rule import PairRule
 from dcse_tf.tasks.shared import take_dev_sessions
 
 CLS, SEP, MASK, EOT = 2, 3, 4, 9

@@ -14,7 +14,8 @@ from dcse_tf.data.dialogue_tasks import Dialogues, Rows, draw_dialogue, make_nex
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.selection import build_sequences, find_cells
 from dcse_tf.model.layout import Layout, Tensors, lay_out
-from dcse_tf.model.pairs import PairRule, strip_ends
+from dcse_tf.model.pair_rule import PairRule
+from dcse_tf.model.pairs import strip_ends
 from dcse_tf.model.ragged import find_rows, put_apart
 
 # The kinds of pairs of segments, with the number of classes of each.

@@ -19,7 +19,8 @@ from dcse_tf.data.dialogue_tasks import (
     make_restoration_rows,
 )
 from dcse_tf.model.layout import Layout, Tensors, lay_out
-from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments
+from dcse_tf.model.pair_rule import PairRule
+from dcse_tf.model.pairs import end_turns, join_turns, place_segments
 from dcse_tf.model.ragged import find_rows, put_in_rows
 
 

@@ -21,9 +21,9 @@ from dcse_tf.model.checkpoints import hash_files, read_config
 from dcse_tf.model.matchers import read_matcher_settings
 from dcse_tf.model.reranker_files import CLASSIFIER, write_reranker_settings
 from dcse_tf.model.weights import write_tensors
+from dcse_tf.reranker.checkpoint import fingerprint, load_graph
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
-from dcse_tf.reranker.load import fingerprint, load_graph
 
 _OF_ENCODERS = (
     *("unit_norm", "truncate_dim", "pooling", "projection", "prefix", "max_sequence_length"),

@@ -31,10 +31,10 @@ from dcse_tf.model.reranker_files import (
     SPEAKER_TABLE,
     write_reranker_settings,
 )
+from dcse_tf.reranker.checkpoint import fingerprint
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph
-from dcse_tf.reranker.load import fingerprint
-from dcse_tf.reranker.onnx import OUTPUT, SEGMENTS, SPEAKERS, OnnxScorer
+from dcse_tf.reranker.onnx import OUTPUT, SEGMENTS, SPEAKERS, OnnxReranker
 
 TOLERANCE = 1e-4  # multiplied by the scores' standard deviation if that is beyond 1
 _CONTEXTS = [
@@ -44,6 +44,9 @@ _CONTEXTS = [
     ["а когда доставка? " * 40, "ok"],
 ]
 _RESPONSES = ["it left today", "好的。", "", "We pay back the price of the cup. " * 20, "no"]
+
+# From `SequenceModel.make_inputs`, in the order of the model's inputs.
+_INPUTS = ("token_ids", "padding_mask", "segment_ids", "speaker_ids")
 
 
 def build_onnx_graph(
@@ -153,14 +156,15 @@ def _compare(
     """Compares all pairs in one batch, then each context's pairs, to check that batch and length
     are dynamic.
     """
-    scorer = OnnxScorer(folder, graph.settings.speakers)
+    file = OnnxReranker(folder, graph.settings, graph.vocabulary, model.rule).file
     every, count = list(range(len(_CONTEXTS))), len(_RESPONSES)
     found: list[np.ndarray] = []
     expected: list[np.ndarray] = []
     for rows in (every, *([row] for row in every)):
         inputs = _make_inputs(model, graph, rows)
-        for scores, by in ((found, scorer), (expected, model.scorer)):
-            scores.append(by.score(inputs).numpy().reshape(-1, count))
+        given = (inputs[name].numpy() for name in _INPUTS if name in inputs)
+        found.append(file.run(*given).reshape(-1, count))
+        expected.append(model.scorer.score(inputs).numpy().reshape(-1, count))
     a, b = np.concatenate(found), np.concatenate(expected)
     before, after = (np.sign(x[:, :, None] - x[:, None]) for x in (b, a))
     different = before != 0

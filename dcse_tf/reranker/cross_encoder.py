@@ -9,7 +9,7 @@ import numpy as np
 from dcse_tf.errors import InputError
 from dcse_tf.model.checkpoints import read_config
 from dcse_tf.model.fused_bert import FusedCrossEncoder, Hold, head_shapes
-from dcse_tf.model.pairs import PairRule
+from dcse_tf.model.pair_rule import PairRule
 from dcse_tf.model.reranker_files import RERANKER_FILE, RerankerSettings
 from dcse_tf.model.weights import read_bert_tensors
 from dcse_tf.reranker.graph import SequenceModel

@@ -1,13 +1,15 @@
 """The TensorFlow graph from strings to scores, as it is evaluated, exported and served."""
 
 import pathlib
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.onnx import OnnxFile
 from dcse_tf.model.blanks import BLANK, NO_CANDIDATE
-from dcse_tf.model.pairs import PairRule, end_turns, join_turns, place_segments, strip_ends
+from dcse_tf.model.pair_rule import PairRule
+from dcse_tf.model.pairs import end_turns, join_turns, place_segments, strip_ends
 from dcse_tf.model.ragged import find_rows
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
@@ -92,9 +94,10 @@ class RerankerGraph(tf.Module):
         model: scores pairs.
         settings: the re-ranker's settings.
         vocabulary: the vocabulary, which contains [EOT]. Its prefix is left out, see `PairRule`.
-        source: the folder of the checkpoint or export.
-        export: the model file, if this is an ONNX export.
+        source: the folder of the checkpoint.
     """
+
+    written: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -102,14 +105,12 @@ class RerankerGraph(tf.Module):
         settings: RerankerSettings,
         vocabulary: Vocabulary,
         source: pathlib.Path,
-        export: OnnxFile | None = None,
     ):
         super().__init__()
         self.model = model
         self.settings = settings
         self.vocabulary = vocabulary.with_prefix("")
         self.source = source
-        self.export = export
         self.tokenizer = self.vocabulary.make_tokenizer()
         self._end = vocabulary.index(END_OF_TURN)
 
@@ -119,6 +120,39 @@ class RerankerGraph(tf.Module):
         Texts are not truncated here, because a long context is truncated at its start as a whole.
         """
         return strip_ends(self.tokenizer.tokenize(texts, _NO_LIMIT))
+
+    def read(self, texts: list[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
+        """See `dcse_tf.reranker.reranker.PairScorer`."""
+        token_ids = self.tokenize(tf.constant(texts))
+        return token_ids, token_ids.values.numpy()
+
+    def join(
+        self, texts: tf.RaggedTensor, turns: Sequence[Sequence[int]], who: Sequence[Sequence[int]]
+    ) -> tf.RaggedTensor:
+        """See `dcse_tf.reranker.reranker.PairScorer`."""
+        return self.join_turns(
+            texts, tf.ragged.constant(turns, tf.int32), tf.ragged.constant(who, tf.int32)
+        )
+
+    def make_score(self) -> Callable[..., tf.Tensor]:
+        """`score_rows`, traced once for all batches."""
+        rows = tf.TensorSpec([None], tf.int32)
+        return tf.function(
+            self.score_rows,
+            input_signature=[
+                tf.RaggedTensorSpec([None, None, 2], tf.int32, ragged_rank=1),
+                tf.RaggedTensorSpec([None, None], tf.int32),
+                rows,
+                rows,
+            ],
+            autograph=False,
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of everything that scores depend on."""
+        from dcse_tf.reranker.checkpoint import fingerprint
+
+        return fingerprint(self)
 
     def join_turns(
         self, texts: tf.RaggedTensor, turns: tf.RaggedTensor, speakers: tf.RaggedTensor

@@ -4,20 +4,20 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
-import tensorflow as tf
 
 from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.model.unknown import UnknownTokens
+from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
-from dcse_tf.reranker.graph import RerankerGraph
-from dcse_tf.reranker.load import fingerprint, load_graph
+from dcse_tf.reranker.load import load_reranker
 from dcse_tf.stores import fetch
 
 _COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -39,6 +39,39 @@ class Ranked:
     place: int
     text: str
     score: float
+
+
+class PairScorer(Protocol):
+    """Computes the scores of a `Reranker`: a `RerankerGraph`, or an `OnnxReranker`.
+
+    Attributes:
+        settings: the re-ranker's settings.
+        vocabulary: its vocabulary.
+        written: the settings that were written with an export.
+    """
+
+    settings: RerankerSettings
+    vocabulary: Vocabulary
+
+    @property
+    def written(self) -> Mapping[str, Any]: ...
+
+    def read(self, texts: list[str]) -> tuple[Any, np.ndarray]:
+        """The texts in the form that the other methods take; their token ids, concatenated."""
+
+    def join(self, texts: Any, turns: Sequence[Sequence[int]], who: Sequence[Sequence[int]]) -> Any:
+        """The contexts, from rows of the texts and from the turns' speakers (see `_Context`)."""
+
+    def count_tokens(
+        self, contexts: Any, texts: Any, context_rows: np.ndarray, text_rows: np.ndarray
+    ) -> Any:
+        """The cost in tokens of pairs of a context and a text, int `[pairs]`."""
+
+    def make_score(self) -> Callable[..., Any]:
+        """A function of the same arguments: logits, float32 `[pairs]`."""
+
+    def fingerprint(self) -> str:
+        """A hash of everything the scores depend on."""
 
 
 class Reranker:
@@ -64,24 +97,14 @@ class Reranker:
     """
 
     def __init__(
-        self, graph: RerankerGraph, name: str = "the re-ranker", batch_tokens: int = BATCH_TOKENS
+        self, graph: PairScorer, name: str = "the re-ranker", batch_tokens: int = BATCH_TOKENS
     ):
         self.graph = graph
         self.name = name
         self.batch_tokens = batch_tokens
         vocabulary = graph.vocabulary
         self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk)
-        rows = tf.TensorSpec([None], tf.int32)
-        self._score_rows = tf.function(
-            graph.score_rows,
-            input_signature=[
-                tf.RaggedTensorSpec([None, None, 2], tf.int32, ragged_rank=1),
-                tf.RaggedTensorSpec([None, None], tf.int32),
-                rows,
-                rows,
-            ],
-            autograph=False,
-        )
+        self._score_rows = graph.make_score()
 
     @classmethod
     def load(
@@ -113,18 +136,17 @@ class Reranker:
                 f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
             )
         name = os.fspath(path)
-        return cls(load_graph(fetch(name), option, compute_dtype), name, batch_tokens)
+        return cls(load_reranker(fetch(name), option, compute_dtype), name, batch_tokens)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings, for the results file of an evaluation."""
-        export = self.graph.export
-        computes_in = {"compute_dtype": export.written.get("compute_dtype")} if export else {}
-        return {**dataclasses.asdict(self.graph.settings), **computes_in}
+        written = {k: v for k, v in self.graph.written.items() if k == "compute_dtype"}
+        return {**dataclasses.asdict(self.graph.settings), **written}
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        return fingerprint(self.graph)
+        return self.graph.fingerprint()
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
@@ -215,25 +237,22 @@ class Reranker:
         )
         pairs, where = np.unique(asked[real], axis=0, return_inverse=True)
 
-        texts = self.graph.tokenize(tf.constant(strings))
-        self._unknown.add(texts.values.numpy(), len(strings))
-        joined = self.graph.join_turns(
-            texts,
-            tf.ragged.constant([[place[text] for text in turns] for turns, _ in row], tf.int32),
-            tf.ragged.constant([who for _, who in row], tf.int32),
-        )
+        texts, token_ids = self.graph.read(strings)
+        self._unknown.add(token_ids, len(strings))
+        turns = [[place[text] for text in context] for context, _ in row]
+        joined = self.graph.join(texts, turns, [who for _, who in row])
         scores = self._score_in_batches(joined, texts, pairs, show_progress)
         found[real] = scores[where.reshape(-1)]
         return found
 
     def _score_in_batches(
         self,
-        contexts: tf.RaggedTensor,
-        texts: tf.RaggedTensor,
+        contexts: Any,
+        texts: Any,
         pairs: np.ndarray,
         show_progress: bool,
     ) -> np.ndarray:
-        lengths = self.graph.count_tokens(contexts, texts, pairs[:, 0], pairs[:, 1]).numpy()
+        lengths = np.asarray(self.graph.count_tokens(contexts, texts, pairs[:, 0], pairs[:, 1]))
         order = np.argsort(lengths, kind="stable")
         scores = np.empty([len(pairs)], np.float32)
         progress = Progress("tokens", int(lengths.sum())) if show_progress else None

@@ -85,7 +85,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
 def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
     from dcse_tf.data.post_training import PostTrainingForm
-    from dcse_tf.model.pairs import make_rule
+    from dcse_tf.model.pair_rule import make_rule
     from dcse_tf.tasks.shared import make_masking_rule
 
     options = setup.options

@@ -190,7 +190,7 @@ def _list_metrics(options: ResponseSelectionOptions) -> tuple[str, ...]:
 
 def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
     from dcse_tf.data.selection import SelectionForm
-    from dcse_tf.model.pairs import make_rule
+    from dcse_tf.model.pair_rule import make_rule
 
     options = setup.options
     return SelectionForm(

@@ -24,7 +24,7 @@ from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.model.head_files import list_head_maps
 from dcse_tf.model.matching_files import PAPER
-from dcse_tf.model.pairs import make_rule
+from dcse_tf.model.pair_rule import make_rule
 from dcse_tf.model.projection import ProjectionHead
 from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
