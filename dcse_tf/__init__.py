@@ -16,32 +16,33 @@
 Importing the package does not import TensorFlow; the first use of what it exports does.
 """
 
+import importlib
 import os
 import typing
 
 __version__ = "0.1.0"
 
-from dcse_tf.api import (
-    changes,
-    embed,
-    evaluate,
-    export,
-    merge,
-    mine_neighbours,
-    prepare_data,
-    train,
-)
-from dcse_tf.baselines.registry import register_baseline
-from dcse_tf.data.formats import register_format
 from dcse_tf.errors import InputError
 from dcse_tf.memory import keep_memory
 from dcse_tf.options import OptionError
 from dcse_tf.quiet import quiet_tensorflow
-from dcse_tf.tasks import register_task
 
 if typing.TYPE_CHECKING:
+    from dcse_tf.api import (
+        changes,
+        embed,
+        evaluate,
+        export,
+        merge,
+        mine_neighbours,
+        prepare_data,
+        train,
+    )
+    from dcse_tf.baselines.registry import register_baseline
+    from dcse_tf.data.formats import register_format
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
     from dcse_tf.reranker.reranker import Reranker
+    from dcse_tf.tasks import register_task
 
 __all__ = [
     "InputError",
@@ -68,15 +69,31 @@ keep_memory()
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
+# The modules of the names that are imported when they are first used: the options of all jobs take
+# longer to import than a small export to load.
+_JOBS = (
+    "changes",
+    "embed",
+    "evaluate",
+    "export",
+    "merge",
+    "mine_neighbours",
+    "prepare_data",
+    "train",
+)
+_MODULES = {
+    **dict.fromkeys(_JOBS, "dcse_tf.api"),
+    "Reranker": "dcse_tf.reranker.reranker",
+    "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
+    "register_baseline": "dcse_tf.baselines.registry",
+    "register_format": "dcse_tf.data.formats",
+    "register_task": "dcse_tf.tasks",
+}
+
+
 def __getattr__(name: str) -> object:
-    if name == "SentenceEncoder":
-        from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-
-        return SentenceEncoder
-    if name == "Reranker":
-        from dcse_tf.reranker.reranker import Reranker
-
-        return Reranker
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

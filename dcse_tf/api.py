@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dcse_tf import progress
 from dcse_tf.cli.flags import find_files, list_fields, plain_type, read_flags
 from dcse_tf.data.options import PrepareOptions
+from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.merge_options import MergeOptions
-from dcse_tf.tools.options import EmbedOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
@@ -60,9 +61,9 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(PrepareOptions, "prepare_data", preset, options)
-    from dcse_tf.spark import prepare as job
+    with _work_on("prepare_data", read) as staged:
+        from dcse_tf.spark import prepare as job
 
-    with _work_on(read) as staged:
         return job.prepare_data(staged)
 
 
@@ -88,9 +89,9 @@ def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Min
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(MineNeighboursOptions, "mine_neighbours", preset, options)
-    from dcse_tf.search import neighbours as job
+    with _work_on("mine_neighbours", read) as staged:
+        from dcse_tf.search import neighbours as job
 
-    with _work_on(read) as staged:
         return job.mine_neighbours(staged)
 
 
@@ -120,9 +121,9 @@ def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | Non
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
     read = make_options(TrainOptions, "train", preset, options)
-    from dcse_tf.training import job
+    with _work_on("train", read) as staged:
+        from dcse_tf.training import job
 
-    with _work_on(read) as staged:
         return job.train(staged)
 
 
@@ -147,9 +148,9 @@ def evaluate(*, preset: str | Sequence[str] = (), **options: Any) -> "list[Resul
         OutputError: the results cannot be written to `output`.
     """
     read = make_options(EvaluateOptions, "evaluate", preset, options)
-    from dcse_tf.evaluation import job
+    with _work_on("evaluate", read) as staged:
+        from dcse_tf.evaluation import job
 
-    with _work_on(read) as staged:
         return job.evaluate(staged)
 
 
@@ -177,9 +178,9 @@ def embed(*, preset: str | Sequence[str] = (), **options: Any) -> "Embedded":
         OutputError: it cannot be written.
     """
     read = make_options(EmbedOptions, "embed", preset, options)
-    from dcse_tf.spark import embed as job
+    with _work_on("embed", read) as staged:
+        from dcse_tf.spark import embed as job
 
-    with _work_on(read) as staged:
         return job.embed(staged)
 
 
@@ -206,9 +207,9 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(MergeOptions, "merge", preset, options)
-    from dcse_tf.tools import merge as job
+    with _work_on("merge", read) as staged:
+        from dcse_tf.tools import merge as job
 
-    with _work_on(read) as staged:
         return job.merge(staged)
 
 
@@ -232,9 +233,9 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
         FileExistsError: the output exists, without `overwrite`.
     """
     read = make_options(ChangesOptions, "changes", preset, options)
-    from dcse_tf.evaluation import changes_job
+    with _work_on("changes", read) as staged:
+        from dcse_tf.evaluation import changes_job
 
-    with _work_on(read) as staged:
         return changes_job.show_changes(staged)
 
 
@@ -257,16 +258,16 @@ def export(*, preset: str | Sequence[str] = (), **options: Any) -> pathlib.Path:
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
     read = make_options(ExportOptions, "export", preset, options)
-    from dcse_tf.exporting import job
+    with _work_on("export", read) as staged:
+        from dcse_tf.exporting import job
 
-    with _work_on(read) as staged:
         return job.export(staged)
 
 
 @contextlib.contextmanager
-def _work_on(options: T) -> Iterator[T]:
-    """Yields the options with local files (see `stage`), and shows log messages meanwhile."""
-    with _visible(), stage(options) as staged:
+def _work_on(job: str, options: T) -> Iterator[T]:
+    """Yields a job's options with local files (see `stage`), and shows log messages meanwhile."""
+    with _visible(), stage(options) as staged, name_missing_tensorflow(job):
         yield staged
 
 

@@ -333,6 +333,8 @@ def flush(path: pathlib.Path) -> None:
     Raises:
         OSError: it cannot be opened or written.
     """
+    if os.name == "nt":
+        return  # Windows flushes neither folders nor files that are open for reading
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

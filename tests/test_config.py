@@ -13,11 +13,11 @@ from dcse_tf.options import OptionError
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tasks import registry
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
-    EmbedOptions,
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,

@@ -17,7 +17,7 @@ from dcse_tf.model.bert import build_bert_encoder, make_bert_config, save_backbo
 from dcse_tf.options import OptionError
 from dcse_tf.tools import embed
 from dcse_tf.tools import embed as job
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 # "ok" and "" stand in every block of 5 lines.
 LINES = [

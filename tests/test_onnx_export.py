@@ -13,7 +13,7 @@ import tensorflow as tf
 import tokenizers
 from tiny_bert import DIM, VOCABULARY, build_backbone
 
-from dcse_tf.encoder.load import load_graph
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting.job import export
@@ -23,7 +23,7 @@ from dcse_tf.model import checkpoints, weights
 from dcse_tf.model.affine import AffineMap
 from dcse_tf.model.options import EncoderOptions
 from dcse_tf.tools import embed
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 LENGTH = 12
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen

@@ -27,8 +27,8 @@ from dcse_tf.search import index as layout
 from dcse_tf.search import job
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools import embed
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.fit_baseline import fit_baseline
-from dcse_tf.tools.options import EmbedOptions
 
 # Of 10 lines: one blank, "ok" three times, "where is my parcel" twice.
 LINES = [

@@ -34,7 +34,7 @@ from dcse_tf.spark import embed_column, tables
 from dcse_tf.spark import prepare as spark_prepare
 from dcse_tf.spark.cluster import connect, name_faults
 from dcse_tf.spark.embed import embed_on_spark
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 # Before the first session starts Java: small jobs need neither 200 partitions nor pages to look at.
 os.environ.setdefault(

@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import scipy.linalg
 from absl import logging
 
 from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
@@ -49,6 +48,8 @@ class Directions:
         dim = len(self.mean)
         if self.rank == dim:
             return np.arange(dim)
+        import scipy.linalg  # takes a fifth of a second
+
         _, order = scipy.linalg.qr(self.vectors[:, self.rank :].T, mode="r", pivoting=True)
         return np.sort(order[dim - self.rank :])
 

@@ -6,47 +6,48 @@ Only a job's own modules import TensorFlow, so that --help and errors in flags a
 import contextlib
 import faulthandler
 import gc
+import importlib
 import os
 import pathlib
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dcse_tf
 from dcse_tf import progress
-from dcse_tf.baselines.options import FitBaselineOptions
-from dcse_tf.baselines.registry import BaselineOptions
 from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
-from dcse_tf.cli.launch import launch
 from dcse_tf.cli.presets import describe_presets, list_presets
 from dcse_tf.cli.queries import search
-from dcse_tf.data.options import PrepareOptions
-from dcse_tf.errors import EXIT_STATUS, InputError
-from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
-from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
-from dcse_tf.serving.options import ServeOptions
 from dcse_tf.staging import stage
-from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.tools.merge_options import MergeOptions
-from dcse_tf.tools.options import (
-    BuildCandidatesOptions,
-    BuildRetrievalOptions,
-    BuildStsOptions,
-    EmbedOptions,
-    ExplainOptions,
-    InspectOptions,
-    MergeStsOptions,
-    ScoreCandidatesOptions,
-)
+
+if TYPE_CHECKING:
+    from dcse_tf.baselines.registry import BaselineOptions
+    from dcse_tf.data.options import PrepareOptions
+    from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
+    from dcse_tf.exporting.options import ExportOptions
+    from dcse_tf.search.options import MineNeighboursOptions
+    from dcse_tf.serving.options import ServeOptions
+    from dcse_tf.tasks.options import TrainOptions
+    from dcse_tf.tools.embed_options import EmbedOptions
+    from dcse_tf.tools.merge_options import MergeOptions
+    from dcse_tf.tools.options import (
+        BuildCandidatesOptions,
+        BuildRetrievalOptions,
+        BuildStsOptions,
+        ExplainOptions,
+        InspectOptions,
+        MergeStsOptions,
+        ScoreCandidatesOptions,
+    )
 
 _STDOUT = 1  # its file descriptor
 
 
-def prepare_data(options: PrepareOptions) -> None:
+def prepare_data(options: "PrepareOptions") -> None:
     """Turns files of dialogues into tokenised, sharded TFRecords."""
     from dcse_tf.spark import prepare as job
 
@@ -73,7 +74,7 @@ def prepare_data(options: PrepareOptions) -> None:
     print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
 
 
-def inspect_data(options: InspectOptions) -> None:
+def inspect_data(options: "InspectOptions") -> None:
     """Describes a corpus of dialogues, and finds the sentences of evaluation sets in it."""
     from dcse_tf.tools import inspect as job
 
@@ -81,7 +82,7 @@ def inspect_data(options: InspectOptions) -> None:
     print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
 
 
-def mine_neighbours(options: MineNeighboursOptions) -> None:
+def mine_neighbours(options: "MineNeighboursOptions") -> None:
     """Finds pairs of similar utterances in similar contexts, to train on."""
     from dcse_tf.search import neighbours as job
 
@@ -92,7 +93,7 @@ def mine_neighbours(options: MineNeighboursOptions) -> None:
     )
 
 
-def train(options: TrainOptions) -> None:
+def train(options: "TrainOptions") -> None:
     """Trains a sentence encoder on prepared dialogues."""
     from dcse_tf.training import job
     from dcse_tf.training.controller import Stopped, TrainingError
@@ -118,7 +119,7 @@ def train(options: TrainOptions) -> None:
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 
-def fit_baseline(options: BaselineOptions) -> None:
+def fit_baseline(options: "BaselineOptions") -> None:
     """Fits an untrained baseline: centering, whitening, flow, or averaged word vectors."""
     from dcse_tf.tools import fit_baseline as job
 
@@ -126,7 +127,7 @@ def fit_baseline(options: BaselineOptions) -> None:
     print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
 
 
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: "EvaluateOptions") -> None:
     """Scores a sentence encoder on retrieval, STS and response selection sets."""
     from dcse_tf.evaluation import job
     from dcse_tf.evaluation.report import format_table
@@ -138,7 +139,7 @@ def evaluate(options: EvaluateOptions) -> None:
         print(f"results are in {options.output}")
 
 
-def compare(options: CompareOptions) -> None:
+def compare(options: "CompareOptions") -> None:
     """Compares models by the results that evaluate wrote, by a paired bootstrap."""
     from dcse_tf.evaluation.bootstrap import holm
     from dcse_tf.evaluation.report import (
@@ -161,7 +162,7 @@ def compare(options: CompareOptions) -> None:
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
-def changes(options: ChangesOptions) -> None:
+def changes(options: "ChangesOptions") -> None:
     """Compares two encoders, such as before and after training, without labels."""
     from dcse_tf.evaluation import changes_job
     from dcse_tf.evaluation.changes import describe, format_text
@@ -172,7 +173,7 @@ def changes(options: ChangesOptions) -> None:
         print(f"changes.md and changes.json are in {options.output_dir}")
 
 
-def embed(options: EmbedOptions) -> None:
+def embed(options: "EmbedOptions") -> None:
     """Embeds the sentences of a file."""
     from dcse_tf.spark import embed as job
 
@@ -180,7 +181,7 @@ def embed(options: EmbedOptions) -> None:
     print(f"{embedded.rows} embeddings of {embedded.dim} dimensions are in {embedded.path}")
 
 
-def explain(options: ExplainOptions) -> None:
+def explain(options: "ExplainOptions") -> None:
     """Shows what the similarity of a response and its context is made of."""
     from dcse_tf.tools import explain as job
 
@@ -188,7 +189,7 @@ def explain(options: ExplainOptions) -> None:
     print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
 
 
-def merge(options: MergeOptions) -> None:
+def merge(options: "MergeOptions") -> None:
     """Averages an encoder's weights from before and after training, or centres an encoder."""
     from dcse_tf.tools import merge as job
 
@@ -199,7 +200,7 @@ def merge(options: MergeOptions) -> None:
     print(f"the encoder is in {merged.folder}; evaluate it with --model={merged.folder}")
 
 
-def export(options: ExportOptions) -> None:
+def export(options: "ExportOptions") -> None:
     """Exports a trained encoder or re-ranker for serving."""
     from dcse_tf.exporting import job
 
@@ -207,14 +208,14 @@ def export(options: ExportOptions) -> None:
     print(f"the export ({options.format}) is in {folder}")
 
 
-def serve(options: ServeOptions) -> None:
+def serve(options: "ServeOptions") -> None:
     """Answers requests over HTTP: embeddings, re-ranking, matching."""
     from dcse_tf.serving import job
 
     job.serve(options, lambda url: print(f"serving at {url}", flush=True), as_flags)
 
 
-def build_retrieval(options: BuildRetrievalOptions) -> None:
+def build_retrieval(options: "BuildRetrievalOptions") -> None:
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
     from dcse_tf.tools import retrieval_set as job
 
@@ -227,7 +228,7 @@ def build_retrieval(options: BuildRetrievalOptions) -> None:
     print(f"the set is in {options.output}")
 
 
-def build_candidates(options: BuildCandidatesOptions) -> None:
+def build_candidates(options: "BuildCandidatesOptions") -> None:
     """Builds grouped candidates for response selection from dialogues."""
     from dcse_tf.tools import candidate_set as job
 
@@ -243,7 +244,7 @@ def build_candidates(options: BuildCandidatesOptions) -> None:
     )
 
 
-def score_candidates(options: ScoreCandidatesOptions) -> None:
+def score_candidates(options: "ScoreCandidatesOptions") -> None:
     """Adds a re-ranker's scores to grouped candidates."""
     from dcse_tf.tools import candidate_scores as job
 
@@ -258,7 +259,7 @@ def score_candidates(options: ScoreCandidatesOptions) -> None:
     )
 
 
-def build_sts(options: BuildStsOptions) -> None:
+def build_sts(options: "BuildStsOptions") -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.tools import sts_set as job
 
@@ -274,7 +275,7 @@ def build_sts(options: BuildStsOptions) -> None:
     )
 
 
-def merge_sts(options: MergeStsOptions) -> None:
+def merge_sts(options: "MergeStsOptions") -> None:
     """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
     from dcse_tf.tools import sts_set as job
 
@@ -288,29 +289,48 @@ def merge_sts(options: MergeStsOptions) -> None:
     )
 
 
-# The options and function of each job, in the order in which --help lists them. --help describes a
-# job with its function's docstring.
-COMMANDS: dict[str, tuple[type[Options], Callable[[Any], None]]] = {
-    "prepare_data": (PrepareOptions, prepare_data),
-    "inspect_data": (InspectOptions, inspect_data),
-    "mine_neighbours": (MineNeighboursOptions, mine_neighbours),
-    "train": (TrainOptions, train),
-    "fit_baseline": (FitBaselineOptions, fit_baseline),
-    "evaluate": (EvaluateOptions, evaluate),
-    "compare": (CompareOptions, compare),
-    "changes": (ChangesOptions, changes),
-    "embed": (EmbedOptions, embed),
-    "search": (SearchOptions, search),
-    "explain": (ExplainOptions, explain),
-    "merge": (MergeOptions, merge),
-    "export": (ExportOptions, export),
-    "serve": (ServeOptions, serve),
-    "build_retrieval": (BuildRetrievalOptions, build_retrieval),
-    "build_candidates": (BuildCandidatesOptions, build_candidates),
-    "score_candidates": (ScoreCandidatesOptions, score_candidates),
-    "build_sts": (BuildStsOptions, build_sts),
-    "merge_sts": (MergeStsOptions, merge_sts),
+# The module and the name of each job's options, and its function, in the order in which --help
+# lists them. --help describes a job with its function's docstring.
+_JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
+    "prepare_data": ("data.options", "PrepareOptions", prepare_data),
+    "inspect_data": ("tools.options", "InspectOptions", inspect_data),
+    "mine_neighbours": ("search.options", "MineNeighboursOptions", mine_neighbours),
+    "train": ("tasks.options", "TrainOptions", train),
+    "fit_baseline": ("baselines.options", "FitBaselineOptions", fit_baseline),
+    "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
+    "compare": ("evaluation.options", "CompareOptions", compare),
+    "changes": ("evaluation.options", "ChangesOptions", changes),
+    "embed": ("tools.embed_options", "EmbedOptions", embed),
+    "search": ("search.options", "SearchOptions", search),
+    "explain": ("tools.options", "ExplainOptions", explain),
+    "merge": ("tools.merge_options", "MergeOptions", merge),
+    "export": ("exporting.options", "ExportOptions", export),
+    "serve": ("serving.options", "ServeOptions", serve),
+    "build_retrieval": ("tools.options", "BuildRetrievalOptions", build_retrieval),
+    "build_candidates": ("tools.options", "BuildCandidatesOptions", build_candidates),
+    "score_candidates": ("tools.options", "ScoreCandidatesOptions", score_candidates),
+    "build_sts": ("tools.options", "BuildStsOptions", build_sts),
+    "merge_sts": ("tools.options", "MergeStsOptions", merge_sts),
 }
+
+
+class _Commands(Mapping[str, tuple[type[Options], Callable[[Any], None]]]):
+    """The options and function of each job. Options are imported when a job is looked up: those of
+    all jobs take longer than a small export takes to load.
+    """
+
+    def __getitem__(self, job: str) -> tuple[type[Options], Callable[[Any], None]]:
+        module, name, function = _JOBS[job]
+        return getattr(importlib.import_module(f"dcse_tf.{module}"), name), function
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_JOBS)
+
+    def __len__(self) -> int:
+        return len(_JOBS)
+
+
+COMMANDS = _Commands()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -328,6 +348,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif job == "presets":
             print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
         elif job == "launch":
+            from dcse_tf.cli.launch import launch
+
             launch(arguments)
         elif job in COMMANDS:
             run(job, arguments)
@@ -351,7 +373,11 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
             return
         options = parse_flags(kind, job, arguments)
         find_files(options)
-        with progress.show_log(spell=as_flags), stage(options) as staged:
+        with (
+            progress.show_log(spell=as_flags),
+            stage(options) as staged,
+            name_missing_tensorflow(job),
+        ):
             function(staged)
 
 
@@ -385,7 +411,7 @@ def _reader_has_gone() -> bool:
 
 
 def _list_jobs() -> str:
-    lines = [f"  {job:18}{function.__doc__}" for job, (_, function) in COMMANDS.items()]
+    lines = [f"  {job:18}{function.__doc__}" for job, (*_, function) in _JOBS.items()]
     lines.append(f"  {'launch':18}Trains with several processes on this machine.")
     lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
     return "\n".join(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from dcse_tf.errors import InputError
 from dcse_tf.model.blanks import is_blank
-from dcse_tf.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from dcse_tf.search.index import Hit
+    from dcse_tf.search.options import SearchOptions
 
 
-def search(options: SearchOptions) -> None:
+def search(options: "SearchOptions") -> None:
     """Finds the texts of a corpus that are nearest to queries."""
     from dcse_tf.search import job
 
@@ -48,7 +48,7 @@ def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
         yield print_answer
 
 
-def _read_given(options: SearchOptions) -> list[str] | None:
+def _read_given(options: "SearchOptions") -> list[str] | None:
     """The queries given by options; None if they come from standard input."""
     from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 

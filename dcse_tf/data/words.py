@@ -10,13 +10,6 @@ from dcse_tf.errors import require
 
 _HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _OF_EMOJI = re.compile("[\u20e3\ufe00-\ufe0f]")  # the frame of a keycap, variation selectors
-# Marks that belong to the letter before them, such as the vowel signs of Hindi and Thai.
-MARKS = "".join(
-    char
-    for char in map(chr, range(0x300, 0x11000))
-    if unicodedata.category(char)[0] == "M" and not _OF_EMOJI.match(char)
-)
-_WORD = re.compile(rf"\w[\w{MARKS}]*(?:['’]\w[\w{MARKS}]*)*")
 _CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
 
 
@@ -38,8 +31,24 @@ def make_splitter(kind: str) -> Callable[[str], list[str]]:
     return splitters[kind]
 
 
+@functools.cache  # takes a twentieth of a second
+def list_marks() -> str:
+    """Marks that belong to the letter before them, such as the vowel signs of Hindi and Thai."""
+    return "".join(
+        char
+        for char in map(chr, range(0x300, 0x11000))
+        if unicodedata.category(char)[0] == "M" and not _OF_EMOJI.match(char)
+    )
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    marks = list_marks()
+    return re.compile(rf"\w[\w{marks}]*(?:['’]\w[\w{marks}]*)*")
+
+
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
+    return _word().findall(text.casefold())
 
 
 def _jieba(text: str) -> list[str]:

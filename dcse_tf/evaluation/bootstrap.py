@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import scipy.stats
 
 from dcse_tf.evaluation import metrics
 
@@ -119,6 +118,8 @@ def _bootstrap(
 ) -> tuple[np.ndarray, tuple[float, float] | None]:
     if len(data[0]) < 2:
         return np.zeros(0), None
+    import scipy.stats  # takes half a second
+
     result = scipy.stats.bootstrap(
         data,
         statistic,

@@ -38,7 +38,7 @@ from dcse_tf.search.index import Hit, IndexFolder, SearchIndex
 from dcse_tf.search.nearest import ApproximateIndex, import_faiss
 from dcse_tf.search.options import SearchOptions
 from dcse_tf.tools.embed import embed
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 _QUERIES_AT_A_TIME = 256
 _RECALL_AT = 10

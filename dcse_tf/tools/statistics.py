@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from dcse_tf.data.dialogue import Session
-from dcse_tf.data.words import MARKS
+from dcse_tf.data.words import list_marks
 from dcse_tf.files import hash_number
 
 _FREQUENT = 20  # how many of the most frequent utterances are reported
@@ -177,7 +177,7 @@ def _repeated_share(fingerprints: Sequence[int]) -> float:
     return float(counts[counts > 1].sum() / max(1, len(fingerprints)))
 
 
-_IGNORED = re.compile(rf"[^\w{MARKS}]+|_+")  # spaces and punctuation
+_IGNORED = re.compile(rf"[^\w{list_marks()}]+|_+")  # spaces and punctuation
 LONG = 8  # characters; shorter sentences may recur by chance
 
 

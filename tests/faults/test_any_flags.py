@@ -19,12 +19,12 @@ from dcse_tf.options import OptionError
 from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
 from dcse_tf.serving.options import ServeOptions
 from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 from dcse_tf.tools.merge_options import MergeOptions
 from dcse_tf.tools.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
-    EmbedOptions,
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,

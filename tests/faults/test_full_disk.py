@@ -13,7 +13,7 @@ from dcse_tf.errors import OutputError
 from dcse_tf.search.nearest import ApproximateIndex
 from dcse_tf.search.options import ApproximateOptions
 from dcse_tf.tools.embed import embed
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.files import partial_path
 from dcse_tf.tools.embed import embed
-from dcse_tf.tools.options import EmbedOptions
+from dcse_tf.tools.embed_options import EmbedOptions
 
 pytestmark = pytest.mark.slow
 
