@@ -23,6 +23,12 @@ OPTIONAL = {
     "serving": ["tensorflow-serving-api>=2.21,<3"],
     "sts": ["gensim>=4.4,<5", "krippendorff>=0.8,<1"],
 }
+# tensorflow-text, and with it training and all that runs a graph, has wheels for these only.
+# Elsewhere, ONNX and static exports can be used.
+GRAPH = (
+    'python_version < "3.14" and (sys_platform == "linux" or '
+    '(sys_platform == "darwin" and platform_machine == "arm64"))'
+)
 ALL = [requirement for requirements in OPTIONAL.values() for requirement in requirements]
 
 setup(
@@ -41,8 +47,7 @@ setup(
         "dcse_tf.tools": ["templates/*.j2"],
     },
     entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},
-    # tensorflow-text has wheels for Linux and for macOS on arm64 only.
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.0,<3",
         "filelock>=4.2,<5",
@@ -50,16 +55,17 @@ setup(
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
         "Jinja2>=3.1,<4",
-        "keras>=3.15,<3.16",
-        "keras-hub>=0.32,<0.33",
+        f"keras>=3.15,<3.16; {GRAPH}",
+        f"keras-hub>=0.32,<0.33; {GRAPH}",
         "numpy>=2.0,<3",
+        "protobuf>=6.31,<8",
         "rank-bm25>=0.2.2,<0.3",
         "safetensors>=0.5,<1",
         "scipy>=1.15,<2",
         "sentencepiece>=0.2,<0.3",
         "tensorboard>=2.20,<3",
-        "tensorflow>=2.21,<2.22",
-        "tensorflow-text>=2.21,<2.22",
+        f"tensorflow>=2.21,<2.22; {GRAPH}",
+        f"tensorflow-text>=2.21,<2.22; {GRAPH}",
         "tokenizers>=0.20,<1",
         "transformers>=5.0,<6",
     ],
