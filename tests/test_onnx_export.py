@@ -99,7 +99,7 @@ def test_the_written_files_embed_as_the_encoder_does(bert, tmp_path, pooling):
 def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(tensors, name, activation):
     import onnxruntime
 
-    from dcse_tf.exporting.onnx import build_onnx_graph
+    from dcse_tf.exporting.onnx_graph import build_onnx_graph
 
     rng = np.random.default_rng(0)
     maps = [
@@ -138,7 +138,102 @@ def test_int8_is_smaller_and_close(exports):
     first, second = (run(str(f / "model.onnx"), SENTENCES, f) for f in (whole, folder))
     cosines = [reference.cosine(a, b) for a, b in zip(first, second)]
     assert 0.9 < min(cosines) < 1 - 1e-6
-    assert "int8; smallest cosine" in (folder / "model_card.md").read_text()
+    assert "int8; on 32 sentences smallest cosine" in (folder / "model_card.md").read_text()
+
+
+@needs_onnx
+def test_in_eight_bits_a_text_has_one_vector_alone_and_in_any_batch(exports):
+    folder = exports[1]
+    model = str(folder / "model.onnx")
+    together = run(model, SENTENCES, folder)
+    for sentence, row in zip(SENTENCES, together):
+        np.testing.assert_allclose(run(model, [sentence], folder)[0], row, atol=1e-5)
+
+
+@needs_onnx
+@pytest.mark.parametrize("rows", [63, 64])
+def test_products_of_integers_are_exact_on_every_processor(rows):
+    """Even for the activations that bring each column's sums of 16 bits nearest to their limits."""
+    from dcse_tf.exporting.eight_bits import EightBitGraph, quantize_kernel
+
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(rows, 8)).astype(np.float32)
+    kernel[:, 0] = 1  # all of one sign: the worst case
+    kernel[5, 1] = -20
+    kernel[:, 2] = 0
+    weights, scale = quantize_kernel(kernel)
+    assert weights.dtype == np.int8
+    np.testing.assert_allclose(weights * scale, kernel, atol=scale.max() / 2 * 1.001)
+    # Without VNNI, two products are added in signed 16 bits, which hold no 255 * 129.
+    pairs = np.concatenate([weights, weights[:0], np.zeros((rows % 2, 8), np.int8)])
+    pairs = pairs.astype(int).reshape(-1, 2, 8)
+    largest = [np.maximum(sign * pairs, 0).sum(1).max(0) for sign in (1, -1)]
+    assert np.max(largest) == 128
+    # What the model multiplies by: as wide as the widest rows, in either direction.
+    config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": "gelu"}
+    graph = EightBitGraph(config, ["x"], magnitudes={})
+    product = graph.multiply(graph.add("Cast", "x", to=1), kernel, "encoder.kernel")
+    graph.add("Identity", product, name="y")
+    x = np.concatenate([np.sign(weights.T), -np.sign(weights.T)]).astype(np.int64)
+    found = run_graph(graph, "y", x=x)
+    exact = x @ weights.astype(int) * scale.astype(np.float64)
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)
+
+
+def run_graph(graph, output, **inputs):
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+    session = onnxruntime.InferenceSession(graph.build([value]).SerializeToString())
+    return session.run([output], inputs)[0]
+
+
+@needs_onnx
+def test_loud_channels_leave_the_others_their_precision():
+    """A trained encoder has some; without this its embeddings were off by twice as much."""
+    from dcse_tf.exporting.eight_bits import EightBitGraph
+
+    rng = np.random.default_rng(1)
+    kernel = rng.normal(size=(64, 16)).astype(np.float32)
+    x = rng.integers(-50, 50, (32, 64))
+    x[:, 7] *= 100
+    config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": "gelu"}
+    errors = []
+    for magnitudes in ({}, {"encoder.kernel": np.sqrt(np.square(x).mean(0)).astype(np.float32)}):
+        graph = EightBitGraph(config, ["x"], magnitudes=magnitudes)
+        graph.add(
+            "Identity",
+            graph.multiply(graph.add("Cast", "x", to=1), kernel, "encoder.kernel"),
+            name="y",
+        )
+        errors.append(np.abs(run_graph(graph, "y", x=x) - x @ kernel).mean())
+    assert errors[1] < 0.3 * errors[0]
+
+
+@needs_onnx
+def test_eight_bits_that_are_too_coarse_are_refused(bert, tmp_path, monkeypatch):
+    from onnx import helper
+
+    from dcse_tf.exporting import eight_bits, onnx
+
+    def by_batch(self, x, loud):
+        """A scale for all tokens of a batch."""
+        names = [f"{x}.{part}" for part in ("rows", "scale", "zero")]
+        self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names))
+        return names[0], names[2], names[1]
+
+    message = r"model\.onnx: eight bits are too coarse .* cosine 0\.\d+ .* apart; expected"
+    with monkeypatch.context() as patch:
+        patch.setattr(eight_bits, "LARGEST_SUM", 2)
+        with pytest.raises(OutputError, match=message):
+            write(bert, tmp_path, quantize="int8")
+    # A random encoder has no loud channels, so a batch's scale is much like a token's.
+    monkeypatch.setattr(onnx, "MOST_APART", 1e-4)
+    monkeypatch.setattr(eight_bits.EightBitGraph, "_quantize_rows", by_batch)
+    with pytest.raises(OutputError, match=message):
+        write(bert, tmp_path, quantize="int8")
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_onnx
@@ -211,7 +306,7 @@ def test_the_code_of_the_card_puts_the_prefix_before_a_text(bert, tmp_path):
 @needs_onnx
 def test_a_model_that_no_onnx_file_can_hold_is_refused(bert, tmp_path, monkeypatch):
     """Protobuf's limit is two gigabytes, which this one does not reach."""
-    monkeypatch.setattr("dcse_tf.exporting.onnx._LARGEST", 10_000)
+    monkeypatch.setattr("dcse_tf.exporting.onnx_graph._LARGEST", 10_000)
     with pytest.raises(InputError, match=r"this model has 0\.00; `format`=saved_model can hold it"):
         write(bert, tmp_path)
     assert list(tmp_path.iterdir()) == []

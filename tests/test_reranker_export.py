@@ -24,7 +24,7 @@ from tiny_reranker import (
 
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.exporting import reranker_onnx
+from dcse_tf.exporting import eight_bits, reranker_onnx
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.input_files import read_json_object
@@ -193,6 +193,14 @@ def test_onnx_that_computes_something_else_is_refused(runs, tmp_path, monkeypatc
     with pytest.raises(OutputError, match=r"differ from the re-ranker's by 1\.0e"):
         write(runs[False], tmp_path, "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+@needs_onnx
+def test_eight_bits_that_are_too_coarse_are_refused(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(eight_bits, "LARGEST_SUM", 4)
+    with pytest.raises(OutputError, match=r"too coarse for this re-ranker: scores differ .* by \d"):
+        write(runs[False], tmp_path, "onnx", quantize="int8")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_for_cross_encoders(runs, tmp_path):
