@@ -19,10 +19,10 @@ from dcse_tf.processors import available_processors
 PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
 CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
 TIERS = PROGRAM.with_name("tier_peer.py")
-ENVIRONMENT = {
-    # No downloads, and few messages.
-    **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"},
-    # The C library keeps all memory, so that page faults, which dcse_tf avoids, do not decide.
+# No downloads, and few messages.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
+# The C library keeps all memory, so that page faults, which dcse_tf avoids, do not decide.
+KEPT_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**33),
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**26),
@@ -96,7 +96,7 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **QUIET, **KEPT_MEMORY},
         )
         self._mode = mode
         self.found = self._ask(json.dumps(settings))

@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
+import measure
 import numpy as np
 from server_clients import ANSWERED, BROKEN, REFUSED
 
@@ -70,11 +71,14 @@ class Server:
         rows = pathlib.Path("/proc/net/tcp").read_text().split("\n")
         return sum(f":{self.port:04X} 00000000:0000 0A" in row for row in rows)
 
-    def processor_seconds(self) -> float:
-        """CPU seconds of these processes since they started."""
+    def usage(self) -> np.ndarray:
+        """What these processes used since they started: CPU seconds, those of them in the kernel,
+        and page faults."""
         rows = [pathlib.Path(f"/proc/{each}/stat").read_text() for each in self.workers()]
-        times = [row.rpartition(")")[2].split()[11:13] for row in rows]
-        return sum(int(ticks) for pair in times for ticks in pair) / os.sysconf("SC_CLK_TCK")
+        fields = np.array([row.rpartition(")")[2].split()[:13] for row in rows])
+        faults, user, kernel = fields[:, [7, 11, 12]].astype(int).sum(axis=0)
+        ticks = os.sysconf("SC_CLK_TCK")
+        return np.array([(user + kernel) / ticks, kernel / ticks, faults])
 
     def megabytes(self) -> float:
         """Resident memory of all its processes, in MB."""
@@ -176,16 +180,16 @@ def ask(server: Server, count: int, seconds: float = 0.0) -> Iterator[list[Seen]
 
 def measure_load(server: Server, count: int, seconds: float) -> str:
     """A row of the table: the figures for a number of clients."""
-    used = server.processor_seconds()
+    used = server.usage()
     with ask(server, count, seconds) as found:
         pass
     (seen,) = found
     answers = seen.count(ANSWERED)
     p50, p95, p99 = seen.percentiles(50, 95, 99)
-    used = 1000 * (server.processor_seconds() - used) / max(1, answers)
+    cpu, kernel, faults = server.usage() - used
     return (
         f"| {count} | {answers / seen.seconds:.0f} | {p50:.1f} | {p95:.1f} | {p99:.1f} | "
-        f"{used:.1f} | "
+        f"{1000 * cpu / max(1, answers):.1f} | {100 * kernel / cpu:.0f} | {faults:.0f} | "
         f"{sum(seen.errors.values()) + seen.count(BROKEN)} | {seen.count(REFUSED)} | "
         f"{server.megabytes():.0f} |"
     )
@@ -271,14 +275,14 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    print(f"load average {os.getloadavg()[0]:.1f}; {measure.describe_processor()}")
     print(
-        "| clients | answers a second | p50 ms | p95 ms | p99 ms | CPU ms an answer | errors | "
-        "refused | MB after |"
+        "| clients | answers a second | p50 ms | p95 ms | p99 ms | CPU ms an answer | % in the "
+        "kernel | page faults | errors | refused | MB after |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"{11 * '|---'}|")
     with start(args, timeout_s=3) as server:
-        print(f"| 0 | | | | | | | | {server.megabytes():.0f} |", flush=True)
+        print(f"| 0 {9 * '| '}| {server.megabytes():.0f} |", flush=True)
         for count in CLIENTS:
             print(measure_load(server, count, args.seconds), flush=True)
         fine = try_faults(server, [_leave, _send_slowly, _send_much], args.longest)

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 
-import backends
 import jobs
 import measure
 import peers
@@ -59,14 +58,15 @@ def make_cases(folder: pathlib.Path, args: argparse.Namespace) -> list[measure.C
     text = folder / "line.txt"
     text.write_text(f"{LINE}\n", encoding="utf-8")
     maker = jobs.Checkout(jobs.ROOT, folder / "jobs", args.encoder)
+    # A small corpus, for the static export.
+    dialogues, data = jobs.write_inputs(folder, 800, 10).dialogues, folder / "data"
+    prepared = (f"--input={dialogues}", f"--vocab={args.encoder}", f"--output_dir={data}")
+    maker.run("prepare_data", "--format=session_tsv", *prepared)
     models = {"checkpoint": args.encoder}
     for name, flags in EXPORTS.items():
         models[name] = str(folder / name)
         given = [f"--run_dir={args.encoder}", f"--output_dir={models[name]}", *flags.split()]
-        if name == "static":
-            work = backends.Work(folder, {}, text, folder)
-            given.append(f"--data_dir={backends.prepare(maker, work)}")
-        maker.run("export", *given)
+        maker.run("export", *given, *([f"--data_dir={data}"] if name == "static" else []))
 
     output = f"--output={folder / 'rows.npy'}"
     embed = ("-m", "dcse_tf.cli.embed", f"--input={text}", output, "--overwrite")
