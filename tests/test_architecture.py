@@ -52,6 +52,7 @@ BASE = {
         "files",
         "input_files",
         "options",
+        "memory",
         "plugins",
         "processors",
         "progress",
