@@ -70,19 +70,8 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 # The modules of the names that are imported when they are first used: the options of all jobs take
-# longer to import than a small export to load.
-_JOBS = (
-    "changes",
-    "embed",
-    "evaluate",
-    "export",
-    "merge",
-    "mine_neighbours",
-    "prepare_data",
-    "train",
-)
+# longer to import than a small export to load. The others are functions of `dcse_tf.api`.
 _MODULES = {
-    **dict.fromkeys(_JOBS, "dcse_tf.api"),
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
     "register_baseline": "dcse_tf.baselines.registry",
@@ -92,8 +81,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_MODULES.get(name, "dcse_tf.api")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
