@@ -19,20 +19,20 @@ from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
+from dcse_tf.search.embed_options import EmbedOptions
 from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.tools.embed_options import EmbedOptions
-from dcse_tf.tools.merge_options import MergeOptions
+from dcse_tf.training.merge_options import MergeOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
-    from dcse_tf.evaluation.changes import Changes
     from dcse_tf.evaluation.report import Result
+    from dcse_tf.inspecting.changes import Changes
     from dcse_tf.search.neighbours import Mined
     from dcse_tf.spark.embed import Embedded
-    from dcse_tf.tools.merge import Merged
     from dcse_tf.training.hooks import Outcome
+    from dcse_tf.training.merge import Merged
 
 T = TypeVar("T", bound=Options)
 
@@ -208,7 +208,7 @@ def merge(*, preset: str | Sequence[str] = (), **options: Any) -> "Merged":
     """
     read = make_options(MergeOptions, "merge", preset, options)
     with _work_on("merge", read) as staged:
-        from dcse_tf.tools import merge as job
+        from dcse_tf.training import merge as job
 
         return job.merge(staged)
 
@@ -234,7 +234,7 @@ def changes(*, preset: str | Sequence[str] = (), **options: Any) -> "Changes":
     """
     read = make_options(ChangesOptions, "changes", preset, options)
     with _work_on("changes", read) as staged:
-        from dcse_tf.evaluation import changes_job
+        from dcse_tf.inspecting import changes_job
 
         return changes_job.show_changes(staged)
 

@@ -16,7 +16,7 @@ from settings import (
     read_source,
 )
 
-from dcse_tf.tools.options import TABLE_FORMATS
+from dcse_tf.sets.options import TABLE_FORMATS
 
 # Language -> length in tokens to which utterances are cut.
 _LONGEST = {"english": 32, "chinese": 50}

@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 from settings import at_least
 
+from dcse_tf.bert.options import MATCHINGS
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -43,9 +44,8 @@ from dcse_tf.evaluation.response_selection import (
     read_sessions,
 )
 from dcse_tf.files import atomic_file
-from dcse_tf.model.dialogue_cse import build_pair_similarity
-from dcse_tf.model.matching_files import MatchingForm, make_matching_form
-from dcse_tf.model.options import MATCHINGS
+from dcse_tf.matching.dialogue_cse import build_pair_similarity
+from dcse_tf.matching.matching_files import MatchingForm, make_matching_form
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 

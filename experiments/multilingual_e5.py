@@ -24,11 +24,11 @@ import transformers
 from sentencepiece import SentencePieceTrainer
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 
+from dcse_tf.bert.checkpoints import write_max_sequence_length
+from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import find_package
-from dcse_tf.model.checkpoints import write_max_sequence_length
-from dcse_tf.model.sentence_modules import SentenceModules, write_modules, write_prefix
 
 _FILE, _MAGIC = "e5-small-q4.bin", b"E5S1"
 _BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", 16)])
@@ -184,7 +184,7 @@ def write_folder(package: pathlib.Path, folder: pathlib.Path) -> None:
     Raises:
         InputError: the package's file has another form.
     """
-    from dcse_tf.model.weights import write_bert
+    from dcse_tf.bert.weights import write_bert
 
     config, pieces, tensors = read_package(package)
     expected = ["<s>", "<pad>", "</s>", "<unk>"]

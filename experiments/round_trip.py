@@ -25,8 +25,8 @@ import tensorflow as tf
 from transformers import AutoTokenizer
 
 import dcse_tf
-from dcse_tf.model.checkpoints import resolve_checkpoint
-from dcse_tf.model.tokenizer import read_vocabulary
+from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.tokenizer import read_vocabulary
 
 LOWEST = 0.9999
 

@@ -30,9 +30,9 @@ from typing import Any, TypeVar
 
 from settings import SettingsError
 
+from dcse_tf.bert.checkpoints import hash_files, resolve_checkpoint
 from dcse_tf.errors import InputError, LockedError
 from dcse_tf.files import atomic_file, hash_file, lock_folder
-from dcse_tf.model.checkpoints import hash_files, resolve_checkpoint
 
 K = TypeVar("K")
 

@@ -33,8 +33,8 @@ def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:
 
 
 def _make_layer(fitted: Fitted, dim: int):
-    from dcse_tf.model.affine import AffineMaps
-    from dcse_tf.model.sentence_modules import AffineMap
+    from dcse_tf.bert.sentence_modules import AffineMap
+    from dcse_tf.matching.affine import AffineMaps
 
     mean = fitted.tensors["mean"]
     if mean.shape != (dim,):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions, BaselineSpec, Fitted
+from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.plugins import load_plugins
 
 _DESCRIPTION_FILE = "baseline.json"

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dcse_tf.model.bert import initialize_weights
+from dcse_tf.bert.bert import initialize_weights
 
 _MAX_LOG_SCALE = 1.0  # a coupling stretches a coordinate by at most e
 _EPSILON = 1e-6  # added to standard deviations, to avoid dividing a constant coordinate by 0

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dcse_tf.model.options import EncoderOptions
+from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.options import Family, Options, option
 
 

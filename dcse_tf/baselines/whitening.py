@@ -155,8 +155,8 @@ def _fit(options: WhiteningOptions, corpus: Corpus) -> Fitted:
 
 
 def _make_layer(fitted: Fitted, dim: int):
-    from dcse_tf.model.affine import AffineMaps
-    from dcse_tf.model.sentence_modules import AffineMap
+    from dcse_tf.bert.sentence_modules import AffineMap
+    from dcse_tf.matching.affine import AffineMaps
 
     mean, matrix = fitted.tensors["mean"], fitted.tensors["matrix"]
     if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:

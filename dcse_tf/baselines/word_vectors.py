@@ -8,9 +8,9 @@ import numpy as np
 from absl import logging
 
 from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Corpus, Fitted
+from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
-from dcse_tf.model.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.options import OptionError, option
 
 # `word_unit` -> the argument of `make_splitter`.

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from dcse_tf.data.options import PrepareOptions
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
     from dcse_tf.exporting.options import ExportOptions
+    from dcse_tf.search.embed_options import EmbedOptions
     from dcse_tf.search.options import MineNeighboursOptions
     from dcse_tf.serving.options import ServeOptions
-    from dcse_tf.tasks.options import TrainOptions
-    from dcse_tf.tools.embed_options import EmbedOptions
-    from dcse_tf.tools.merge_options import MergeOptions
-    from dcse_tf.tools.options import (
+    from dcse_tf.sets.options import (
         BuildCandidatesOptions,
         BuildRetrievalOptions,
         BuildStsOptions,
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
         MergeStsOptions,
         ScoreCandidatesOptions,
     )
+    from dcse_tf.tasks.options import TrainOptions
+    from dcse_tf.training.merge_options import MergeOptions
 
 _STDOUT = 1  # its file descriptor
 
@@ -76,7 +76,7 @@ def prepare_data(options: "PrepareOptions") -> None:
 
 def inspect_data(options: "InspectOptions") -> None:
     """Describes a corpus of dialogues, and finds the sentences of evaluation sets in it."""
-    from dcse_tf.tools import inspect as job
+    from dcse_tf.inspecting import inspect as job
 
     print(job.inspect_data(options))
     print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
@@ -121,7 +121,7 @@ def train(options: "TrainOptions") -> None:
 
 def fit_baseline(options: "BaselineOptions") -> None:
     """Fits an untrained baseline: centering, whitening, flow, or averaged word vectors."""
-    from dcse_tf.tools import fit_baseline as job
+    from dcse_tf.baselines import fit_baseline as job
 
     print(job.fit_baseline(options))
     print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
@@ -164,8 +164,8 @@ def compare(options: "CompareOptions") -> None:
 
 def changes(options: "ChangesOptions") -> None:
     """Compares two encoders, such as before and after training, without labels."""
-    from dcse_tf.evaluation import changes_job
-    from dcse_tf.evaluation.changes import describe, format_text
+    from dcse_tf.inspecting import changes_job
+    from dcse_tf.inspecting.changes import describe, format_text
 
     found = changes_job.show_changes(options)
     print(f"{format_text(found)}\n\n{describe(found)}")
@@ -183,7 +183,7 @@ def embed(options: "EmbedOptions") -> None:
 
 def explain(options: "ExplainOptions") -> None:
     """Shows what the similarity of a response and its context is made of."""
-    from dcse_tf.tools import explain as job
+    from dcse_tf.inspecting import explain as job
 
     print(job.explain(options))
     print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
@@ -191,7 +191,7 @@ def explain(options: "ExplainOptions") -> None:
 
 def merge(options: "MergeOptions") -> None:
     """Averages an encoder's weights from before and after training, or centres an encoder."""
-    from dcse_tf.tools import merge as job
+    from dcse_tf.training import merge as job
 
     merged = job.merge(options)
     if merged.choice:
@@ -217,7 +217,7 @@ def serve(options: "ServeOptions") -> None:
 
 def build_retrieval(options: "BuildRetrievalOptions") -> None:
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
-    from dcse_tf.tools import retrieval_set as job
+    from dcse_tf.sets import retrieval_set as job
 
     built = job.build_retrieval(options)
     print(
@@ -230,7 +230,7 @@ def build_retrieval(options: "BuildRetrievalOptions") -> None:
 
 def build_candidates(options: "BuildCandidatesOptions") -> None:
     """Builds grouped candidates for response selection from dialogues."""
-    from dcse_tf.tools import candidate_set as job
+    from dcse_tf.sets import candidate_set as job
 
     built = job.build_candidates(options)
     print(
@@ -246,7 +246,7 @@ def build_candidates(options: "BuildCandidatesOptions") -> None:
 
 def score_candidates(options: "ScoreCandidatesOptions") -> None:
     """Adds a re-ranker's scores to grouped candidates."""
-    from dcse_tf.tools import candidate_scores as job
+    from dcse_tf.sets import candidate_scores as job
 
     scored = job.score_candidates(options)
     print(
@@ -261,7 +261,7 @@ def score_candidates(options: "ScoreCandidatesOptions") -> None:
 
 def build_sts(options: "BuildStsOptions") -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
-    from dcse_tf.tools import sts_set as job
+    from dcse_tf.sets import sts_set as job
 
     counts = job.build_sts(options)
     print(
@@ -277,7 +277,7 @@ def build_sts(options: "BuildStsOptions") -> None:
 
 def merge_sts(options: "MergeStsOptions") -> None:
     """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
-    from dcse_tf.tools import sts_set as job
+    from dcse_tf.sets import sts_set as job
 
     merged = job.merge_sts(options)
     for sheet, rated, agreement in zip(merged.sheets, merged.rated, merged.agreement, strict=True):
@@ -293,24 +293,24 @@ def merge_sts(options: "MergeStsOptions") -> None:
 # lists them. --help describes a job with its function's docstring.
 _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "prepare_data": ("data.options", "PrepareOptions", prepare_data),
-    "inspect_data": ("tools.options", "InspectOptions", inspect_data),
+    "inspect_data": ("sets.options", "InspectOptions", inspect_data),
     "mine_neighbours": ("search.options", "MineNeighboursOptions", mine_neighbours),
     "train": ("tasks.options", "TrainOptions", train),
     "fit_baseline": ("baselines.options", "FitBaselineOptions", fit_baseline),
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
     "compare": ("evaluation.options", "CompareOptions", compare),
     "changes": ("evaluation.options", "ChangesOptions", changes),
-    "embed": ("tools.embed_options", "EmbedOptions", embed),
+    "embed": ("search.embed_options", "EmbedOptions", embed),
     "search": ("search.options", "SearchOptions", search),
-    "explain": ("tools.options", "ExplainOptions", explain),
-    "merge": ("tools.merge_options", "MergeOptions", merge),
+    "explain": ("sets.options", "ExplainOptions", explain),
+    "merge": ("training.merge_options", "MergeOptions", merge),
     "export": ("exporting.options", "ExportOptions", export),
     "serve": ("serving.options", "ServeOptions", serve),
-    "build_retrieval": ("tools.options", "BuildRetrievalOptions", build_retrieval),
-    "build_candidates": ("tools.options", "BuildCandidatesOptions", build_candidates),
-    "score_candidates": ("tools.options", "ScoreCandidatesOptions", score_candidates),
-    "build_sts": ("tools.options", "BuildStsOptions", build_sts),
-    "merge_sts": ("tools.options", "MergeStsOptions", merge_sts),
+    "build_retrieval": ("sets.options", "BuildRetrievalOptions", build_retrieval),
+    "build_candidates": ("sets.options", "BuildCandidatesOptions", build_candidates),
+    "score_candidates": ("sets.options", "ScoreCandidatesOptions", score_candidates),
+    "build_sts": ("sets.options", "BuildStsOptions", build_sts),
+    "merge_sts": ("sets.options", "MergeStsOptions", merge_sts),
 }
 
 

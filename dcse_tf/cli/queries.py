@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from dcse_tf.bert.blanks import is_blank
 from dcse_tf.errors import InputError
-from dcse_tf.model.blanks import is_blank
 
 if TYPE_CHECKING:
     from dcse_tf.search.index import Hit

@@ -24,12 +24,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Layout, Tensors, fingerprint_rows, lay_out
+from dcse_tf.bert.ragged import find_rows
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
 from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
 from dcse_tf.data.rehearsal import share_rehearsed
-from dcse_tf.model.layout import Layout, Tensors, fingerprint_rows, lay_out
-from dcse_tf.model.ragged import find_rows
 
 _GIVEN = ("given", "given_mask", "teacher_scores")
 

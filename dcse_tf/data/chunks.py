@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.corpus import Chunk, join_session
 from dcse_tf.data.dialogue import Session, session_to_dict
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.records import GivenTokens, SplitRecords
 from dcse_tf.data.splits import Findings, content_key
-from dcse_tf.model.vocabulary import Vocabulary
 
 
 class ChunkRecords(NamedTuple):

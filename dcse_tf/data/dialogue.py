@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dcse_tf.model.blanks import is_blank
+from dcse_tf.bert.blanks import is_blank
 
 # Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).
 AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")

@@ -16,10 +16,10 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Tensors
+from dcse_tf.bert.pairs import strip_ends
+from dcse_tf.bert.ragged import find_rows, put_apart, put_in_rows
 from dcse_tf.data.batch import prefer, sample_negatives
-from dcse_tf.model.layout import Tensors
-from dcse_tf.model.pairs import strip_ends
-from dcse_tf.model.ragged import find_rows, put_apart, put_in_rows
 
 
 def draw_dialogue(

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.model.layout import Tensors, fingerprint_rows, join_tables
+from dcse_tf.bert.layout import Tensors, fingerprint_rows, join_tables
 
 
 def flatten_contexts(turns: Tensors, turns_before: int, max_tokens: int) -> Tensors:

@@ -8,8 +8,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Tensors, join_tables
 from dcse_tf.data.manifest import Corpus
-from dcse_tf.model.layout import Tensors, join_tables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,14 +9,14 @@ import dataclasses
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Layout, Tensors, lay_out
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.pairs import strip_ends
+from dcse_tf.bert.ragged import find_rows, put_apart
 from dcse_tf.data.batch import prefer
 from dcse_tf.data.dialogue_tasks import Dialogues, Rows, draw_dialogue, make_next_session_rows
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
 from dcse_tf.data.selection import build_sequences, find_cells
-from dcse_tf.model.layout import Layout, Tensors, lay_out
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.pairs import strip_ends
-from dcse_tf.model.ragged import find_rows, put_apart
 
 # The kinds of pairs of segments, with the number of classes of each.
 PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}

@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from absl import logging
 
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.unknown import warn_of_unknown
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import (
     describe_dropped,
@@ -23,10 +27,6 @@ from dcse_tf.data.records import SplitWriter
 from dcse_tf.data.splits import Findings, Splitter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.unknown import warn_of_unknown
-from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.model.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from dcse_tf.processors import available_processors
 
 # Only the first process reads and writes. That is about a fifth of the work, so it cannot keep more

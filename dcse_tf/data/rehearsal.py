@@ -9,7 +9,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.model.layout import Tensors, fingerprint_rows, join_tables
+from dcse_tf.bert.layout import Tensors, fingerprint_rows, join_tables
 
 # Probability that an ordinary token of a text is replaced.
 GARBLED = 0.5

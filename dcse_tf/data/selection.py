@@ -9,6 +9,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Layout, Tensors, lay_out
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.pairs import end_turns, join_turns, place_segments
+from dcse_tf.bert.ragged import find_rows, put_in_rows
 from dcse_tf.data.dialogue_tasks import (
     Dialogues,
     Rows,
@@ -18,10 +22,6 @@ from dcse_tf.data.dialogue_tasks import (
     make_next_session_rows,
     make_restoration_rows,
 )
-from dcse_tf.model.layout import Layout, Tensors, lay_out
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.pairs import end_turns, join_turns, place_segments
-from dcse_tf.model.ragged import find_rows, put_in_rows
 
 
 @dataclasses.dataclass(frozen=True)

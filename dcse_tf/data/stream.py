@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from dcse_tf.bert.layout import Layout, lay_out
 from dcse_tf.data.batch import (
     Shapes,
     cut_session,
@@ -36,7 +37,6 @@ from dcse_tf.data.records import (
     shard_paths,
 )
 from dcse_tf.data.rehearsal import RehearsalForm, append_garbled
-from dcse_tf.model.layout import Layout, lay_out
 
 _READ_BLOCKS = 8
 

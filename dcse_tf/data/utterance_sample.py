@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.records import parse_session, shard_paths
-from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.progress import Progress
 
 

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
-from dcse_tf.model.head_files import HeadMaps
+from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.matching.head_files import HeadMaps
 
 BATCH_TOKENS = 2048
 _BYTES_PER_TOKEN = 4

@@ -10,22 +10,22 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.baselines.files import is_baseline, read_baseline
+from dcse_tf.bert.bert import build_bert_encoder, load_backbone
+from dcse_tf.bert.checkpoints import read_config, read_max_sequence_length
+from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, read_modules
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.load import find_folder, refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
-from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.bert import build_bert_encoder, load_backbone
-from dcse_tf.model.checkpoints import read_config, read_max_sequence_length
-from dcse_tf.model.fused_bert import FusedBert
-from dcse_tf.model.head_files import read_heads
-from dcse_tf.model.matching_files import read_matching
-from dcse_tf.model.options import EncoderOptions
-from dcse_tf.model.sentence_modules import AffineMap, SentenceModules, read_modules
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.model.weights import read_bert_tensors
+from dcse_tf.matching.affine import AffineMaps
+from dcse_tf.matching.head_files import read_heads
+from dcse_tf.matching.matching_files import read_matching
 
 
 def load_checkpoint(

@@ -7,7 +7,7 @@ import numpy as np
 
 from dcse_tf.encoder.batching import count_by_bytes
 from dcse_tf.encoder.fingerprint import hash_arrays
-from dcse_tf.model.head_files import NO_HEADS
+from dcse_tf.matching.head_files import NO_HEADS
 
 
 class FunctionBackend:

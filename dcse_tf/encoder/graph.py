@@ -9,17 +9,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.checkpoints import approximates_gelu, read_config
+from dcse_tf.bert.token_rows import TokenRows
+from dcse_tf.bert.unknown import UnknownTokens
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.batching import BATCH_TOKENS, Match
 from dcse_tf.encoder.fingerprint import hash_arrays
-from dcse_tf.model.checkpoints import approximates_gelu, read_config
-from dcse_tf.model.dialogue_cse import build_matching
-from dcse_tf.model.head_files import HeadMaps, read_heads
-from dcse_tf.model.matching import masked_mean
-from dcse_tf.model.matching_files import PAPER, MatchingForm
-from dcse_tf.model.token_rows import TokenRows
-from dcse_tf.model.unknown import UnknownTokens
-from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.model.weights import read_bert_tensors
+from dcse_tf.matching.dialogue_cse import build_matching
+from dcse_tf.matching.head_files import HeadMaps, read_heads
+from dcse_tf.matching.matching import masked_mean
+from dcse_tf.matching.matching_files import PAPER, MatchingForm
 from dcse_tf.progress import Progress
 
 # XLA compiles a program for every shape; rounding lengths up to a multiple of this limits their

@@ -5,6 +5,7 @@ What needs TensorFlow, and the baselines, are imported for the models that need 
 
 import pathlib
 
+from dcse_tf.bert.checkpoints import resolve_checkpoint
 from dcse_tf.encoder.batching import Backend
 from dcse_tf.encoder.functions import FunctionBackend
 from dcse_tf.encoder.onnx import OnnxBackend, is_onnx
@@ -12,8 +13,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
 from dcse_tf.encoder.static import is_static, load_static
 from dcse_tf.errors import InputError, name_missing_tensorflow
-from dcse_tf.model.checkpoints import resolve_checkpoint
-from dcse_tf.model.reranker_files import is_reranker
+from dcse_tf.reading.reranker_files import is_reranker
 
 _FIXED = "an export computes as it was exported; {}, or name the run directory"
 

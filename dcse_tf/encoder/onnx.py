@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.checkpoints import read_max_sequence_length
+from dcse_tf.bert.token_rows import TextTokenizer, TokenRows
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.unknown import UnknownTokens
 from dcse_tf.encoder.saved_model import OF_EXPORT, SETTINGS_FILE
 from dcse_tf.errors import InputError, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.checkpoints import read_max_sequence_length
-from dcse_tf.model.head_files import NO_HEADS
-from dcse_tf.model.token_rows import TextTokenizer, TokenRows
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.unknown import UnknownTokens
+from dcse_tf.matching.head_files import NO_HEADS
 from dcse_tf.processors import choose_threads
 
 MODEL_FILE = "model.onnx"

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dcse_tf.model.options import EncoderOptions
+from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.options import option
 
 

@@ -10,7 +10,7 @@ from dcse_tf.encoder.batching import Match, count_by_bytes
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.head_files import NO_HEADS
+from dcse_tf.matching.head_files import NO_HEADS
 from dcse_tf.progress import Progress
 
 # Signatures of an encoder, see `dcse_tf.exporting.saved_model.ServedEncoder`.

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.batching import (
     Backend,
     Match,
@@ -24,8 +25,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
-from dcse_tf.model.blanks import is_blank
-from dcse_tf.model.head_files import HeadMaps, project
+from dcse_tf.matching.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
 from dcse_tf.stores import fetch
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from dcse_tf.bert.tensor_files import read_tensor_file
+from dcse_tf.bert.unknown import UnknownTokens
 from dcse_tf.encoder.functions import FunctionBackend
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.tensor_files import read_tensor_file
-from dcse_tf.model.unknown import UnknownTokens
 
 MODEL_TYPE = "model2vec"
 WEIGHTS_FILE, TABLE = "model.safetensors", "embeddings"

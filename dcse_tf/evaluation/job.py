@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, resolve_checkpoint
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, response_selection
@@ -35,8 +36,7 @@ from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import resolve_inputs
-from dcse_tf.model.checkpoints import ENCODER_FOLDER, resolve_checkpoint
-from dcse_tf.model.reranker_files import is_reranker
+from dcse_tf.reading.reranker_files import is_reranker
 from dcse_tf.reranker.reranker import Reranker
 
 ALL = "all"
@@ -257,7 +257,7 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
 def _match_by(kind: str, encoder: SentenceEncoder) -> None:
     """Sets the form of the matching of a checkpoint that was not trained with one."""
     from dcse_tf.encoder.graph import GraphBackend
-    from dcse_tf.model.matching_files import has_matching, make_matching_form
+    from dcse_tf.matching.matching_files import has_matching, make_matching_form
 
     backend = encoder.backend
     if not isinstance(backend, GraphBackend) or not backend.match:

@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from dcse_tf.bert.options import MATCHINGS
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import OptionError, Options, option
 
 # Number of neighbours of a sentence that are compared. With fewer than LEAST_SENTENCES sentences,

@@ -22,7 +22,7 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import PROJECTED, RECALLS, bidirectional
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
-from dcse_tf.model.head_files import HeadMaps, project
+from dcse_tf.matching.head_files import HeadMaps, project
 
 # A function from contexts and candidates to scores, float `[samples, candidates]`, higher is
 # better.

@@ -12,6 +12,9 @@ import jinja2
 from absl import logging
 
 import dcse_tf
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.bert.families import is_relative
+from dcse_tf.bert.vocabulary import SpecialTokens
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import score_names
@@ -19,14 +22,11 @@ from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.model.checkpoints import ENCODER_FOLDER, read_config
-from dcse_tf.model.families import is_relative
-from dcse_tf.model.matching_files import has_matching
-from dcse_tf.model.merging import read_merge_record
-from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.vocabulary import SpecialTokens
+from dcse_tf.matching.matching_files import has_matching
+from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
+from dcse_tf.training.merging import read_merge_record
 from dcse_tf.training.run_directory import CONFIG_FILE, CORPUS_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 
+from dcse_tf.bert.checkpoints import hash_files
 from dcse_tf.encoder.checkpoint import load_graph, truncate
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.load import find_folder
@@ -13,8 +14,7 @@ from dcse_tf.exporting.reranker import export_reranker
 from dcse_tf.exporting.saved_model import write_saved_model
 from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
 from dcse_tf.files import atomic_directory, atomic_version, complete_path
-from dcse_tf.model.checkpoints import hash_files
-from dcse_tf.model.reranker_files import is_reranker
+from dcse_tf.reading.reranker_files import is_reranker
 
 
 def export(config: ExportOptions) -> pathlib.Path:

@@ -10,6 +10,8 @@ import onnx
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert import checkpoints, sentence_modules
+from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.onnx import MODEL_FILE
 from dcse_tf.encoder.saved_model import SETTINGS_FILE, export_fingerprint
@@ -18,8 +20,6 @@ from dcse_tf.exporting import eight_bits
 from dcse_tf.exporting.onnx_graph import build_onnx_graph
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
-from dcse_tf.model import checkpoints, sentence_modules
-from dcse_tf.model.weights import read_bert_tensors
 
 FORMAT = "onnx"
 TOLERANCE = 1e-4

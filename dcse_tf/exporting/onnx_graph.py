@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from dcse_tf.bert import checkpoints
+from dcse_tf.bert.families import RELATIVE_BIAS
+from dcse_tf.bert.relative_positions import BUCKET_OF, FARTHEST
+from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.encoder.onnx import INPUTS, OUTPUT
 from dcse_tf.errors import InputError
-from dcse_tf.model import checkpoints
-from dcse_tf.model.families import RELATIVE_BIAS
-from dcse_tf.model.relative_positions import BUCKET_OF, FARTHEST
-from dcse_tf.model.sentence_modules import AffineMap
 
 # Opset 20 is the first with a Gelu operation, and IR version 9 the first that supports it.
 _OPSET, _IR_VERSION = 20, 9
@@ -75,7 +75,7 @@ class Graph:
 
         Args:
             bias: the name of `mask_bias`'s second result.
-            table: float `[buckets, heads]`, see `dcse_tf.model.relative_positions`.
+            table: float `[buckets, heads]`, see `dcse_tf.bert.relative_positions`.
         """
         first, axis = self.constant(np.array(0)), self.constant([0])
         tokens = self.add("Squeeze", self.add("Shape", "input_ids", start=1, end=2), axis)

@@ -19,7 +19,7 @@ from dcse_tf.exporting.onnx import write_settings
 from dcse_tf.exporting.onnx_graph import Graph, add_dense, add_layer, embed, pool
 from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.files import write_json
-from dcse_tf.model.reranker_files import (
+from dcse_tf.reading.reranker_files import (
     CLASSIFIER,
     POOLER,
     SPEAKER_TABLE,

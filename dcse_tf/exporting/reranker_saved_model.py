@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.blanks import NO_CANDIDATE
 from dcse_tf.encoder.batching import BATCH_TOKENS
 from dcse_tf.encoder.saved_model import SCORE, SCORE_SPEAKERS
 from dcse_tf.exporting.saved_model import (
@@ -14,7 +15,6 @@ from dcse_tf.exporting.saved_model import (
     Request,
     save_and_verify,
 )
-from dcse_tf.model.blanks import NO_CANDIDATE
 from dcse_tf.reranker.graph import RerankerGraph
 from dcse_tf.reranker.reranker import Reranker
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 import dcse_tf
+from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.saved_model import (
     EMBED,
@@ -28,8 +29,7 @@ from dcse_tf.encoder.saved_model import (
 )
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError, require
-from dcse_tf.model.blanks import BLANK, NO_CANDIDATE
-from dcse_tf.model.dialogue_cse import build_matching
+from dcse_tf.matching.dialogue_cse import build_matching
 
 
 class Served(Protocol):

@@ -6,20 +6,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.errors import InputError
-from dcse_tf.files import write_json
-from dcse_tf.model import checkpoints
-from dcse_tf.model.affine import AffineMaps
-from dcse_tf.model.reranker_files import POOLER
-from dcse_tf.model.sentence_modules import (
+from dcse_tf.bert import checkpoints
+from dcse_tf.bert.sentence_modules import (
     AffineMap,
     SentenceModules,
     describe_prefix,
     write_modules,
 )
-from dcse_tf.model.tokenizer import number_as_written
-from dcse_tf.model.weights import read_bert_tensors, write_bert
+from dcse_tf.bert.tokenizer import number_as_written
+from dcse_tf.bert.weights import read_bert_tensors, write_bert
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
+from dcse_tf.matching.affine import AffineMaps
+from dcse_tf.reading.reranker_files import POOLER
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:

@@ -15,6 +15,7 @@ import scipy.sparse
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.batching import embed_inputs
@@ -24,7 +25,6 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import write_json
-from dcse_tf.model.tensor_files import write_tensor_file
 from dcse_tf.progress import Progress
 
 _BATCH_TOKENS = 2048

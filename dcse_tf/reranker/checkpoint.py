@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.fused_bert import Hold
 from dcse_tf.encoder.fingerprint import hash_arrays
 from dcse_tf.errors import InputError
-from dcse_tf.model.fused_bert import Hold
-from dcse_tf.model.reranker_files import RERANKER_FILE, RerankerSettings
+from dcse_tf.reading.reranker_files import RERANKER_FILE, RerankerSettings
 from dcse_tf.reranker import cross_encoder, lstm
 from dcse_tf.reranker.graph import PairModel, RerankerGraph
 from dcse_tf.reranker.load import Parts, read_parts

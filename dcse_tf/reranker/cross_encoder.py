@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.checkpoints import read_config
+from dcse_tf.bert.fused_bert import FusedCrossEncoder, Hold, head_shapes
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.errors import InputError
-from dcse_tf.model.checkpoints import read_config
-from dcse_tf.model.fused_bert import FusedCrossEncoder, Hold, head_shapes
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.reranker_files import RERANKER_FILE, RerankerSettings
-from dcse_tf.model.weights import read_bert_tensors
+from dcse_tf.reading.reranker_files import RERANKER_FILE, RerankerSettings
 from dcse_tf.reranker.graph import SequenceModel
 
 

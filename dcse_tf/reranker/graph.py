@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.model.blanks import BLANK, NO_CANDIDATE
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.pairs import end_turns, join_turns, place_segments, strip_ends
-from dcse_tf.model.ragged import find_rows
-from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
+from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.pairs import end_turns, join_turns, place_segments, strip_ends
+from dcse_tf.bert.ragged import find_rows
+from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
+from dcse_tf.reading.reranker_files import RerankerSettings
 
 _NO_LIMIT = 2**31 - 1
 

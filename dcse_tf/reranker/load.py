@@ -4,19 +4,19 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
+from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.pair_rule import PairRule, make_rule
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.encoder.onnx import is_onnx
 from dcse_tf.encoder.saved_model import is_saved_model
 from dcse_tf.errors import InputError, name_missing_tensorflow
-from dcse_tf.model.checkpoints import resolve_checkpoint
-from dcse_tf.model.pair_rule import PairRule, make_rule
-from dcse_tf.model.reranker_files import (
+from dcse_tf.reading.reranker_files import (
     RERANKER_FILE,
     RerankerSettings,
     is_reranker,
     read_reranker_settings,
 )
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.reranker.onnx import OnnxReranker
 
 if TYPE_CHECKING:

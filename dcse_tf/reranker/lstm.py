@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.bert.fused_bert import Hold
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.weights import read_tensors as read_weights
 from dcse_tf.errors import InputError
-from dcse_tf.model.cross_encoder import PairHead, build_head, read_head_tensors
-from dcse_tf.model.fused_bert import Hold
-from dcse_tf.model.matchers import ESIM, DualLSTM, read_matcher, read_matcher_settings
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.weights import read_tensors as read_weights
+from dcse_tf.reading.cross_encoder import PairHead, build_head, read_head_tensors
+from dcse_tf.reading.matchers import ESIM, DualLSTM, read_matcher, read_matcher_settings
+from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.reranker.graph import SequenceModel
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.encoder.onnx import INPUTS, OnnxFile
-from dcse_tf.model.pair_rule import PairRule
-from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.reading.reranker_files import RerankerSettings
 
 SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
 

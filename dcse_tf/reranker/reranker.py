@@ -9,14 +9,14 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.bert.unknown import UnknownTokens
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
-from dcse_tf.model.blanks import NO_CANDIDATE, is_blank
-from dcse_tf.model.reranker_files import RerankerSettings
-from dcse_tf.model.unknown import UnknownTokens
-from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
+from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.reranker.load import load_reranker
 from dcse_tf.stores import fetch
 

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.nearest import Nearest, find_nearest
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
-from dcse_tf.model.blanks import is_blank
 from dcse_tf.progress import Progress
 from dcse_tf.search.nearest import ApproximateIndex
 from dcse_tf.search.options import ApproximateOptions

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert.blanks import is_blank
+from dcse_tf.bert.vocabulary import END_OF_TURN
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
@@ -30,15 +32,13 @@ from dcse_tf.files import (
     resumable,
 )
 from dcse_tf.input_files import UNREADABLE_ARRAY
-from dcse_tf.model.blanks import is_blank
-from dcse_tf.model.vocabulary import END_OF_TURN
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
+from dcse_tf.search.embed import embed
+from dcse_tf.search.embed_options import EmbedOptions
 from dcse_tf.search.index import Hit, IndexFolder, SearchIndex
 from dcse_tf.search.nearest import ApproximateIndex, import_faiss
 from dcse_tf.search.options import SearchOptions
-from dcse_tf.tools.embed import embed
-from dcse_tf.tools.embed_options import EmbedOptions
 
 _QUERIES_AT_A_TIME = 256
 _RECALL_AT = 10

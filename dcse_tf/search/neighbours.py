@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import Manifest, Split, read_manifest, write_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.records import SplitRecords, SplitWriter, serialize_session
@@ -36,9 +38,8 @@ from dcse_tf.files import (
     restore_replaced,
     resumable,
 )
-from dcse_tf.model.checkpoints import resolve_checkpoint
-from dcse_tf.model.tokenizer import read_vocabulary
 from dcse_tf.progress import Progress
+from dcse_tf.search.embed import Rows
 from dcse_tf.search.mutual import (
     Pairs,
     average_rows,
@@ -50,7 +51,6 @@ from dcse_tf.search.mutual import (
 )
 from dcse_tf.search.nearest import import_faiss
 from dcse_tf.search.options import ApproximateOptions, MineNeighboursOptions
-from dcse_tf.tools.embed import Rows
 
 SAMPLE_FILE = "sample.txt"
 _SAMPLE = 50

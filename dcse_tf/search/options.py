@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Collection
 
+from dcse_tf.bert.blanks import is_blank
+from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.model.blanks import is_blank
-from dcse_tf.model.options import EncoderOptions
 from dcse_tf.options import OptionError, Options, option, redefault
 
 KINDS = ("exact", "hnsw", "ivf", "hnsw_int8", "ivf_int8", "binary")

@@ -27,9 +27,9 @@ from dcse_tf.files import (
 )
 from dcse_tf.processors import limit_threads
 from dcse_tf.progress import Progress
+from dcse_tf.search.embed_options import EmbedOptions
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.stores import exists, fetch, is_url, put_file, remove_folder, sign_file
-from dcse_tf.tools.embed_options import EmbedOptions
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -88,12 +88,12 @@ class Embedded:
 def embed(options: EmbedOptions) -> Embedded:
     """Embeds the sentences of a file, on this machine or, with `spark_master`, on a cluster.
 
-    Raises: see `embed_on_spark` and `dcse_tf.tools.embed.embed`.
+    Raises: see `embed_on_spark` and `dcse_tf.search.embed.embed`.
     """
     output = pathlib.Path(options.output)
     if options.spark_master:
         return Embedded(output, *embed_on_spark(options))
-    from dcse_tf.tools import embed as job
+    from dcse_tf.search import embed as job
 
     return Embedded(job.Shard.parse(options.shard).path(output), *job.embed(options))
 

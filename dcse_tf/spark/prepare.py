@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import read_files, split_into_chunks
 from dcse_tf.data.formats import RawSession
@@ -31,8 +33,6 @@ from dcse_tf.data.records import SplitCounts, name_index, name_shard
 from dcse_tf.data.splits import Findings, content_key
 from dcse_tf.errors import InputError
 from dcse_tf.files import complete_path
-from dcse_tf.model.checkpoints import resolve_checkpoint
-from dcse_tf.model.vocabulary import Vocabulary
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.spark.tables import gather
 from dcse_tf.stores import fetch, is_url, put_file, remove_folder, url_of

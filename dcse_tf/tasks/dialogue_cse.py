@@ -7,8 +7,8 @@ everything that needs it is imported inside the functions.
 import dataclasses
 from typing import TYPE_CHECKING, Self
 
+from dcse_tf.bert.options import MATCHINGS
 from dcse_tf.evaluation.names import PROJECTED
-from dcse_tf.model.options import MATCHINGS
 from dcse_tf.options import option, redefault
 from dcse_tf.tasks.levers import LeverOptions, read_neighbours
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
@@ -124,8 +124,8 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
-    from dcse_tf.model.matching_files import build_turn_attention, make_matching_form
-    from dcse_tf.model.projection import build_heads
+    from dcse_tf.matching.matching_files import build_turn_attention, make_matching_form
+    from dcse_tf.matching.projection import build_heads
 
     parts = centering_parts(options, dim)
     if width := options.projection_dim:
@@ -140,11 +140,11 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
-    from dcse_tf.model import bert
-    from dcse_tf.model.context_prediction import ContextPrediction
-    from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
-    from dcse_tf.model.matching_files import PAPER
-    from dcse_tf.model.start import StartObjective
+    from dcse_tf.bert import bert
+    from dcse_tf.matching.context_prediction import ContextPrediction
+    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.matching.matching_files import PAPER
+    from dcse_tf.matching.start import StartObjective
     from dcse_tf.tasks.shared import make_layout
 
     options, parts, start = setup.options, setup.parts, None

@@ -42,7 +42,7 @@ class LabelledOptions(ContrastOptions, TrainOptions):
 
 
 def _build_model(setup: Setup[LabelledOptions]) -> "keras.Model":
-    from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
     from dcse_tf.tasks.shared import make_layout
 
     objective = Objective(setup.options.temperature, cosine_weight=1.0, both_directions=True)

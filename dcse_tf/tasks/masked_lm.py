@@ -33,7 +33,7 @@ class MaskedLmOptions(MaskingOptions):
 
 
 def _build_model(setup: Setup[MaskedLmOptions]) -> "keras.Model":
-    from dcse_tf.model.masked_lm import build_masked_lm
+    from dcse_tf.bert.masked_lm import build_masked_lm
     from dcse_tf.tasks.shared import make_layout, start_masked_lm_head
 
     model, head = build_masked_lm(setup.backbone, make_layout(setup.options))

@@ -84,8 +84,8 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
 
 def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
+    from dcse_tf.bert.pair_rule import make_rule
     from dcse_tf.data.post_training import PostTrainingForm
-    from dcse_tf.model.pair_rule import make_rule
     from dcse_tf.tasks.shared import make_masking_rule
 
     options = setup.options
@@ -100,10 +100,10 @@ def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
 
 
 def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
+    from dcse_tf.bert.masked_lm import build_head
     from dcse_tf.data.post_training import PAIRS
-    from dcse_tf.model.cross_encoder import build_pair_head
-    from dcse_tf.model.masked_lm import build_head
-    from dcse_tf.model.post_training import build_post_training_model
+    from dcse_tf.reading.cross_encoder import build_pair_head
+    from dcse_tf.reading.post_training import build_post_training_model
     from dcse_tf.tasks.shared import read_sequences, start_masked_lm_head
 
     options, reading = setup.options, read_sequences(setup)
@@ -190,7 +190,7 @@ def _find_chances(dataset: "tf.data.Dataset") -> Scores:
 def _write_encoder(
     setup: Setup[PostTrainingOptions], model: "keras.Model", folder: pathlib.Path
 ) -> None:
-    from dcse_tf.model.post_training import write_post_trained
+    from dcse_tf.reading.post_training import write_post_trained
     from dcse_tf.tasks.shared import write_bert_files
 
     speakers = setup.options.speaker_embeddings

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
-from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import option, redefault
+from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.sequence_options import SequenceOptions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.selection import SelectionForm
-    from dcse_tf.model.cross_encoder import HeadShape, Reading
+    from dcse_tf.reading.cross_encoder import HeadShape, Reading
 
 _NO_TASK = "none"
 _HINTED = ("next_session", "consistency")
@@ -189,8 +189,8 @@ def _list_metrics(options: ResponseSelectionOptions) -> tuple[str, ...]:
 
 
 def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
+    from dcse_tf.bert.pair_rule import make_rule
     from dcse_tf.data.selection import SelectionForm
-    from dcse_tf.model.pair_rule import make_rule
 
     options = setup.options
     return SelectionForm(
@@ -206,8 +206,8 @@ def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
 
 
 def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape"]:
-    from dcse_tf.model.cross_encoder import HeadShape, read_with_matcher
-    from dcse_tf.model.matchers import build_matcher
+    from dcse_tf.reading.cross_encoder import HeadShape, read_with_matcher
+    from dcse_tf.reading.matchers import build_matcher
     from dcse_tf.tasks.shared import make_layout, read_sequences, start_from_vectors
 
     options, turns = setup.options, setup.options.context_turns + 1
@@ -229,8 +229,8 @@ def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape
 
 
 def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
-    from dcse_tf.model.cross_encoder import build_heads, build_selection_model
-    from dcse_tf.model.losses import JointLoss
+    from dcse_tf.matching.losses import JointLoss
+    from dcse_tf.reading.cross_encoder import build_heads, build_selection_model
 
     options = setup.options
     reading, shape = _read(setup)
@@ -248,7 +248,7 @@ def _build_restoration(
 
     Token embeddings that are not a BERT's are larger, so the head on them starts smaller.
     """
-    from dcse_tf.model import masked_lm
+    from dcse_tf.bert import masked_lm
     from dcse_tf.tasks.shared import start_masked_lm_head
 
     head = masked_lm.build_head(reading.token_embedding, setup.backbone)
@@ -319,8 +319,8 @@ def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
 
 
 def _make_scorer(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -> Scorer:
-    from dcse_tf.model.cross_encoder import LiveScorer, read_with_bert, read_with_matcher
-    from dcse_tf.model.layout import Layout
+    from dcse_tf.bert.layout import Layout
+    from dcse_tf.reading.cross_encoder import LiveScorer, read_with_bert, read_with_matcher
 
     layout, options = Layout("padded"), setup.options
     if setup.backbone:
@@ -334,8 +334,8 @@ def _make_scorer(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -
 def _write_encoder(
     setup: Setup[ResponseSelectionOptions], model: "keras.Model", folder: pathlib.Path
 ) -> None:
-    from dcse_tf.model.cross_encoder import write_cross_encoder, write_head
-    from dcse_tf.model.matchers import write_matcher
+    from dcse_tf.reading.cross_encoder import write_cross_encoder, write_head
+    from dcse_tf.reading.matchers import write_matcher
     from dcse_tf.tasks.shared import write_reranker_files
 
     options, head = setup.options, model.get_layer("matching")

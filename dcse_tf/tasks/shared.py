@@ -14,22 +14,22 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert import bert, checkpoints, masked_lm
+from dcse_tf.bert.layout import Layout, count_cells
+from dcse_tf.bert.tokenizer import number_as_written
+from dcse_tf.bert.vectors import fold_case, read_word_vectors
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.weights import compute_token_embeddings
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.neighbours import NeighbourForm
 from dcse_tf.data.rehearsal import RehearsalForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
-from dcse_tf.model import bert, checkpoints, masked_lm
-from dcse_tf.model.cross_encoder import Reading, build_speaker_embedding, read_with_bert
-from dcse_tf.model.head_files import list_head_maps, write_heads
-from dcse_tf.model.layout import Layout, count_cells
-from dcse_tf.model.matching_files import write_matching
-from dcse_tf.model.reranker_files import SPEAKER_TABLE, RerankerSettings, write_reranker_settings
-from dcse_tf.model.tokenizer import number_as_written
-from dcse_tf.model.vectors import fold_case, read_word_vectors
-from dcse_tf.model.vocabulary import Vocabulary
-from dcse_tf.model.weights import compute_token_embeddings
+from dcse_tf.matching.head_files import list_head_maps, write_heads
+from dcse_tf.matching.matching_files import write_matching
+from dcse_tf.reading.cross_encoder import Reading, build_speaker_embedding, read_with_bert
+from dcse_tf.reading.reranker_files import SPEAKER_TABLE, RerankerSettings, write_reranker_settings
 from dcse_tf.tasks.options import (
     BatchOptions,
     MaskingOptions,

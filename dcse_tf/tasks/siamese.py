@@ -68,7 +68,7 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
 
 
 def _build_model(setup: Setup[SiameseSingleOptions]) -> "keras.Model":
-    from dcse_tf.model.siamese import build_siamese
+    from dcse_tf.matching.siamese import build_siamese
     from dcse_tf.tasks.shared import make_layout
 
     options = setup.options

@@ -30,7 +30,7 @@ class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
 
 
 def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
-    from dcse_tf.model.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
     from dcse_tf.tasks.shared import make_layout
 
     # The cosine of a row's two views is contrasted with that of its first view and the second view

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
-from dcse_tf.model.reranker_files import RerankerSettings
 from dcse_tf.options import Options
+from dcse_tf.reading.reranker_files import RerankerSettings
 
 if TYPE_CHECKING:
     import keras
     import keras_hub
     import tensorflow as tf
 
+    from dcse_tf.bert.bert import TokenCentering
+    from dcse_tf.bert.vocabulary import Vocabulary
     from dcse_tf.data.manifest import Manifest, Split
-    from dcse_tf.model.bert import TokenCentering
-    from dcse_tf.model.matching_files import MatchingForm
-    from dcse_tf.model.projection import ProjectionHead
-    from dcse_tf.model.vocabulary import Vocabulary
+    from dcse_tf.matching.matching_files import MatchingForm
+    from dcse_tf.matching.projection import ProjectionHead
     from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -110,7 +110,7 @@ def no_parts(options: Options, dim: int) -> EncoderParts:
 
 def centering_parts(options: "ContrastOptions", dim: int) -> EncoderParts:
     """The parts of an encoder with centred token embeddings, if `center_tokens` is set."""
-    from dcse_tf.model.bert import TokenCentering
+    from dcse_tf.bert.bert import TokenCentering
 
     centering = TokenCentering(dtype="float32") if options.center_tokens else None
     return EncoderParts(centering=centering)

@@ -10,15 +10,15 @@ import keras_hub
 import tensorflow as tf
 
 from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.bert import bert, checkpoints, sentence_modules
+from dcse_tf.bert import weights as bert_weights
+from dcse_tf.bert.families import is_relative
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.errors import InputError
-from dcse_tf.model import bert, checkpoints, sentence_modules
-from dcse_tf.model import weights as bert_weights
-from dcse_tf.model.families import is_relative
-from dcse_tf.model.start import START_ENCODER
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.matching.start import START_ENCODER
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions

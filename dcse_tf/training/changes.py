@@ -5,13 +5,16 @@ from typing import Any
 
 from absl import logging
 
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, hash_files
 from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.load import refuse_reranker
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.changes import describe, format_text
-from dcse_tf.evaluation.changes_job import (
+from dcse_tf.evaluation.names import CANDIDATES
+from dcse_tf.input_files import read_json_object
+from dcse_tf.inspecting.changes import describe, format_text
+from dcse_tf.inspecting.changes_job import (
     JSON_FILE,
     PAGE_FILE,
     measure_changes,
@@ -19,9 +22,6 @@ from dcse_tf.evaluation.changes_job import (
     read_held_out,
     write_changes,
 )
-from dcse_tf.evaluation.names import CANDIDATES
-from dcse_tf.input_files import read_json_object
-from dcse_tf.model.checkpoints import ENCODER_FOLDER, hash_files
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.best_encoder import read_kept

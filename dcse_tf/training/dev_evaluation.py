@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import keras
 from absl import logging
 
+from dcse_tf.bert.pair_rule import make_rule
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
@@ -22,11 +23,10 @@ from dcse_tf.evaluation.names import (
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
-from dcse_tf.model.head_files import list_head_maps
-from dcse_tf.model.matching_files import PAPER
-from dcse_tf.model.pair_rule import make_rule
-from dcse_tf.model.projection import ProjectionHead
-from dcse_tf.model.reranker_files import RerankerSettings
+from dcse_tf.matching.head_files import list_head_maps
+from dcse_tf.matching.matching_files import PAPER
+from dcse_tf.matching.projection import ProjectionHead
+from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS

@@ -8,11 +8,11 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert import checkpoints
 from dcse_tf.data.manifest import FILE_NAME, read_manifest
 from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
-from dcse_tf.model import checkpoints
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.advice import advise
 from dcse_tf.training.best_encoder import BestEncoder

@@ -5,10 +5,10 @@ from collections.abc import Set
 
 from absl import logging
 
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom, atomic_file, hash_file, write_json
-from dcse_tf.model.checkpoints import ENCODER_FOLDER
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint

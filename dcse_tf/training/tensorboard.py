@@ -14,13 +14,13 @@ from tensorboard.plugins import projector
 from dcse_tf.data.formats import jsonl
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.explanation import Explanation, explain_response
-from dcse_tf.evaluation.heatmap import MAPS, draw_heatmap
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.retrieval import RetrievalSet
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
+from dcse_tf.inspecting.explanation import Explanation, explain_response
+from dcse_tf.inspecting.heatmap import MAPS, draw_heatmap
 from dcse_tf.options import show
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import RunOptions, TrainOptions

@@ -25,16 +25,16 @@ import peers
 import tensorflow as tf
 
 import dcse_tf
-from dcse_tf.model.bert import (
+from dcse_tf.bert.bert import (
     build_backbone,
     initialize_weights,
     make_bert_config,
     save_backbone,
 )
-from dcse_tf.model.fused_bert import FusedBert, head_shapes
-from dcse_tf.model.reranker_files import RerankerSettings, write_reranker_settings
-from dcse_tf.model.weights import read_bert_tensors, read_tensors, write_tensors
-from dcse_tf.model.wordpiece import SPECIAL_TOKENS, WordPiece
+from dcse_tf.bert.fused_bert import FusedBert, head_shapes
+from dcse_tf.bert.weights import read_bert_tensors, read_tensors, write_tensors
+from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, WordPiece
+from dcse_tf.reading.reranker_files import RerankerSettings, write_reranker_settings
 
 LAYERS, DIM, HEADS, WIDE = 6, 384, 12, 1536
 WORDS = 5000

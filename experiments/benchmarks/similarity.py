@@ -20,9 +20,9 @@ import measure
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.model.dialogue_cse import build_matching, build_pair_similarity
-from dcse_tf.model.matching_files import MatchingForm, make_matching_form
-from dcse_tf.model.options import MATCHINGS
+from dcse_tf.bert.options import MATCHINGS
+from dcse_tf.matching.dialogue_cse import build_matching, build_pair_similarity
+from dcse_tf.matching.matching_files import MatchingForm, make_matching_form
 
 TURNS, LONGEST, DIM, ROWS = 6, 36, 384, 2
 # For float32, relative to the largest value; the values are cosines, the gradients sums over rows.

@@ -17,6 +17,9 @@ import safetensors.numpy
 import tensorflow as tf
 
 from dcse_tf.baselines.files import read_baseline
+from dcse_tf.bert import checkpoints, sentence_modules, vectors, weights
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.wordpiece import SPECIAL_TOKENS
 from dcse_tf.data import records
 from dcse_tf.data.dialogue import make_session, session_to_dict
 from dcse_tf.data.formats import FORMATS
@@ -27,13 +30,10 @@ from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
-from dcse_tf.model import checkpoints, sentence_modules, vectors, weights
-from dcse_tf.model.tokenizer import read_vocabulary
-from dcse_tf.model.wordpiece import SPECIAL_TOKENS
 from dcse_tf.search.index import CorpusTexts
-from dcse_tf.tools.labelled_sentences import read_sentences
-from dcse_tf.tools.options import BuildRetrievalOptions
-from dcse_tf.tools.sts_set import read_sheet
+from dcse_tf.sets.labelled_sentences import read_sentences
+from dcse_tf.sets.options import BuildRetrievalOptions
+from dcse_tf.sets.sts_set import read_sheet
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 

@@ -16,12 +16,10 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
+from dcse_tf.search.embed_options import EmbedOptions
 from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
 from dcse_tf.serving.options import ServeOptions
-from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.tools.embed_options import EmbedOptions
-from dcse_tf.tools.merge_options import MergeOptions
-from dcse_tf.tools.options import (
+from dcse_tf.sets.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
@@ -30,6 +28,8 @@ from dcse_tf.tools.options import (
     MergeStsOptions,
     ScoreCandidatesOptions,
 )
+from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.training.merge_options import MergeOptions
 
 pytestmark = pytest.mark.slow
 

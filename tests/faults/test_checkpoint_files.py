@@ -8,8 +8,8 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dcse_tf.bert.weights import read_tensors
 from dcse_tf.errors import InputError
-from dcse_tf.model.weights import read_tensors
 
 _SETTINGS = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

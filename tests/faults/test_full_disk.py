@@ -10,10 +10,10 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.errors import OutputError
+from dcse_tf.search.embed import embed
+from dcse_tf.search.embed_options import EmbedOptions
 from dcse_tf.search.nearest import ApproximateIndex
 from dcse_tf.search.options import ApproximateOptions
-from dcse_tf.tools.embed import embed
-from dcse_tf.tools.embed_options import EmbedOptions
 
 pytestmark = pytest.mark.slow
 

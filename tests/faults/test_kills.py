@@ -11,8 +11,8 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.files import partial_path
-from dcse_tf.tools.embed import embed
-from dcse_tf.tools.embed_options import EmbedOptions
+from dcse_tf.search.embed import embed
+from dcse_tf.search.embed_options import EmbedOptions
 
 pytestmark = pytest.mark.slow
 

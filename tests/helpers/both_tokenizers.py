@@ -4,9 +4,9 @@ import functools
 
 import tensorflow as tf
 
-from dcse_tf.model.sentencepiece import SentencePiece
-from dcse_tf.model.token_rows import TextTokenizer
-from dcse_tf.model.vocabulary import Vocabulary
+from dcse_tf.bert.sentencepiece import SentencePiece
+from dcse_tf.bert.token_rows import TextTokenizer
+from dcse_tf.bert.vocabulary import Vocabulary
 
 
 @functools.lru_cache(maxsize=8)

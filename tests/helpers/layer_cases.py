@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import reference
 
-from dcse_tf.model.losses import NTXent
-from dcse_tf.model.matching import (
+from dcse_tf.matching.losses import NTXent
+from dcse_tf.matching.matching import (
     AttentiveTurnAggregation,
     CosineSimilarity,
     MaskedMeanPooling,

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.model import bert, weights
-from dcse_tf.model.fused_bert import FusedBert
-from dcse_tf.model.wordpiece import WordPiece
+from dcse_tf.bert import bert, weights
+from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.wordpiece import WordPiece
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
 

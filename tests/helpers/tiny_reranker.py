@@ -7,9 +7,9 @@ import numpy as np
 import safetensors.numpy
 from tiny_bert import VOCABULARY
 
-from dcse_tf.model.bert import make_bert_config
-from dcse_tf.model.cross_encoder import PairHead, write_head
-from dcse_tf.model.matchers import build_matcher, write_matcher
+from dcse_tf.bert.bert import make_bert_config
+from dcse_tf.reading.cross_encoder import PairHead, write_head
+from dcse_tf.reading.matchers import build_matcher, write_matcher
 
 LAYERS, DIM, WIDE, POSITIONS = 2, 64, 256, 128
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen

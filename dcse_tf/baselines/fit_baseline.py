@@ -1,0 +1,129 @@
+"""The job that fits a baseline to the sentences of a corpus."""
+
+import functools
+import pathlib
+from typing import TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.baselines.files import refuse_baseline, write_baseline
+from dcse_tf.baselines.registry import (
+    BaselineOptions,
+    FittedToEmbeddings,
+    FittedToTexts,
+    find_baseline,
+)
+from dcse_tf.bert import checkpoints, sentence_modules
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
+from dcse_tf.encoder.batching import embed_inputs
+from dcse_tf.encoder.checkpoint import load_checkpoint
+from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.errors import InputError
+from dcse_tf.files import atomic_directory
+from dcse_tf.progress import Progress
+
+T = TypeVar("T", bound=BaselineOptions)
+
+
+def fit_baseline(options: BaselineOptions) -> str:
+    """Fits a baseline and writes it to a folder that other jobs take as `model`.
+
+    Args:
+        options: the options of a registered baseline, such as `WhiteningOptions`.
+
+    Returns:
+        A one-sentence summary of what was fitted.
+
+    Raises:
+        InputError: the encoder, the corpus or the vectors cannot be used.
+        FileExistsError: the output exists and may not be replaced.
+    """
+    spec = find_baseline(options)
+    with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
+        corpus = _Sample(options)
+        fitted = spec.fit(options, corpus)
+        pooling = None
+        if spec.make_layer:
+            pooling = corpus.copy_encoder(folder)
+        write_baseline(folder, spec.name, fitted, pooling, options)
+    return fitted.summary
+
+
+class _Sample:
+    """The utterances of a corpus that a baseline is fitted to; see `Corpus`."""
+
+    def __init__(self, options: BaselineOptions):
+        self._options = options
+
+    def texts(self) -> list[str]:
+        options = self._fitted_to(FittedToTexts)
+        vocabulary = read_vocabulary(pathlib.Path(options.data_dir) / "vocabulary")
+        return spell_utterances(self._token_ids, vocabulary)
+
+    def embeddings(self) -> np.ndarray:
+        return embed_utterances(self._encoder, self._token_ids)
+
+    def copy_encoder(self, folder: pathlib.Path) -> str:
+        """Copies the encoder's files into a folder; returns its pooling."""
+        graph = self._encoder.graph
+        assert graph.source
+        checkpoints.copy_checkpoint(graph.source, folder)
+        checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
+        sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
+        return graph.pooling
+
+    @functools.cached_property
+    def _token_ids(self) -> tf.RaggedTensor:
+        options = self._fitted_to(FittedToTexts)
+        data_dir = pathlib.Path(options.data_dir)
+        vocabulary = None
+        if isinstance(options, FittedToEmbeddings):
+            vocabulary = self._encoder.graph.vocabulary.fingerprint()
+        manifest = read_manifest(data_dir, vocabulary)
+        found = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
+        if found.nrows() < 2:
+            raise InputError(
+                f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
+                f"split, found {int(found.nrows())}"
+            )
+        return found
+
+    @functools.cached_property
+    def _encoder(self) -> GraphBackend:
+        options = self._fitted_to(FittedToEmbeddings)
+        source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
+        refuse_baseline(source, "encoder")
+        sentence_modules.refuse_maps(source, "encoder")
+        return load_checkpoint(
+            source,
+            ModelOptions(
+                model=options.encoder,
+                pooling=options.pooling,
+                prefix=options.prefix,
+                max_sequence_length=options.max_sequence_length,
+                batch_tokens=options.batch_tokens,
+            ),
+        )
+
+    def _fitted_to(self, kind: type[T]) -> T:
+        if not isinstance(self._options, kind):
+            raise TypeError(f"{type(self._options).__name__} is not a {kind.__name__}")
+        return self._options
+
+
+def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:
+    """Embeds utterances of a corpus prepared with the encoder's vocabulary, cut to its length.
+
+    Args:
+        encoder: the encoder.
+        token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
+
+    Returns:
+        float32 `[utterances, dim]`.
+    """
+    progress = Progress("tokens of the corpus")
+    return embed_inputs(encoder, *encoder.read_tokens(token_ids), progress=progress.update)

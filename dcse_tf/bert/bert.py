@@ -1,0 +1,335 @@
+"""BERT: the backbone, and the functional encoder built on it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.bert import weights as bert_weights
+from dcse_tf.bert.checkpoints import approximates_gelu, read_config
+from dcse_tf.bert.families import is_relative
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.errors import InputError
+from dcse_tf.matching.matching import zero_padding
+
+if TYPE_CHECKING:
+    import keras_hub
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class TokenCentering(keras.layers.Layer):
+    """Subtracts the mean token embedding (not in the paper).
+
+    If all token embeddings point in almost the same direction, every candidate's context-aware
+    embedding is parallel to its context-free one, and the objective has nothing to learn from.
+    Removing the common component avoids this. As in batch normalisation, the mean is that of the
+    batch (over all devices) while training, and a running average afterwards. Subtracting a
+    constant from the output of the last layer norm equals changing its bias, so a trained encoder
+    includes the centring in its weights.
+
+    Args:
+        momentum: momentum of the running average; 0.99 averages over about a hundred steps.
+    """
+
+    def __init__(self, momentum=0.99, **kwargs):
+        super().__init__(**kwargs)
+        self.momentum = momentum
+
+    def build(self, tokens_shape, padding_mask_shape):
+        settings = {"initializer": "zeros", "trainable": False, "aggregation": "mean"}
+        self.average = self.add_weight(shape=tokens_shape[-1:], name="average", **settings)
+        # The total weight of the steps in the average, which tends to 1.
+        self.weight = self.add_weight(shape=(), name="weight", **settings)
+
+    def call(self, tokens, padding_mask, training=False):
+        """Centres token embeddings.
+
+        Args:
+            tokens: float `[utterances, tokens, dim]`.
+            padding_mask: bool `[utterances, tokens]`, True = real token; padding is left out of
+                the mean.
+            training: whether to use (and record) the batch's mean.
+
+        Returns:
+            float `[utterances, tokens, dim]`.
+        """
+        if not training:
+            return tokens - self.mean()
+        mean = _mean_over_replicas(tokens, padding_mask)
+        rest = 1.0 - self.momentum
+        self.average.assign(self.momentum * self.average + rest * ops.stop_gradient(mean))
+        self.weight.assign(self.momentum * self.weight + rest)
+        return tokens - mean
+
+    def mean(self):
+        """The running average, float `[dim]`; zero before the first step."""
+        return self.average / ops.maximum(self.weight, keras.config.epsilon())
+
+    def compute_output_shape(self, tokens_shape, padding_mask_shape):
+        return tokens_shape
+
+    def get_config(self):
+        return {**super().get_config(), "momentum": self.momentum}
+
+
+def _mean_over_replicas(tokens, padding_mask):
+    total = ops.sum(zero_padding(tokens, padding_mask), axis=(0, 1))
+    count = ops.sum(ops.cast(padding_mask, tokens.dtype))
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+    return total / ops.maximum(count, ops.ones((), tokens.dtype))
+
+
+def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
+    """A config.json for random weights: BERT's proportions, with 64 dimensions in each head."""
+    return {
+        "architectures": ["BertModel"],
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": hidden_dim,
+        "initializer_range": 0.02,
+        "intermediate_size": 4 * hidden_dim,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512,
+        "model_type": "bert",
+        "num_attention_heads": hidden_dim // 64,
+        "num_hidden_layers": num_layers,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": 2,
+        "vocab_size": vocabulary_size,
+    }
+
+
+def build_backbone(
+    config: dict[str, Any], dropout: float, compute_dtype: str = "float32"
+) -> keras_hub.models.BertBackbone:
+    """A BERT of the shape given by config.json, whose weights are still to be set.
+
+    Args:
+        config: HuggingFace's configuration of a BERT.
+        dropout: dropout probability while training.
+        compute_dtype: "float32" or "bfloat16"; the weights are float32 in both cases.
+    """
+    # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
+    import keras_hub
+
+    kind = keras_hub.models.BertBackbone
+    if is_relative(config):
+        from dcse_tf.bert.relative_bert import RelativeBert as kind
+    backbone = kind(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+        num_segments=config["type_vocab_size"],
+        dropout=dropout,
+        dtype="mixed_bfloat16" if compute_dtype == "bfloat16" else "float32",
+    )
+    # The constructor accepts neither epsilon nor activation, but layers read both when called.
+    backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
+    for layer in backbone.transformer_layers:
+        layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
+        layer._feedforward_layer_norm.epsilon = config["layer_norm_eps"]
+        layer._feedforward_intermediate_dense.activation = make_gelu(approximates_gelu(config))
+        attention = layer._self_attention_layer
+        for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+            getattr(attention, name).__class__ = ProjectionOfAllTokens
+    return backbone
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ProjectionOfAllTokens(keras.layers.EinsumDense):
+    """A projection of Keras' attention, computed as one product for the tokens of all rows.
+
+    Keras multiplies every row with the kernel by itself, which on CPUs took half as long again, and
+    the kernel's gradient is then the sum of one for each row.
+    """
+
+    def call(self, inputs, training=None):
+        """Projects tokens to heads, or the heads' results back.
+
+        Args:
+            inputs: float `[rows, tokens, dim]`, or `[rows, tokens, heads, width]`.
+            training: not used.
+
+        Returns:
+            float `[rows, tokens, heads, width]`, or `[rows, tokens, dim]`.
+        """
+        summed = len(inputs.shape) - 2
+        ends = self.kernel.shape[summed:]
+        size = math.prod(self.kernel.shape[:summed])
+        product = ops.matmul(
+            ops.reshape(inputs, (-1, size)), ops.reshape(self.kernel, (size, math.prod(ends)))
+        )
+        x = ops.add(product, ops.reshape(self.bias, (-1,)))
+        return ops.reshape(x, (*ops.shape(inputs)[:2], *ends))
+
+
+def make_gelu(approximate: bool) -> Callable[[Any], Any]:
+    """GELU: approximated with tanh, or exact with erf."""
+    return functools.partial(keras.activations.gelu, approximate=approximate)
+
+
+def gelu_of(backbone: keras_hub.models.BertBackbone) -> Callable[[Any], Any]:
+    """The activation in the feed-forward part of a BERT's layers."""
+    return backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
+
+
+def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
+    """The epsilon that all of a BERT's layer norms add to the variance."""
+    return float(backbone.embeddings_layer_norm.epsilon)
+
+
+def load_backbone(
+    folder: pathlib.Path,
+    dropout: float = 0.0,
+    compute_dtype: str = "float32",
+    vocabulary: Vocabulary | None = None,
+) -> keras_hub.models.BertBackbone:
+    """Loads a BERT with the weights of a checkpoint folder.
+
+    Args:
+        folder: the checkpoint folder.
+        dropout: dropout probability while training.
+        compute_dtype: "float32" or "bfloat16".
+        vocabulary: the vocabulary to be used, if it may have more entries than the checkpoint;
+            additional entries are initialised as copies of [SEP]'s.
+
+    Raises:
+        InputError: the folder does not hold a complete BERT.
+    """
+    config = read_config(folder)
+    tensors = bert_weights.read_bert_tensors(folder, config)
+    if vocabulary:
+        size = max(config["vocab_size"], len(vocabulary.tokens))
+        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
+        config = {**config, "vocab_size": size}
+    backbone = build_backbone(config, dropout, compute_dtype)
+    bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
+    return backbone
+
+
+def save_backbone(
+    folder: pathlib.Path,
+    backbone: keras_hub.models.BertBackbone,
+    config: dict[str, Any],
+    token_mean: np.ndarray | None = None,
+) -> None:
+    """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them.
+
+    Args:
+        folder: an existing folder.
+        backbone: the BERT.
+        config: its configuration.
+        token_mean: float `[dim]`, subtracted from its token embeddings, if given.
+    """
+    tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
+    if token_mean is not None:
+        tensors = bert_weights.shift_tokens(tensors, backbone.num_layers, token_mean)
+    bert_weights.write_bert(folder, config, tensors)
+
+
+def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float = 0.02) -> None:
+    """Draws matrices from a truncated normal by (seed, position); leaves vectors and biases.
+
+    Keras draws initial weights from global state; this way, a seed gives the same model anywhere.
+    """
+    for position, weight in enumerate(weights):
+        if len(weight.shape) < 2 or "bias" in weight.name:
+            continue
+        stateless_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
+        weight.assign(
+            tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
+        )
+
+
+def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
+    """Marks the bottom of a BERT as not trainable (paper, section 5.3).
+
+    Args:
+        backbone: the BERT; changed in place.
+        layers: number of transformer layers to freeze, from the bottom; -1 for half of them.
+        embeddings: whether to freeze the embedding layers too.
+
+    Raises:
+        InputError: the BERT has fewer layers.
+    """
+    count = backbone.num_layers // 2 if layers < 0 else layers
+    if count > backbone.num_layers:
+        raise InputError(
+            f"`freeze_layers`={count}: the encoder has only {backbone.num_layers} layers"
+        )
+    for i in range(count):
+        backbone.get_layer(f"transformer_layer_{i}").trainable = False
+    if embeddings:
+        for name in ("token_embedding", "position_embedding", "segment_embedding"):
+            backbone.get_layer(name).trainable = False
+        backbone.get_layer("embeddings_layer_norm").trainable = False
+
+
+def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:
+    """Adds low-rank adapters to the layers that are trained, and freezes everything else.
+
+    They initially change nothing, since their second factor is zero. Reading a kernel, also to
+    write a checkpoint folder, gives it with the adapter merged in.
+
+    Args:
+        backbone: the BERT; changed in place.
+        rank: rank of the adapters.
+        seed: seed of the first factors.
+    """
+    layers = [layer for layer in backbone.transformer_layers if layer.trainable]
+    for variable in backbone.variables:
+        variable.trainable = False
+    first = []
+    for layer in layers:
+        attention = layer._self_attention_layer
+        for dense in (attention.query_dense, attention.value_dense):
+            dense.enable_lora(rank)
+            first.append(dense.lora_kernel_a)
+    initialize_weights(first, seed)
+
+
+def build_bert_encoder(
+    backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
+) -> keras.Model:
+    """The encoder of equations 1 and 2: maps a table of utterances to token embeddings.
+
+    Args:
+        backbone: the BERT.
+        centering: applied to the token embeddings, if given.
+
+    Returns:
+        A functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool
+        `[utterances, tokens]` (True = real token) to float `[utterances, tokens, dim]`.
+    """
+    token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
+    padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
+    # A model with the last layer's tokens as output leaves out the pooler, which is not part of a
+    # sentence encoder.
+    tokens = keras.Model(backbone.input, backbone.output["sequence_output"], name="bert")
+    embeddings = tokens(
+        {
+            "token_ids": token_ids,
+            "segment_ids": ops.zeros_like(token_ids),
+            "padding_mask": ops.cast(padding_mask, "int32"),
+        }
+    )
+    if centering:
+        embeddings = centering(embeddings, padding_mask)
+    return keras.Model(
+        {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
+    )

@@ -1,0 +1,270 @@
+"""Encoder folders in HuggingFace's format: finds the folder a user names and reads and writes the
+files in it. What sentence-transformers' format adds is in `dcse_tf.bert.sentence_modules`.
+
+Reading a folder must not import TensorFlow.
+"""
+
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import ijson
+
+from dcse_tf.bert.families import FAMILIES, RELATIVE_BUCKETS, make_bert_config
+from dcse_tf.bert.relative_positions import BUCKETS
+from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
+from dcse_tf.errors import InputError
+from dcse_tf.files import hash_file, write_json
+from dcse_tf.input_files import find_package, read_json_object
+
+ENCODER_FOLDER = "encoder"
+# A re-ranker's settings, see `dcse_tf.reading.reranker_files`.
+RERANKER_FILE = "reranker.json"
+# The settings of a re-ranker without a BERT, see `dcse_tf.reading.matchers`.
+MATCHER_FILE = "matcher.json"
+# An encoder's form of matching, see `dcse_tf.matching.matching_files`.
+MATCHING_FILE = "matching.json"
+ATTENTION_FILE = "turn_attention.safetensors"
+# An encoder's projection heads, see `dcse_tf.matching.head_files`.
+HEADS_FILE = "heads.safetensors"
+_SETTINGS_FILE = "sentence_bert_config.json"
+_SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
+_TOKENIZER_JSON = "tokenizer.json"
+_BYTE_PAIR_FILES = ("vocab.json", "merges.txt")
+_TOKENIZER_FILES = (
+    *("vocab.txt", "tokenizer_config.json", _TOKENIZER_JSON, _SENTENCEPIECE_FILE),
+    *_BYTE_PAIR_FILES,
+)
+_LENGTH_FILE = "tokenizer_config.json"
+_NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
+_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
+_VOCABULARY_FILES = ("vocab.txt", _TOKENIZER_JSON, _SENTENCEPIECE_FILE, _BYTE_PAIR_FILES[0])
+_PADDINGS = ("[PAD]", "<pad>")
+_ALL_FILES = (
+    *_TOKENIZER_FILES,
+    "config.json",
+    RERANKER_FILE,
+    MATCHER_FILE,
+    MATCHING_FILE,
+    ATTENTION_FILE,
+    HEADS_FILE,
+    _SETTINGS_FILE,
+    *_WEIGHT_FILES,
+    PROMPTS_FILE,
+    "baseline*",
+)
+# A sentence-transformers model on the hub may have its transformer in one of these folders.
+_MODULE_FILES = (MODULES_FILE, PROMPTS_FILE)
+_MODULE_FOLDERS = "?_*"
+# HuggingFace's names for GELU computed with erf and for its tanh approximation.
+_EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
+_SHAPE_KEYS = (
+    "vocab_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
+    """The folder of the checkpoint that a flag names.
+
+    Args:
+        name: one of: a folder with config.json, a vocabulary (see `read_vocabulary` of
+            `dcse_tf.bert.tokenizer`) and safetensors; a sentence-transformers folder; a run
+            directory; package:NAME, an installed Python package with such a folder inside; a
+            name on the hub.
+        flag: the flag's name, for error messages.
+        weights: whether weights are needed, or only the vocabulary.
+
+    Raises:
+        InputError: there is no checkpoint, or the hub cannot be reached.
+    """
+    if name.startswith("package:"):
+        package = find_package(name.removeprefix("package:"))
+        marks = (MODULES_FILE, "config.json") if weights else _VOCABULARY_FILES
+        folders = sorted({path.parent for mark in marks for path in package.rglob(mark)})
+    else:
+        folders = [pathlib.Path(name) / ENCODER_FOLDER, pathlib.Path(name)]
+    for folder in map(find_transformer, folders):
+        if _fits(folder, weights):
+            return folder
+    if (
+        pathlib.Path(name).exists()
+        or name.startswith(("package:", ".", "/"))
+        or name.count("/") > 1
+    ):
+        wanted = "config.json and *.safetensors" if weights else " or ".join(_VOCABULARY_FILES)
+        raise InputError(
+            f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
+            f"run directory with a trained one in {ENCODER_FOLDER}/"
+        )
+    files = _ALL_FILES if weights else _TOKENIZER_FILES
+    below = [f"{_MODULE_FOLDERS}/{file}" for file in files]
+    return find_transformer(_download(name, flag, (*files, *_MODULE_FILES, *below)))
+
+
+def _fits(folder: pathlib.Path, weights: bool) -> bool:
+    if not weights:
+        return any((folder / name).is_file() for name in _VOCABULARY_FILES)
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
+    import huggingface_hub
+
+    try:
+        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
+    except Exception as error:  # The hub's client raises its own, httpx's and OSError.
+        raise InputError(
+            f"`{flag}`={name}: no such folder, and it cannot be loaded from the hub: "
+            f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        ) from error
+
+
+def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = True) -> None:
+    """Copies the files of a checkpoint folder that define an encoder.
+
+    Args:
+        source: the checkpoint folder.
+        target: an existing folder.
+        weights: whether to copy also the BERT's weights and the tokenizer, whose token ids they
+            follow.
+    """
+    rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, PROMPTS_FILE)
+    patterns = [name for name in _ALL_FILES if weights or name not in rest]
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
+        shutil.copyfile(path, target / path.name)
+
+
+def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files that decide what the encoder computes from token ids."""
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+
+
+def hash_files(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of the files that decide what the encoder computes from strings, by name."""
+    names = (*_TOKENIZER_FILES, PROMPTS_FILE, RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
+
+
+def approximates_gelu(config: Mapping[str, Any]) -> bool:
+    """Whether a BERT computes GELU with tanh, as BERT's first code did, and not with erf.
+
+    Args:
+        config: the BERT's configuration, see `read_config`.
+    """
+    return config["hidden_act"] in _TANH_GELU
+
+
+def find_padding(folder: pathlib.Path) -> int:
+    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer.
+
+    Raises:
+        InputError: the tokenizer's file cannot be read.
+    """
+    path = folder / "vocab.txt"
+    if path.is_file():
+        with path.open("rb") as file:
+            return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
+    path = folder / _TOKENIZER_JSON
+    if not path.is_file():
+        # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
+        return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
+    try:
+        with path.open("rb") as file:  # the vocabulary's many entries come after these
+            for token in ijson.items(file, "added_tokens.item"):
+                if token["content"] in _PADDINGS:
+                    return int(token["id"])
+    except (OSError, ijson.JSONError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: expected a tokenizer: {error!r}") from error
+    return 0
+
+
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads config.json as a BERT's configuration, see `dcse_tf.bert.families`.
+
+    Missing `hidden_act` and `layer_norm_eps` get their defaults.
+
+    Raises:
+        InputError: the architecture or a setting is not supported.
+    """
+    path = folder / "config.json"
+    config = read_json_object(path)
+    name = config.get("model_type", "bert")
+    if name not in FAMILIES:
+        raise InputError(
+            f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
+            "architecture can be computed here"
+        )
+    config = make_bert_config(config)
+    for key in _SHAPE_KEYS:
+        size = config.get(key)
+        if type(size) is not int or not 1 <= size < 2**31:
+            raise InputError(
+                f"{path}: expected the configuration of a BERT, with {key} of 1 or more"
+                + (f", found {size!r:.40}" if key in config else "")
+            )
+    if config.get(RELATIVE_BUCKETS, BUCKETS) != BUCKETS:
+        raise InputError(
+            f"{path}: {RELATIVE_BUCKETS} {config[RELATIVE_BUCKETS]!r:.40}, expected {BUCKETS}"
+        )
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError(f"{path}: only absolute position embeddings are supported")
+    if config.setdefault("hidden_act", _EXACT_GELU[0]) not in _EXACT_GELU + _TANH_GELU:
+        raise InputError(
+            f"{path}: hidden_act {config['hidden_act']!r:.40}, expected one of "
+            f"{', '.join(_EXACT_GELU + _TANH_GELU)}"
+        )
+    epsilon = config.setdefault("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
+        raise InputError(f"{path}: layer_norm_eps {epsilon!r:.40}, expected a number in (0, 1)")
+    return config
+
+
+def is_mpnet(folder: pathlib.Path) -> bool:
+    """Whether a folder's config.json is an MPNet's; False if there is none."""
+    path = folder / "config.json"
+    return path.is_file() and read_json_object(path).get("model_type") == "mpnet"
+
+
+def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
+    """The sequence length in tokens from sentence-transformers' settings; `default` without them.
+
+    Since version 6 the library keeps the length in the tokenizer's settings.
+
+    Raises:
+        InputError: neither file gives a length.
+    """
+    path = folder / _SETTINGS_FILE
+    if not path.is_file():
+        return default
+    for source, name in ((path, "max_seq_length"), (folder / _LENGTH_FILE, "model_max_length")):
+        length = read_json_object(source).get(name) if source.is_file() else None
+        if type(length) is int and 2 < length < _NO_LIMIT:
+            return length
+    raise InputError(
+        f"{path}: expected max_seq_length, 3 tokens or more, or model_max_length in {_LENGTH_FILE}"
+    )
+
+
+def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = False) -> None:
+    """Writes sentence-transformers' settings.
+
+    Args:
+        folder: the encoder's folder.
+        length: maximum length in tokens, including [CLS] and [SEP].
+        pooler: whether the weights include BERT's pooler. If not, the settings say so; otherwise
+            the library would warn that it initialises one at random.
+    """
+    settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    if not pooler:
+        settings["model_args"] = {"add_pooling_layer": False}
+    write_json(folder / _SETTINGS_FILE, settings)

@@ -1,0 +1,317 @@
+"""How a table of utterances is laid out for the encoder: padded, packed, or in buckets.
+
+With any layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a layout
+only decides what the encoder computes. See `dcse_tf.bert.layout.Layout`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.bert.bert import TokenCentering, build_bert_encoder
+
+if TYPE_CHECKING:
+    import keras_hub
+
+
+# A tf.function, so that the graph has it once, however many tables a step lays out.
+@tf.function(reduce_retracing=True)
+def first_fit_decreasing(
+    lengths: tf.Tensor, row_length: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Packs items into rows: the longest first, each into the first row with room for it.
+
+    Items of equal length are placed together. First fit fills the rows in order, so a row's room
+    determines how many of them it takes. This needs one step for each length, not for each item.
+
+    Args:
+        lengths: int32 `[items]`, each at most `row_length`; items of length 0 get row 0, start 0.
+        row_length: capacity of a row.
+
+    Returns:
+        row: int32 `[items]`, the row of each item.
+        start: int32 `[items]`, where each item begins in its row.
+        rows: int32 scalar, the number of rows used.
+    """
+    items = tf.size(lengths)
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    counts = tf.math.bincount(lengths, minlength=row_length + 1)
+
+    room = tf.fill([items], row_length)
+    longest = tf.reduce_max(lengths)
+    taken = tf.TensorArray(tf.int32, size=longest)
+    begun = tf.TensorArray(tf.int32, size=longest)
+    for step in tf.range(longest):
+        length = longest - step
+        fits = room // length
+        before = tf.cumsum(fits, exclusive=True)
+        takes = tf.clip_by_value(counts[length] - before, 0, fits)
+        taken = taken.write(step, takes)
+        begun = begun.write(step, row_length - room)
+        room = room - takes * length
+
+    # One entry for each item, by decreasing length and, within a length, by row.
+    takes = tf.reshape(taken.stack(), [-1])
+    cell = tf.repeat(tf.range(tf.size(takes)), takes)
+    rows = cell % items
+    placed = tf.size(rows)
+    nth = tf.range(placed) - tf.gather(tf.cumsum(takes, exclusive=True), cell)
+    falling = tf.gather(lengths, order[:placed])
+    starts = tf.gather(tf.reshape(begun.stack(), [-1]), cell) + nth * falling
+    used = tf.reduce_sum(tf.cast(room < row_length, tf.int32))
+
+    def by_item(values: tf.Tensor) -> tf.Tensor:
+        values = tf.pad(values, [[0, items - placed]])
+        return tf.gather(values, tf.math.invert_permutation(order))
+
+    return by_item(rows), by_item(starts), used
+
+
+Tensors = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A way to lay out a table.
+
+    Attributes:
+        kind: "padded": the table unchanged; "packed": several utterances in a row, with attention
+            within each; "bucketed": groups of utterances of similar length, each padded to its
+            longest.
+        row_length: packed: number of tokens in a row.
+        buckets: bucketed: number of groups, which have equal numbers of utterances.
+        row_multiple: packed: empty rows are added up to a multiple of this number, so that there
+            are few different shapes.
+    """
+
+    kind: str
+    row_length: int = 64
+    buckets: int = 6
+    row_multiple: int = 1
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the tensors that `lay_out` returns."""
+        return {
+            "padded": ("token_ids", "padding_mask"),
+            "packed": ("token_ids", "segments", "positions", "places", "padding_mask"),
+            "bucketed": (
+                *(f"token_ids_{i}" for i in range(self.buckets)),
+                "places",
+                "padding_mask",
+            ),
+        }[self.kind]
+
+
+def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
+    """Lays out a table.
+
+    Args:
+        token_ids: int32 `[utterances, tokens]`, zero-padded, without empty rows.
+        layout: the layout.
+        marks: further int32 tables of that shape by name, such as the segment of each token, laid
+            out in the same way; only for padded and packed layouts.
+
+    Returns:
+        padding_mask: bool `[utterances, tokens]`, True = real token.
+        token_ids: int32, padded: as given; packed: `[rows, row_length]`, 0 = nothing there.
+        segments: packed: int32 `[rows, row_length]`, the number of a token's utterance, from 1;
+            0 = none.
+        positions: packed: int32 `[rows, row_length]`, a token's position in its utterance.
+        token_ids_0, ...: bucketed: int32 `[utterances of the group, tokens of its longest]`.
+        places: packed and bucketed: int32 `[utterances, tokens]`, each token's index in the flat
+            list of the encoder's tokens; 0 at padding.
+        The marks under their names.
+    """
+    padding_mask = token_ids != 0
+    table = {"token_ids": token_ids, **(marks or {})}
+    if layout.kind == "padded":
+        return {**table, "padding_mask": padding_mask}
+    if layout.kind == "packed":
+        return {**_pack(table, padding_mask, layout), "padding_mask": padding_mask}
+    if marks:
+        raise ValueError("marks cannot be bucketed")
+    return {**_group(token_ids, padding_mask, layout), "padding_mask": padding_mask}
+
+
+def join_tables(*tables: tf.Tensor) -> tf.Tensor:
+    """Concatenates int32 tables `[utterances, tokens]`, zero-padded to the widest."""
+    width = tf.reduce_max([tf.shape(table)[1] for table in tables])
+    padded = [tf.pad(table, [[0, 0], [0, width - tf.shape(table)[1]]]) for table in tables]
+    return tf.concat(padded, axis=0)
+
+
+def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
+    """Fingerprints of rows whose records do not contain one, such as contexts in one sequence.
+
+    Args:
+        token_ids: int32 `[rows, tokens]`, zero-padded.
+
+    Returns:
+        int64 `[rows]`, equal for equal rows of one call.
+    """
+    return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
+
+
+def count_cells(batch: Tensors) -> tf.Tensor:
+    """The number of tokens that the encoder computes, padding included; float32 scalar."""
+    grids = [value for name, value in batch.items() if name.startswith("token_ids")]
+    return tf.add_n([tf.cast(tf.size(grid), tf.float32) for grid in grids])
+
+
+def _pack(table: Tensors, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
+    utterances, longest = tf.unstack(tf.shape(padding_mask))
+    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    row, start, rows = first_fit_decreasing(lengths, layout.row_length)
+    rows = -(-rows // layout.row_multiple) * layout.row_multiple
+    positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
+    places = (row * layout.row_length + start)[:, None] + positions
+    segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
+    columns = {**table, "segments": segments, "positions": positions}
+    packed = tf.scatter_nd(
+        tf.boolean_mask(places, padding_mask)[:, None],
+        tf.boolean_mask(tf.stack([*columns.values()], axis=2), padding_mask),
+        [rows * layout.row_length, len(columns)],
+    )
+    packed = tf.reshape(packed, [-1, layout.row_length, len(columns)])
+    return {
+        **dict(zip(columns, tf.unstack(packed, axis=2), strict=True)),
+        "places": tf.where(padding_mask, places, 0),
+    }
+
+
+def _group(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
+    utterances, longest = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
+    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    order = tf.argsort(lengths, stable=True)
+    groups: Tensors = {}
+    starts, cells = [], tf.constant(0)
+    for i in range(layout.buckets):
+        members = order[utterances * i // layout.buckets : utterances * (i + 1) // layout.buckets]
+        width = tf.reduce_max(tf.concat([tf.gather(lengths, members), [1]], axis=0))
+        grid = tf.gather(token_ids, members)[:, :width]
+        # A group without utterances gets one empty cell: Keras cannot add tensors without rows.
+        grid = tf.pad(grid, [[0, tf.maximum(1 - tf.size(members), 0)], [0, 0]])
+        groups[f"token_ids_{i}"] = grid
+        starts.append(cells + tf.range(tf.size(members)) * width)
+        cells += tf.size(grid)
+    start = tf.gather(tf.concat(starts, axis=0), tf.math.invert_permutation(order))
+    places = start[:, None] + tf.range(longest)[None, :]
+    return {**groups, "places": tf.where(padding_mask, places, 0)}
+
+
+def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for the tensors that `lay_out` returns."""
+    return {
+        name: keras.Input((None,), dtype="bool" if "mask" in name else "int32", name=name)
+        for name in layout.names()
+    }
+
+
+def index_inputs(negative_contexts: bool = False) -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for a batch's index into the table, see `dcse_tf.data.batch`."""
+    kinds = {"context_index": "int32", "turn_mask": "bool"}
+    kinds |= {"candidate_index": "int32", "candidate_mask": "bool"}
+    kinds |= {"candidate_context": "int32"} if negative_contexts else {}
+    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
+
+
+def given_inputs() -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs for the given candidates of a batch, see `dcse_tf.data.batch`."""
+    kinds = {"given_index": "int32", "given_mask": "bool", "teacher_scores": "float32"}
+    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
+
+
+def build_table_encoder(
+    backbone: keras_hub.models.BertBackbone,
+    layout: Layout,
+    centering: TokenCentering | None = None,
+) -> keras.Model:
+    """The encoder of equations 1 and 2 on a laid-out table, with the backbone's weights.
+
+    Args:
+        backbone: the BERT.
+        layout: the layout of the input tables.
+        centering: applied to the token embeddings, if given.
+
+    Returns:
+        A functional model from the tensors of `lay_out` to token embeddings, float `[utterances,
+        tokens, dim]`. Real tokens get the same embeddings in every layout; padding gets arbitrary
+        finite vectors.
+    """
+    if layout.kind == "padded":
+        return build_bert_encoder(backbone, centering)
+    inputs = table_inputs(layout)
+    if layout.kind == "packed":
+        own = share_segment(inputs["segments"])
+        positions = inputs["positions"]
+        tokens = run_layers(backbone, inputs["token_ids"], own, positions=positions)
+        tokens = ops.reshape(tokens, (-1, backbone.hidden_dim))
+    else:
+        tokens = _encode_groups(build_bert_encoder(backbone), inputs, layout)
+    table = ops.take(tokens, inputs["places"], axis=0)
+    if centering:
+        table = centering(table, inputs["padding_mask"])
+    return keras.Model(inputs, table, name=f"{layout.kind}_encoder")
+
+
+def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
+    """The attention mask within rows: tokens of one utterance attend to one another.
+
+    Empty cells also attend to one another, so that no row of the attention is fully masked.
+
+    Args:
+        segments: int32 `[rows, tokens]`, see `lay_out`.
+
+    Returns:
+        bool `[rows, tokens, tokens]`, True where a token attends to another.
+    """
+    return ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
+
+
+def run_layers(
+    backbone: keras_hub.models.BertBackbone,
+    token_ids: keras.KerasTensor,
+    attention_mask: keras.KerasTensor,
+    positions: keras.KerasTensor | None = None,
+    segment_ids: keras.KerasTensor | None = None,
+    added: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
+    """Runs a BERT on tokens with a given attention mask, such as rows of several utterances.
+
+    Args:
+        backbone: the BERT.
+        token_ids: int32 `[rows, tokens]`.
+        attention_mask: bool `[rows, tokens, tokens]`, True where a token attends to another.
+        positions: int32 `[rows, tokens]`; None for positions counted along the row.
+        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for all 0.
+        added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
+
+    Returns:
+        float `[rows, tokens, dim]`.
+    """
+    tokens = backbone.token_embedding(token_ids)
+    places = backbone.position_embedding(tokens, positions=positions)
+    segment_ids = ops.zeros_like(token_ids) if segment_ids is None else segment_ids
+    x = backbone.embeddings_add((tokens, places, backbone.segment_embedding(segment_ids)))
+    if added is not None:
+        x = x + added
+    x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
+    relative_bias = getattr(backbone, "relative_bias", None)
+    bias = {"bias": relative_bias(x)} if relative_bias else {}
+    for layer in backbone.transformer_layers:
+        x = layer(x, attention_mask=attention_mask, **bias)
+    return x
+
+
+def _encode_groups(encoder: keras.Model, inputs: dict, layout: Layout) -> keras.KerasTensor:
+    parts = []
+    for i in range(layout.buckets):
+        token_ids = inputs[f"token_ids_{i}"]
+        embeddings = encoder({"token_ids": token_ids, "padding_mask": ops.not_equal(token_ids, 0)})
+        parts.append(ops.reshape(embeddings, (-1, embeddings.shape[-1])))
+    return ops.concatenate(parts, axis=0)

@@ -1,0 +1,114 @@
+"""Sequences of two segments, [CLS] first [SEP] second [SEP], as a cross-encoder reads them.
+
+In a segment of dialogue, every turn ends with [EOT] ("end of turn", Xu et al. 2020, section 2.2).
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from dcse_tf.bert.pair_rule import Marks
+from dcse_tf.bert.ragged import find_rows, put_in_rows
+
+
+def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedTensor:
+    """Removes the [CLS] of texts, a prefix and the [SEP]: int32 `[texts, (tokens)]` to the same."""
+    starts = token_ids.row_starts() + 1 + prefix_tokens
+    places = tf.ragged.range(starts, token_ids.row_limits() - 1)
+    return places.with_values(tf.gather(token_ids.values, places.values))
+
+
+def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
+    """Adds [EOT] to every turn.
+
+    Args:
+        turns: int32 `[turns, (tokens)]`, without [CLS] and [SEP].
+        end: the id of [EOT].
+
+    Returns:
+        int32 `[turns, (tokens)]`.
+    """
+    before = find_rows(turns)  # the number of [EOT] before each token
+    splits = turns.row_splits + tf.range(turns.nrows() + 1)
+    ends = tf.cast(splits[1:], tf.int32) - 1
+    values = tf.dynamic_stitch(
+        [tf.range(tf.size(before)) + before, ends],
+        [turns.values, tf.fill(tf.shape(ends), tf.cast(end, turns.dtype))],
+    )
+    return put_in_rows(values, splits)
+
+
+def join_turns(turns: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Joins the turns of each row: `[rows, (turns), (tokens)]` to `[rows, (tokens)]`."""
+    splits = tf.gather(turns.values.row_splits, turns.row_splits)
+    return put_in_rows(turns.flat_values, splits)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the tokens of sequences come from.
+
+    Attributes:
+        sources: int32 `[rows, tokens]`, indices into the concatenation of all first segments'
+            tokens, all second segments' tokens and the four `Marks`.
+        middle: int32 `[rows]`, the column of the first [SEP].
+        lengths: int32 `[rows]`, the number of tokens in each sequence.
+    """
+
+    sources: tf.Tensor
+    middle: tf.Tensor
+    lengths: tf.Tensor
+
+    def fill(self, first: tf.Tensor, second: tf.Tensor, marks: Marks = (0, 0, 0, 0)) -> tf.Tensor:
+        """Makes a table of token ids or of any other values of the tokens.
+
+        Args:
+            first, second: int32 `[tokens]`, the values of all first segments' tokens and of all
+                second segments', including tokens that are truncated.
+            marks: the values of the marks.
+
+        Returns:
+            int32 `[rows, tokens]`.
+        """
+        values = tf.concat([first, second, tf.constant(marks, first.dtype)], axis=0)
+        return tf.gather(values, self.sources)
+
+    def segment_ids(self) -> tf.Tensor:
+        """int32 `[rows, tokens]`: 0 through the first [SEP] and after the end, 1 in between."""
+        column = tf.range(tf.shape(self.sources)[1])
+        later = (column > self.middle[:, None]) & (column < self.lengths[:, None])
+        return tf.cast(later, tf.int32)
+
+
+def place_segments(
+    first: tf.RaggedTensor,
+    second: tf.RaggedTensor,
+    first_tokens: tf.Tensor | int,
+    second_tokens: tf.Tensor | int,
+    paired: tf.Tensor | bool = True,
+) -> Places:
+    """Truncates and joins segments.
+
+    Args:
+        first, second: int32 `[rows, (tokens)]`, see `end_turns` and `join_turns`.
+        first_tokens, second_tokens: see `PairRule`; one number, or int32 `[rows]`.
+        paired: whether there is a second segment, even if empty; one value, or bool `[rows]`.
+    """
+    total, nothing = tf.size(first.values), tf.size(first.values) + tf.size(second.values) + 3
+    limits, starts = (
+        tf.cast(splits, tf.int32) for splits in (first.row_limits(), second.row_starts())
+    )
+    own, other = (tf.cast(x.row_lengths(), tf.int32) for x in (first, second))
+    middle = 1 + tf.minimum(own, tf.maximum(first_tokens - 2, 0))
+    last = middle + tf.where(paired, 1 + tf.minimum(other, second_tokens - 1), 0)
+    column = tf.range(tf.maximum(tf.reduce_max(last) + 1, 0))
+
+    in_second = (total + starts - middle - 1)[:, None] + column
+    sources = tf.where(column < last[:, None], in_second, nothing)
+    sources = tf.where(column == last[:, None], nothing - 1, sources)
+    sources = tf.where(column == middle[:, None], nothing - 2, sources)
+    # The first segment keeps the tokens next to the second.
+    in_first = (limits - middle)[:, None] + column
+    sources = tf.where(column < middle[:, None], in_first, sources)
+    sources = tf.where(column == 0, nothing - 3, sources)
+    return Places(sources, middle, last + 1)

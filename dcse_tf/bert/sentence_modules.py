@@ -1,0 +1,255 @@
+"""What sentence-transformers' format adds to a transformer's folder: the modules behind it, and a
+prefix of every text.
+
+modules.json lists the transformer, in the folder itself or in a subfolder, and one subfolder with a
+config.json for the pooling and for each further module. The layer that applies the modules is
+elsewhere: reading a folder must not import TensorFlow.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
+from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
+from dcse_tf.input_files import parse_json, read_json_object
+
+
+@dataclasses.dataclass(frozen=True)
+class AffineMap:
+    """Maps x to (x - shift) @ matrix + bias, computed in the dtype of the matrix.
+
+    Attributes:
+        shift: float `[dim]`.
+        matrix: float `[dim, k]`.
+        bias: float `[k]`.
+        relu: whether negative results become 0.
+    """
+
+    shift: np.ndarray
+    matrix: np.ndarray
+    bias: np.ndarray
+    relu: bool = False
+
+
+MODULES_FILE = "modules.json"
+_CONFIG_FILE = "config.json"
+_WEIGHTS_FILE = "model.safetensors"
+# The activations of a Dense module that can be computed here, and whether they are a ReLU.
+_IDENTITY, _RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
+_ACTIVATIONS = {_IDENTITY: False, _RELU: True}
+_POOLINGS = ("mean", "cls")
+_OLD_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+PROMPTS_FILE = "config_sentence_transformers.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceModules:
+    """What a sentence-transformers model does with token embeddings.
+
+    Attributes:
+        pooling: "mean" or "cls".
+        maps: applied in order to the sentence embedding.
+        unit_norm: whether the result is scaled to unit length.
+    """
+
+    pooling: str
+    maps: tuple[AffineMap, ...] = ()
+    unit_norm: bool = False
+
+
+def find_transformer(folder: pathlib.Path) -> pathlib.Path:
+    """The transformer's folder in a sentence-transformers folder; else the folder itself."""
+    path = folder / MODULES_FILE
+    return folder / _list_modules(path)[0][1] if path.is_file() else folder
+
+
+def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
+    """The modules after a transformer; None if it is not part of a sentence-transformers folder.
+
+    Args:
+        transformer: the transformer's folder, see `find_transformer`.
+
+    Raises:
+        InputError: a module is not supported.
+    """
+    path = _find_with(transformer, MODULES_FILE)
+    return _read_chain(path.parent, _list_modules(path)[1:], path) if path else None
+
+
+def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
+    """The path of a file in the model's root, which is the transformer's folder or its parent."""
+    for root in (transformer, transformer.parent):
+        path = root / name
+        if path.is_file() and find_transformer(root) == transformer:
+            return path
+    return None
+
+
+def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
+    """Raises InputError if a Dense module follows the pooling: training would lose it."""
+    modules = read_modules(transformer)
+    if modules and modules.maps:
+        raise InputError(
+            f"`{flag}`={transformer}: has a Dense module behind the pooling, which would be lost; "
+            "give an encoder without one"
+        )
+
+
+def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
+    """The (class name, folder) of every module, the transformer first."""
+    content = _read_json(path)
+    try:
+        found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected sentence-transformers' modules: {error!r}") from error
+    for _, name in found:
+        parts = pathlib.PurePath(name).parts
+        if len(parts) > 1 or ".." in parts or name.startswith("/"):
+            raise InputError(f"{path}: {name!r}: expected a folder beside this file")
+    if not found or found[0][0] != "Transformer":
+        raise InputError(f"{path}: expected a Transformer as the first module")
+    return found
+
+
+def _read_chain(
+    root: pathlib.Path, modules: list[tuple[str, str]], source: pathlib.Path
+) -> SentenceModules:
+    names = [name for name, _ in modules]
+    unit_norm = names[-1:] == ["Normalize"]
+    middle = modules[1 : len(modules) - unit_norm]
+    if names[:1] != ["Pooling"] or any(name != "Dense" for name, _ in middle):
+        raise InputError(
+            f"{source}: modules {', '.join(names) or 'none'} behind the transformer; only Pooling, "
+            "then Dense without an activation, then Normalize can be computed here"
+        )
+    return SentenceModules(
+        _read_pooling(root / modules[0][1] / _CONFIG_FILE),
+        tuple(_read_dense(root / folder) for _, folder in middle),
+        unit_norm,
+    )
+
+
+def read_prefix(transformer: pathlib.Path) -> str:
+    """The prefix that an encoder adds to every text: sentence-transformers' default prompt.
+
+    Args:
+        transformer: the transformer's folder, see `find_transformer`.
+
+    Raises:
+        InputError: the file with the prompts is not in the expected format.
+    """
+    path = _find_with(transformer, PROMPTS_FILE)
+    if path is None:
+        return ""
+    config = read_json_object(path)
+    name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
+    prefix = prompts.get(name, "") if isinstance(prompts, dict) else None
+    if not isinstance(prefix, str):
+        raise InputError(f"{path}: expected texts by name in prompts")
+    return prefix
+
+
+def write_prefix(folder: pathlib.Path, prefix: str) -> None:
+    """Writes a prefix for `read_prefix` and sentence-transformers; an empty one writes nothing."""
+    if prefix:
+        write_json(folder / PROMPTS_FILE, describe_prefix(prefix))
+
+
+def describe_prefix(prefix: str) -> dict[str, Any]:
+    """A prefix as the entries of sentence-transformers' configuration."""
+    if not prefix:
+        return {"prompts": {}, "default_prompt_name": None}
+    return {"prompts": {"prefix": prefix}, "default_prompt_name": "prefix"}
+
+
+def _read_pooling(path: pathlib.Path) -> str:
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: expected the configuration of a Pooling")
+    mode = config.get("pooling_mode")
+    if mode is None:
+        given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+        mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
+    modes = [mode] if isinstance(mode, str) else list(mode)
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InputError(
+            f"{path}: pooling by {' and '.join(map(str, modes)) or 'nothing'}; only mean or cls "
+            "can be computed here"
+        )
+    return modes[0]
+
+
+def _read_dense(folder: pathlib.Path) -> AffineMap:
+    path, weights = folder / _CONFIG_FILE, folder / _WEIGHTS_FILE
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: expected the configuration of a Dense module")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    places = [config.get(name) for name in ("module_input_name", "module_output_name")]
+    elsewhere = any(place not in (None, "sentence_embedding") for place in places)
+    if activation not in _ACTIVATIONS or config.get("use_residual") or elsewhere:
+        raise InputError(
+            f"{path}: activation {activation}; only a Dense of the sentence embedding with "
+            f"{' or '.join(_ACTIVATIONS)} and without residual can be computed here"
+        )
+    tensors = read_tensor_file(weights)
+    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
+    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
+    if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
+        raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
+    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
+
+
+def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
+    """Writes modules.json and the modules' folders; the transformer is in the folder itself.
+
+    Args:
+        folder: the folder to write to.
+        modules: the modules after the transformer.
+        dim: width of the token embeddings.
+    """
+    names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
+    names += ["Normalize"] if modules.unit_norm else []
+    entries: list[dict[str, Any]] = []
+    for index, name in enumerate(names):
+        path = f"{index}_{name}" if index else ""
+        kind = f"sentence_transformers.models.{name}"
+        entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
+        (folder / path).mkdir(exist_ok=True)
+    write_json(folder / MODULES_FILE, entries)
+    # The names that all versions of the library read.
+    pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
+    write_json(
+        folder / "1_Pooling" / _CONFIG_FILE,
+        {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
+    )
+    for index, step in enumerate(modules.maps, start=2):
+        _write_dense(folder / f"{index}_Dense", step)
+
+
+def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
+    inputs, outputs = step.matrix.shape
+    config = {
+        "in_features": inputs,
+        "out_features": outputs,
+        "bias": True,
+        "activation_function": _RELU if step.relu else _IDENTITY,
+    }
+    write_json(folder / _CONFIG_FILE, config)
+    matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
+    tensors = {
+        "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
+        "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
+    }
+    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
+
+
+def _read_json(path: pathlib.Path) -> Any:
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error

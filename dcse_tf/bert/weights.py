@@ -1,0 +1,424 @@
+"""Converts a BERT's weights between keras-hub's variables and HuggingFace's tensors.
+
+One table maps variables to tensors, for loading and for saving, so that the two cannot differ.
+keras-hub can load such files but not write them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.bert.checkpoints import find_padding
+from dcse_tf.bert.families import (
+    RELATIVE_BIAS,
+    RELATIVE_BUCKETS,
+    is_relative,
+    make_bert_tensors,
+    make_mpnet_config,
+    make_mpnet_tensors,
+)
+from dcse_tf.bert.tensor_files import read_tensor_file, require_finite, write_tensor_file
+from dcse_tf.bert.vectors import WordVectors
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.wordpiece import PIECE
+from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
+from dcse_tf.input_files import plain_name, read_json_object
+
+if TYPE_CHECKING:  # reading tensors needs neither
+    import keras
+    import keras_hub
+
+
+_WEIGHTS_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+_IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
+# What encoders are stored with and do not need: the pooler, heads that predict tokens or the next
+# sentence, and tables of the numbers 0, 1, 2, ... and of zeros.
+_NOT_NEEDED = re.compile(
+    r"pooler\.|cls\.|lm_head\.|vocab_projector\.|embeddings\.(position_ids|token_type_ids)$"
+)
+_NAMED = 5  # tensors in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weight:
+    """A row of the table of weights.
+
+    Attributes:
+        name: the tensor's name in HuggingFace's files; in a transformer layer, without its prefix.
+        sizes: the tensor's shape, as names of entries in config.json.
+        path: the variable's path of attributes, from keras-hub's backbone or from one of its
+            transformer layers.
+        kind, input_axes: see `WeightPair`.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    path: str
+    kind: str = "table"
+    input_axes: int = 1
+
+
+def _dense(name: str, inputs: str, outputs: str, path: str, input_axes: int = 1) -> list[_Weight]:
+    return [
+        _Weight(f"{name}.weight", (outputs, inputs), f"{path}.kernel", "kernel", input_axes),
+        _Weight(f"{name}.bias", (outputs,), f"{path}.bias", "vector"),
+    ]
+
+
+def _norm(name: str, path: str) -> list[_Weight]:
+    return [
+        _Weight(f"{name}.weight", ("hidden_size",), f"{path}.gamma", "vector"),
+        _Weight(f"{name}.bias", ("hidden_size",), f"{path}.beta", "vector"),
+    ]
+
+
+_HIDDEN, _WIDE = "hidden_size", "intermediate_size"
+_EMBEDDINGS = [
+    _Weight(
+        "embeddings.word_embeddings.weight",
+        ("vocab_size", _HIDDEN),
+        "token_embedding.embeddings",
+    ),
+    _Weight(
+        "embeddings.position_embeddings.weight",
+        ("max_position_embeddings", _HIDDEN),
+        "position_embedding.position_embeddings",
+    ),
+    _Weight(
+        "embeddings.token_type_embeddings.weight",
+        ("type_vocab_size", _HIDDEN),
+        "segment_embedding.embeddings",
+    ),
+    *_norm("embeddings.LayerNorm", "embeddings_layer_norm"),
+]
+_RELATIVE = [
+    _Weight(RELATIVE_BIAS, (RELATIVE_BUCKETS, "num_attention_heads"), "relative_bias.table")
+]
+_ATTENTION = "_self_attention_layer"
+_LAYER = [
+    *_dense("attention.self.query", _HIDDEN, _HIDDEN, f"{_ATTENTION}.query_dense"),
+    *_dense("attention.self.key", _HIDDEN, _HIDDEN, f"{_ATTENTION}.key_dense"),
+    *_dense("attention.self.value", _HIDDEN, _HIDDEN, f"{_ATTENTION}.value_dense"),
+    *_dense("attention.output.dense", _HIDDEN, _HIDDEN, f"{_ATTENTION}.output_dense", 2),
+    *_norm("attention.output.LayerNorm", "_self_attention_layer_norm"),
+    *_dense("intermediate.dense", _HIDDEN, _WIDE, "_feedforward_intermediate_dense"),
+    *_dense("output.dense", _WIDE, _HIDDEN, "_feedforward_output_dense"),
+    *_norm("output.LayerNorm", "_feedforward_layer_norm"),
+]
+_MASKED_LM_HEAD = [
+    *_dense("cls.predictions.transform.dense", _HIDDEN, _HIDDEN, "_intermediate_dense"),
+    *_norm("cls.predictions.transform.LayerNorm", "_intermediate_layer_norm"),
+    _Weight("cls.predictions.bias", ("vocab_size",), "_bias", "vector"),
+]
+
+
+def _layer_prefix(index: int) -> str:
+    return f"encoder.layer.{index}."
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightPair:
+    """A Keras variable and its HuggingFace name.
+
+    Attributes:
+        variable: the Keras variable.
+        name: the tensor's name in the file.
+        kind: "table" (the same shape on both sides), "vector" (flat in the file; in Keras,
+            attention has an axis for the heads) or "kernel" (flat likewise and transposed in the
+            file).
+        input_axes: how many leading axes of a Keras kernel are its inputs.
+    """
+
+    variable: keras.Variable
+    name: str
+    kind: str
+    input_axes: int
+
+    def to_keras(self, value: np.ndarray) -> np.ndarray:
+        return (value.T if self.kind == "kernel" else value).reshape(self.variable.shape)
+
+    def to_huggingface(self) -> np.ndarray:
+        value = self.variable.numpy()
+        if self.kind == "kernel":
+            inputs = int(np.prod(value.shape[: self.input_axes]))
+            return value.reshape(inputs, -1).T
+        return value.reshape(-1) if self.kind == "vector" else value
+
+
+def backbone_weights(backbone: keras_hub.models.BertBackbone) -> Iterator[WeightPair]:
+    """All weights of a BERT except the pooler's, which a sentence encoder does not use."""
+    yield from _pair(_EMBEDDINGS, backbone)
+    if hasattr(backbone, "relative_bias"):
+        yield from _pair(_RELATIVE, backbone)
+    for index, layer in enumerate(backbone.transformer_layers):
+        yield from _pair(_LAYER, layer, _layer_prefix(index))
+
+
+def masked_lm_head_weights(head: keras_hub.layers.MaskedLMHead) -> Iterator[WeightPair]:
+    """The weights of the prediction head; its output matrix is the token embedding."""
+    yield from _pair(_MASKED_LM_HEAD, head)
+
+
+def _pair(table: list[_Weight], layer: object, prefix: str = "") -> Iterator[WeightPair]:
+    for row in table:
+        variable = operator.attrgetter(row.path)(layer)
+        yield WeightPair(variable, prefix + row.name, row.kind, row.input_axes)
+
+
+def read_bert_tensors(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    further: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, np.ndarray]:
+    """The weights of a BERT, float32, under HuggingFace's names without "bert.".
+
+    Args:
+        folder: the checkpoint folder.
+        config: its configuration, see `read_config`.
+        further: shapes by name of further tensors to read, such as a head's.
+
+    Raises:
+        InputError: a file cannot be read; a tensor is missing, has the wrong shape or a number that
+            is not finite; or there are more layers than in the configuration.
+    """
+    tensors = read_tensors(folder)
+    rows = [*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else [])]
+    table = [(row.name, row.sizes) for row in rows]
+    for index in range(config["num_hidden_layers"]):
+        table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
+    shapes = {name: tuple(config[size] for size in sizes) for name, sizes in table}
+    shapes |= further or {}
+    found = {name: _take(tensors, name, shape, str(folder)) for name, shape in shapes.items()}
+    _check_unused(tensors.keys() - found.keys(), folder, config["num_hidden_layers"])
+    return found
+
+
+def _check_unused(names: Iterable[str], folder: pathlib.Path, layers: int) -> None:
+    """Refuses layers that are not used, and warns of other tensors that an encoder should use."""
+    deepest = max((int(found[1]) for name in names if (found := _IN_LAYER.match(name))), default=0)
+    if deepest >= layers:
+        raise InputError(
+            f"{folder}: has {deepest + 1} layers, and config.json says num_hidden_layers {layers}; "
+            "expected as many as the weights were trained with"
+        )
+    unknown = sorted(name for name in names if not _NOT_NEEDED.match(name))
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:_NAMED])}{more}")
+
+
+@functools.cache  # a model is read several times, such as for its fingerprint
+def _warn_once(message: str) -> None:
+    logging.warning("%s", message)
+
+
+def _take(
+    tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...], source: str
+) -> np.ndarray:
+    value = tensors.get(name)
+    if value is None:
+        raise InputError(f"{source}: lacks the tensor {name}")
+    if value.shape != shape:
+        raise InputError(f"{source}: {name} is {value.shape}, expected {shape}")
+    require_finite(value, name, source)
+    return value.astype(np.float32, copy=False)
+
+
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """All tensors of a checkpoint, under BERT's names without "bert.".
+
+    If the padding is not the vocabulary's first entry, the rows of these two are swapped, so that
+    padding has id 0 everywhere in this code.
+
+    Raises:
+        InputError: a file is missing or cannot be read.
+    """
+    names = [_WEIGHTS_FILE]
+    if not (folder / _WEIGHTS_FILE).is_file() and (folder / _INDEX_FILE).is_file():
+        names = _read_index(folder / _INDEX_FILE)
+    tensors: dict[str, np.ndarray] = {}
+    for name in names:
+        tensors.update(read_tensor_file(folder / name, finite=False))  # `_take` checks what is used
+    path = folder / "config.json"
+    config = read_json_object(path) if path.is_file() else {}
+    tensors = make_bert_tensors(config, tensors)
+    padding = find_padding(folder)
+    return {name: _pad_first(name, value, padding) for name, value in tensors.items()}
+
+
+def _pad_first(name: str, value: np.ndarray, padding: int) -> np.ndarray:
+    """Swaps the padding's row with the first in a table by token; returns others unchanged."""
+    if not padding or name not in _BY_TOKEN or len(value) <= padding:
+        return value
+    value = value.copy()
+    value[[0, padding]] = value[[padding, 0]]
+    return value
+
+
+def _read_index(path: pathlib.Path) -> list[str]:
+    """The names of the weight files of a checkpoint that has several."""
+    content = read_json_object(path, "the index of a checkpoint")
+    try:
+        names = set(content["weight_map"].values())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: expected the index of a checkpoint: {error!r}") from error
+    return sorted(plain_name(name, path) for name in names)
+
+
+_BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
+
+
+def extend_vocabulary(
+    tensors: dict[str, np.ndarray], size: int, like: int
+) -> dict[str, np.ndarray]:
+    """Adds tokens to a checkpoint's tensors, each as a copy of an existing token.
+
+    Args:
+        tensors: tensors under the names that `read_tensors` gives.
+        size: size of the vocabulary; tensors with at least that many rows stay unchanged.
+        like: id of the token that is copied.
+    """
+    extended = dict(tensors)
+    for name in _BY_TOKEN:
+        value = tensors.get(name)
+        if value is not None and len(value) < size:
+            copies = np.repeat(value[like : like + 1], size - len(value), axis=0)
+            extended[name] = np.concatenate([value, copies])
+    return extended
+
+
+def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
+    """Assigns the values of a checkpoint to Keras variables.
+
+    Args:
+        pairs: the variables and the names of their tensors.
+        tensors: the checkpoint's tensors by name.
+        source: the checkpoint, for error messages.
+
+    Raises:
+        InputError: a tensor is missing, has the wrong shape or a number that is not finite.
+    """
+    for pair in pairs:
+        value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
+        pair.variable.assign(pair.to_keras(value))
+
+
+def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
+    """The values of Keras variables under HuggingFace's names."""
+    return {pair.name: np.ascontiguousarray(pair.to_huggingface()) for pair in pairs}
+
+
+def shift_tokens(
+    tensors: Mapping[str, np.ndarray], layers: int, shift: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Subtracts a constant from a BERT's token embeddings, and so from its sentence embeddings.
+
+    The constant is subtracted from the last layer norm's bias, so that it applies in any software
+    that reads the files.
+
+    Args:
+        tensors: tensors under the names that `read_tensors` gives.
+        layers: number of the BERT's transformer layers.
+        shift: float `[dim]`, the constant.
+    """
+    name = _layer_prefix(layers - 1) + "output.LayerNorm.bias"
+    return {**tensors, name: (tensors[name] - shift).astype(tensors[name].dtype)}
+
+
+def write_bert(
+    folder: pathlib.Path, config: Mapping[str, Any], tensors: dict[str, np.ndarray]
+) -> None:
+    """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them.
+
+    An MPNet is written as an MPNet, with its own token ids: see `number_as_written` of
+    `dcse_tf.bert.tokenizer`.
+
+    Args:
+        folder: an existing folder.
+        config: the BERT's configuration.
+        tensors: its weights, without a head.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    config = {**config, "architectures": ["BertModel"]}
+    if is_relative(config):
+        tensors = make_mpnet_tensors(
+            {name: _pad_first(name, value, 1) for name, value in tensors.items()}
+        )
+        config = make_mpnet_config(config)
+    write_json(folder / "config.json", config, sort_keys=True)
+    write_tensors(folder, tensors)
+
+
+def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes `model.safetensors`.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
+
+
+def compute_token_embeddings(
+    vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Token embeddings initialised from word vectors.
+
+    The vectors of the vocabulary's tokens are centred, projected onto their principal axes (all of
+    them, or as many as fit into the width) and scaled by one factor to the standard deviation of
+    the random values. Dimensions that they do not fill, and tokens without a vector, stay random.
+    A piece "##x" has the vector of "x".
+
+    Args:
+        vectors: vectors of words or characters.
+        vocabulary: the encoder's vocabulary.
+        random: float32 `[vocabulary, dim]`, the random initial values; not modified.
+
+    Returns:
+        float32 `[vocabulary, dim]`, and the number of tokens that have a vector.
+
+    Raises:
+        InputError: fewer than two tokens have different vectors, or a vector is not finite.
+    """
+    words = {
+        row: token.removeprefix(PIECE)
+        for row, token in enumerate(vocabulary.tokens)
+        if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
+    }
+    # Each vector once, so that a word that is also a piece does not count twice.
+    known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
+    matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
+    if not np.isfinite(matrix).all():
+        raise InputError("a vector contains a number that is not finite")
+    if len(known) < 2 or not np.ptp(matrix, axis=0).any():
+        raise InputError(
+            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
+            "different vectors, of words or characters of the language"
+        )
+    projected = _project(matrix, random.shape[1])
+    projected *= random.std() / projected.std()
+    embeddings = random.copy()
+    rows, places = list(words), [known[word] for word in words.values()]
+    embeddings[rows, : projected.shape[1]] = projected[places]
+    return embeddings, len(rows)
+
+
+def _project(matrix: np.ndarray, width: int) -> np.ndarray:
+    """The rows' principal components, `[rows, min(width, rows, dim)]`, largest first."""
+    centred = matrix - matrix.mean(axis=0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:width]
+    # SVD does not fix the signs, and libraries choose them differently.
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    return centred @ (axes * np.sign(largest)).T

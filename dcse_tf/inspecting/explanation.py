@@ -1,0 +1,216 @@
+"""Splits the similarity of a response and its context into contributions of token pairs."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.matching.matching import TurnAttention
+from dcse_tf.matching.matching_files import MatchingForm
+
+# Lower bound of the product of squared norms, as in the model's own cosine.
+_FLOOR = 1e-24
+
+
+@dataclasses.dataclass(frozen=True)
+class Matching:
+    """A response matched with the turns of its context.
+
+    Attributes:
+        matrices: for each turn, float64 `[turn tokens, response tokens]`: the matching matrix M,
+            or with maxsim the cosines of the tokens.
+        weights: the weight of each turn, float64 `[turns]`.
+        contributions: arrays of the same shapes as `matrices`, whose total is the similarity.
+        similarity: the similarity by the model's form of the matching.
+        kind: the form, see `MatchingForm`.
+    """
+
+    matrices: list[np.ndarray]
+    weights: np.ndarray
+    contributions: list[np.ndarray]
+    similarity: float
+    kind: str = "paper"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A token of a context turn, a token of the response, and their contribution."""
+
+    turn: int
+    context_token: int
+    response_token: int
+    contribution: float
+
+
+def mean_weights(pooled: np.ndarray) -> np.ndarray:
+    """The weights of I2, which are equal for all turns; float `[turns, dim]` to `[turns]`."""
+    return np.full(len(pooled), 1.0 / len(pooled))
+
+
+def decompose(
+    context: Sequence[np.ndarray],
+    response: np.ndarray,
+    weigh: Callable[[np.ndarray], np.ndarray] = mean_weights,
+    kind: str = "paper",
+    residual: float = 0.0,
+) -> Matching:
+    """Splits the matching similarity into contributions of token pairs.
+
+    With M_t = U_t R^T / sqrt(d) the context-aware embedding is
+
+        r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
+
+    which is a sum over pairs (i, j) of tokens. So is its product with the embedding a that it is
+    compared with: rbar, the mean of the R_j, or in the form "context" c = sum_t w_t ubar_t. With
+    the two norms taken as constants, pair (i, j) of turn t contributes
+
+        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . a) / (|r~| |a|),
+
+    and the sum of all c_t[i, j] is the cosine of r~ and a. In the form "residual", lambda U_t is
+    added to M_t R. Its product with rbar is U_t[i] . rbar = sqrt(d) / m sum_j M_t[i, j] for a
+    response of m tokens, so lambda sqrt(d) / m is added to R_j . a. The norms and, with attention,
+    the weights depend on all tokens. So a contribution says what the similarity consists of, not
+    what the similarity would be without that pair.
+
+    Args:
+        context: token embeddings of each turn, float `[tokens, dim]`, without padding; at least
+            one turn.
+        response: token embeddings, float `[tokens, dim]`, without padding.
+        weigh: maps the refined embeddings, pooled over each turn's tokens, float `[turns, dim]`, to
+            weights `[turns]`.
+        kind: "paper", "residual" or "context"; for maxsim see `decompose_maxima`.
+        residual: lambda of the form "residual".
+    """
+    rows = response.astype(np.float64)
+    scale = rows.shape[1] ** -0.5
+    matrices = [turn.astype(np.float64) @ rows.T * scale for turn in context]
+    means = np.stack([turn.mean(axis=0, dtype=np.float64) for turn in context])
+    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices]) + residual * means
+    weights = np.asarray(weigh(pooled), np.float64)
+    aware = weights @ pooled
+    compared = weights @ means if kind == "context" else rows.mean(axis=0)
+    norms = np.sqrt(max(float(aware @ aware) * float(compared @ compared), _FLOOR))
+    toward = (rows @ compared + residual / scale / len(rows)) / norms
+    contributions = [
+        weight / len(matrix) * matrix * toward
+        for weight, matrix in zip(weights, matrices, strict=True)
+    ]
+    similarity = float(aware @ compared) / float(norms)
+    return Matching(matrices, weights, contributions, similarity, kind)
+
+
+def decompose_maxima(context: Sequence[np.ndarray], response: np.ndarray) -> Matching:
+    """Splits the similarity of the form "maxsim", where only each token's best pair contributes.
+
+    For a turn of n tokens and a response of m tokens, the cosine C[i, j] has the weight 1 / (2 n)
+    if it is the largest of its row, plus 1 / (2 m) if it is the largest of its column; all divided
+    by the number of turns. Of equal cosines, the first counts as the largest.
+
+    Args:
+        context, response: as in `decompose`.
+    """
+    rows = normalize(response)
+    cosines = [normalize(turn) @ rows.T for turn in context]
+    weights = mean_weights(np.empty(len(cosines)))
+    contributions = []
+    for weight, matrix in zip(weights, cosines, strict=True):
+        n, m = matrix.shape
+        shares = np.zeros_like(matrix)
+        shares[np.arange(n), matrix.argmax(axis=1)] += 0.5 / n
+        shares[matrix.argmax(axis=0), np.arange(m)] += 0.5 / m
+        contributions.append(weight * shares * matrix)
+    total = sum(float(cells.sum()) for cells in contributions)
+    return Matching(cosines, weights, contributions, total, "maxsim")
+
+
+def top_pairs(matching: Matching, count: int) -> list[Pair]:
+    """The pairs with the largest absolute contributions, the largest first."""
+    pairs = [
+        Pair(turn, int(i), int(j), float(value))
+        for turn, cells in enumerate(matching.contributions)
+        for (i, j), value in np.ndenumerate(cells)
+    ]
+    return sorted(pairs, key=lambda pair: -abs(pair.contribution))[:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A turn of a session as the model reads it.
+
+    Attributes:
+        turn: its index in the session, from 0.
+        text: its text.
+        tokens: its tokens, including [CLS] and [SEP].
+    """
+
+    turn: int
+    text: str
+    tokens: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What the similarity of a response and its context consists of.
+
+    Attributes:
+        session_id: the session.
+        response: the response.
+        context: the turns around the response, in order.
+        matching: the matching of the response with these turns.
+        scored: the similarity that the backend computes, in float32.
+    """
+
+    session_id: str
+    response: Text
+    context: list[Text]
+    matching: Matching
+    scored: float
+
+
+def explain_response(
+    backend: GraphBackend,
+    tokens: tuple[str, ...],
+    session: tuple[str, list[str]],
+    response: int,
+    context: list[int],
+) -> Explanation:
+    """Explains the similarity of a response and other turns of its session.
+
+    Args:
+        backend: the model.
+        tokens: the tokens of its vocabulary, by id.
+        session: the session's id and the texts of its turns.
+        response: index of the turn that is the response.
+        context: indices of the context turns, at least one.
+    """
+    session_id, texts = session
+    chosen = [texts[turn] for turn in (*context, response)]
+    encoded = backend.encode_texts(sorted(set(chosen)))
+    ids = backend.graph.tokenize(tf.constant(chosen)).to_list()
+    read = [
+        Text(turn, text, [tokens[entry] for entry in row])
+        for turn, text, row in zip((*context, response), chosen, ids, strict=True)
+    ]
+    turns, answer = [encoded[text] for text in chosen[:-1]], encoded[chosen[-1]]
+    matching = _decompose_by(backend.graph.matching, turns, answer)
+    scored = float(backend.score([chosen[:-1]], [chosen[-1:]])[0, 0])
+    return Explanation(session_id, read[-1], read[:-1], matching, scored)
+
+
+def _decompose_by(form: MatchingForm, context: list[np.ndarray], response: np.ndarray) -> Matching:
+    if form.kind == "maxsim":
+        return decompose_maxima(context, response)
+    weigh = _attend(form.attention) if form.attention else mean_weights
+    residual = float(form.residual.value()) if form.residual else 0.0
+    return decompose(context, response, weigh, form.kind, residual)
+
+
+def _attend(attention: TurnAttention) -> Callable[[np.ndarray], np.ndarray]:
+    def weigh(pooled: np.ndarray) -> np.ndarray:
+        turns = tf.constant(pooled, tf.float32)
+        return attention(turns, tf.ones([len(pooled)], tf.bool)).numpy()
+
+    return weigh

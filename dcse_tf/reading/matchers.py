@@ -1,0 +1,444 @@
+"""Matching models without a pre-trained language model: DualLSTM and ESIM.
+
+Both have a cross-encoder's input, the table of `dcse_tf.bert.pairs`, and its outputs: a vector
+for each row, to which a task applies its head, and a vector for each token.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.bert import weights
+from dcse_tf.bert.checkpoints import MATCHER_FILE
+from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
+from dcse_tf.input_files import read_json_object
+from dcse_tf.matching.matching import masked_mean
+from dcse_tf.reading.segments import (
+    SegmentBiLSTM,
+    SegmentLSTM,
+    count_segments,
+    merge_segments,
+    split_segments,
+    take_last,
+)
+
+
+class PairMatcher(Protocol):
+    """The interface of models that match two segments.
+
+    Attributes:
+        token_embedding: the table of token vectors; `MaskedLMHead` can be tied to it.
+        pair_dim, tokens_dim: widths of a call's two outputs.
+    """
+
+    token_embedding: keras.layers.Embedding
+    pair_dim: int
+    tokens_dim: int
+
+    def __call__(
+        self,
+        token_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        padding_mask: tf.Tensor,
+        training: bool | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Reads a table of sequences, see `dcse_tf.bert.pairs.place_segments`.
+
+        Args:
+            token_ids: int32 `[rows, tokens]`, zero-padded.
+            segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
+            padding_mask: bool `[rows, tokens]`, True = real token.
+            training: whether to apply dropout.
+
+        Returns:
+            pair: float32 `[rows, pair_dim]`, a vector of a row's two segments; arbitrary but
+                finite for a row with one segment.
+            tokens: float32 `[rows, tokens, tokens_dim]`; arbitrary but finite at padding.
+        """
+
+
+# Far larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors
+# up. With 0.1, ESIM's first attention is the same everywhere, and it learns nothing for hundreds of
+# steps.
+_EMBEDDING_STDDEV = 1.0
+
+
+class _LSTMMatcher(keras.layers.Layer):
+    """The base of both models: settings, the embedding, and names for the weights."""
+
+    architecture = ""
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.dropout = dropout
+        self.seed = seed
+        self.supports_jit = False
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size, embedding_dim, dtype=self.dtype_policy, name="token_embedding"
+        )
+        self.embedding_dropout = self._make_dropout("embedding_dropout", 0)
+
+    def _make_dropout(self, name, position):
+        seed = self.seed + position
+        return keras.layers.Dropout(self.dropout, seed=seed, dtype=self.dtype_policy, name=name)
+
+    def build(self, token_ids_shape=None, segment_ids_shape=None, padding_mask_shape=None):
+        self.token_embedding.build()
+        self.build_reader()
+
+    def build_reader(self):
+        """Creates the weights of the layers after the embedding."""
+        raise NotImplementedError
+
+    def embed(self, token_ids, training):
+        """The token vectors after dropout, float `[rows, tokens, embedding_dim]`."""
+        return self.embedding_dropout(self.token_embedding(token_ids), training=training)
+
+    def name_weights(self):
+        """A dict from every weight's name in the file to its variable."""
+        raise NotImplementedError
+
+    def settings(self):
+        """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
+        names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+        return {name: getattr(self, name) for name in names}
+
+    def compute_output_shape(self, token_ids_shape, segment_ids_shape, padding_mask_shape):
+        return {
+            "pair": (token_ids_shape[0], self.pair_dim),
+            "tokens": (*token_ids_shape, self.tokens_dim),
+        }
+
+    def get_config(self):
+        settings = self.settings()
+        del settings["architecture"]
+        return {**super().get_config(), **settings, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class DualLSTM(_LSTMMatcher):
+    """One LSTM reads each of the two segments separately (Lowe et al. 2015, section 4.3).
+
+    Let c and r be its final states after the two segments. The paper's probability that the pair
+    fits is sigma(c^T M r + b). "pair" holds the products (c^T M)_i r_i, whose sum is c^T M r. A
+    head of one linear layer with weights w and bias b therefore gives c^T M diag(w) r + b, the
+    paper's score with the matrix M diag(w). Without a second segment, r and "pair" are zero.
+
+    "tokens" are the LSTM's outputs, so a token's vector depends on what precedes it in its segment.
+
+    M starts as the identity, as in the authors' code; unlike theirs, the LSTM has no peepholes.
+
+    Args:
+        vocabulary_size: number of entries in the vocabulary.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of the LSTM's state.
+        dropout: probability of dropout on the token vectors while training; the paper has none.
+        seed: seed of the dropout, unless a trainer sets its state.
+
+    Example:
+        matcher = build_matcher("dual_lstm", vocabulary_size=30000, seed=1)
+        scores = keras.layers.Dense(1)(matcher(token_ids, segment_ids, padding_mask)["pair"])
+    """
+
+    architecture = "dual_lstm"
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
+        self.pair_dim = self.tokens_dim = hidden_dim
+        self.lstm = SegmentLSTM(hidden_dim, dtype=self.dtype_policy, name="lstm")
+
+    def build_reader(self):
+        self.lstm.build((None, None, self.embedding_dim))
+        shape = (self.hidden_dim, self.hidden_dim)
+        self.matching = self.add_weight(shape, "identity", name="matching")
+
+    def call(self, token_ids, segment_ids, padding_mask, training=None):
+        """Arguments and result as described in `PairMatcher`."""
+        lengths = count_segments(segment_ids, padding_mask)
+        tokens = self.lstm(self.embed(token_ids, training), lengths)
+        states = take_last(tokens, lengths)
+        pair = tf.matmul(states[:, 0], ops.convert_to_tensor(self.matching)) * states[:, 1]
+        return {"pair": pair, "tokens": tokens}
+
+    def name_weights(self):
+        return {
+            "embedding": self.token_embedding.embeddings,
+            **_name_lstm("lstm", self.lstm),
+            "matching": self.matching,
+        }
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ESIM(_LSTMMatcher):
+    """The enhanced sequential inference model (Chen et al. 2017) on whole contexts (Chen and Wang
+    2019, "Sequential matching model for end-to-end multi-turn response selection").
+
+    A BiLSTM reads each of the two segments separately, which gives a and b. Every token attends to
+    the other segment's tokens, by a softmax over the products e_ij = a_i . b_j, which gives a~ and
+    b~. A layer with a ReLU projects [a; a~; a - a~; a * a~] to the hidden width, and likewise for
+    b. A second BiLSTM reads the result.
+
+    "pair" concatenates the mean and the maximum of the second BiLSTM's outputs over the first
+    segment, then those over the second: 8 times the hidden width. The paper applies an MLP to it.
+    A row without a second segment has nothing to attend to, and its "pair" is zero.
+
+    "tokens" are the first BiLSTM's outputs: a token's vector depends on its whole segment, but not
+    on the other one.
+
+    Args:
+        vocabulary_size: number of entries in the vocabulary.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of each direction's state and of the ReLU layer.
+        dropout: probability of dropout while training, on the token vectors, after the ReLU and
+            on "pair".
+        seed: seed of the dropout, unless a trainer sets its state.
+
+    Example:
+        matcher = build_matcher("esim", vocabulary_size=30000, seed=1)
+        hidden = keras.layers.Dense(300, "tanh")(
+            matcher(token_ids, segment_ids, padding_mask)["pair"]
+        )
+        scores = keras.layers.Dense(1)(hidden)
+    """
+
+    architecture = "esim"
+
+    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
+        self.pair_dim, self.tokens_dim = 8 * hidden_dim, 2 * hidden_dim
+        policy = {"dtype": self.dtype_policy}
+        self.context_lstm = SegmentBiLSTM(hidden_dim, name="context_lstm", **policy)
+        self.projection = keras.layers.Dense(hidden_dim, "relu", name="projection", **policy)
+        self.composition_lstm = SegmentBiLSTM(hidden_dim, name="composition_lstm", **policy)
+        self.projection_dropout = self._make_dropout("projection_dropout", 1)
+        self.pair_dropout = self._make_dropout("pair_dropout", 2)
+
+    def build_reader(self):
+        self.context_lstm.build((None, None, self.embedding_dim))
+        self.projection.build((None, 8 * self.hidden_dim))
+        self.composition_lstm.build((None, None, self.hidden_dim))
+
+    def call(self, token_ids, segment_ids, padding_mask, training=None):
+        """Arguments and result as described in `PairMatcher`."""
+        lengths = count_segments(segment_ids, padding_mask)
+        tokens = self.context_lstm(self.embed(token_ids, training), lengths)
+
+        # Only rows with two segments are computed further.
+        is_pair = tf.reduce_all(lengths > 0, axis=1, keepdims=True)
+        padding_mask &= is_pair
+        aligned = _align(tokens, segment_ids, padding_mask)
+        places = tf.where(padding_mask)
+        own, other = tf.gather_nd(tokens, places), tf.gather_nd(aligned, places)
+        features = tf.concat([own, other, own - other, own * other], axis=1)
+        projected = self.projection_dropout(self.projection(features), training=training)
+        shape = tf.concat([tf.shape(token_ids), [self.hidden_dim]], axis=0)
+        projected = tf.scatter_nd(places, projected, tf.cast(shape, places.dtype))
+
+        composed = self.composition_lstm(projected, tf.where(is_pair, lengths, 0))
+        segments = [padding_mask & (segment_ids == number) for number in (0, 1)]
+        pools = [pool(composed, part) for part in segments for pool in (masked_mean, _masked_max)]
+        pair = self.pair_dropout(tf.concat(pools, axis=1), training=training)
+        return {"pair": pair, "tokens": tokens}
+
+    def name_weights(self):
+        names = {"embedding": self.token_embedding.embeddings}
+        for name in ("context_lstm", "composition_lstm"):
+            lstm = getattr(self, name)
+            names |= _name_lstm(f"{name}.forward", lstm.forward)
+            names |= _name_lstm(f"{name}.backward", lstm.backward)
+        dense = {"kernel": self.projection.kernel, "bias": self.projection.bias}
+        return {**names, **{f"projection.{name}": value for name, value in dense.items()}}
+
+
+def _align(tokens: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor) -> tf.Tensor:
+    """For every token, the mean of the other segment's tokens weighted by attention to them.
+
+    Args:
+        tokens: float `[rows, tokens, dim]`.
+        segment_ids, padding_mask: int32 and bool `[rows, tokens]`, see `PairMatcher`.
+
+    Returns:
+        float `[rows, tokens, dim]`, zero at padding.
+    """
+    split = split_segments(tokens, segment_ids, padding_mask)
+    scores = tf.matmul(split.first, split.second, transpose_b=True)  # [rows, first, second]
+    to_second = _masked_softmax(scores, split.second_mask)
+    to_first = _masked_softmax(tf.transpose(scores, [0, 2, 1]), split.first_mask)
+    first, second = tf.matmul(to_second, split.second), tf.matmul(to_first, split.first)
+    return merge_segments(first, second, segment_ids, padding_mask)
+
+
+def _masked_softmax(scores: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
+    """Softmax over the last axis of float `[rows, n, m]`, within what bool `[rows, m]` marks."""
+    masked = tf.constant(scores.dtype.min, scores.dtype)
+    return tf.nn.softmax(tf.where(is_real[:, None, :], scores, masked))
+
+
+def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
+    """Maximum over the marked entries of the last axis but one; zero if none is marked.
+
+    Shapes are those of `masked_mean`.
+    """
+    masked = tf.constant(inputs.dtype.min, inputs.dtype)
+    largest = tf.reduce_max(tf.where(is_real[..., None], inputs, masked), axis=-2)
+    some = tf.reduce_any(is_real, axis=-1, keepdims=True)
+    return tf.where(some, largest, tf.zeros_like(largest))
+
+
+def _name_lstm(name: str, lstm: SegmentLSTM) -> dict[str, keras.Variable]:
+    parts = ("kernel", "recurrent_kernel", "bias")
+    return {f"{name}.{part}": getattr(lstm, part) for part in parts}
+
+
+_ARCHITECTURES: dict[str, type[_LSTMMatcher]] = {"dual_lstm": DualLSTM, "esim": ESIM}
+
+
+def build_matcher(
+    architecture: str,
+    vocabulary_size: int,
+    seed: int,
+    embedding_dim: int = 300,
+    hidden_dim: int = 300,
+    dropout: float = 0.1,
+) -> DualLSTM | ESIM:
+    """A matching model with random weights.
+
+    The default sizes are those of both papers' code (github.com/npow/ubottu and
+    github.com/alibaba/esim-response-selection); the text of Lowe et al. has 200 hidden units.
+    That code has no dropout in DualLSTM and drops half in ESIM.
+
+    Args:
+        architecture: "dual_lstm" or "esim".
+        vocabulary_size: number of entries in the vocabulary; entry 0 is padding.
+        seed: seed of the weights; each weight depends on the seed and its position alone.
+        embedding_dim: width of the token vectors.
+        hidden_dim: width of an LSTM's state.
+        dropout: probability of dropout while training.
+
+    Raises:
+        InputError: the architecture is unknown, a size is not positive, or `dropout` is not in
+            [0, 1).
+
+    Example:
+        matcher = build_matcher("esim", len(vocabulary.tokens), seed=1)
+        table = matcher.token_embedding.embeddings
+        table.assign(compute_token_embeddings(vectors, vocabulary, table.numpy())[0])
+    """
+    if architecture not in _ARCHITECTURES:
+        known = " or ".join(_ARCHITECTURES)
+        raise InputError(f"`architecture`={architecture!r}: expected {known}")
+    for name, value in {
+        "vocabulary_size": vocabulary_size,
+        "embedding_dim": embedding_dim,
+        "hidden_dim": hidden_dim,
+    }.items():
+        if value < 1:
+            raise InputError(f"`{name}`={value}: expected at least 1")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"`dropout`={dropout}: expected 0 or more, and less than 1")
+    kind = _ARCHITECTURES[architecture]
+    matcher = kind(
+        vocabulary_size,
+        embedding_dim,
+        hidden_dim,
+        dropout,
+        seed,
+        dtype="float32",
+        name=architecture,
+    )
+    matcher.build()
+    _initialize(matcher, seed)
+    return matcher
+
+
+def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
+    """Draws the weights by (seed, position); biases and M keep their initial values.
+
+    The recurrent matrix of every gate is orthogonal; other kernels are uniform (Glorot and Bengio
+    2010).
+    """
+    for position, (name, variable) in enumerate(matcher.name_weights().items()):
+        if name == "matching" or name.endswith("bias"):
+            continue
+        key = tf.random.fold_in(tf.constant([seed, 2], tf.int64), position)
+        shape = variable.shape
+        if name == "embedding":
+            value = tf.random.stateless_truncated_normal(shape, key, 0.0, _EMBEDDING_STDDEV)
+        elif name.endswith("recurrent_kernel"):
+            value = _draw_orthogonal(shape, key)
+        else:
+            limit = (6.0 / sum(shape)) ** 0.5
+            value = tf.random.stateless_uniform(shape, key, -limit, limit)
+        variable.assign(value)
+
+
+def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
+    """n square orthogonal matrices side by side, for the shape `[units, n units]`."""
+    units, gates = shape[0], shape[1] // shape[0]
+    normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
+    basis, triangle = tf.linalg.qr(normal)
+    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR does not fix the signs
+    return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
+
+
+def write_matcher(folder: pathlib.Path, matcher: DualLSTM | ESIM) -> None:
+    """Writes `model.safetensors` and `matcher.json` to an existing folder.
+
+    Raises:
+        OutputError: the weights cannot be written.
+    """
+    write_json(folder / MATCHER_FILE, matcher.settings(), sort_keys=True)
+    weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
+
+
+def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
+    """The model's settings, from `matcher.json`.
+
+    Raises:
+        InputError: the file is missing or damaged, or lacks one of the model's settings.
+    """
+    path = folder / MATCHER_FILE
+    content = read_json_object(path, "the settings of a matching model")
+    expected: dict[str, type | tuple[type, ...]] = {
+        "architecture": str,
+        "vocabulary_size": int,
+        "embedding_dim": int,
+        "hidden_dim": int,
+        "dropout": (int, float),
+    }
+    for name, kind in expected.items():
+        if not isinstance(content.get(name), kind) or isinstance(content[name], bool):
+            raise InputError(f"{path}: {name} is {content.get(name)!r}")
+    return content
+
+
+def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
+    """Reads the model that `write_matcher` wrote.
+
+    Raises:
+        InputError: a file is missing or damaged, or the weights do not fit the settings.
+    """
+    content = read_matcher_settings(folder)
+    names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+    try:
+        matcher = build_matcher(**{name: content[name] for name in names}, seed=0)
+    except InputError as error:
+        raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
+    weights.assign(_pair_weights(matcher), weights.read_tensors(folder), str(folder))
+    return matcher
+
+
+def _pair_weights(matcher: _LSTMMatcher) -> list[weights.WeightPair]:
+    return [
+        weights.WeightPair(variable, name, "table", 1)
+        for name, variable in matcher.name_weights().items()
+    ]

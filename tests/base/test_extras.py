@@ -1,0 +1,85 @@
+"""What an extra installs is imported when it is needed, and named where it is missing."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dcse_tf.errors import PACKAGES, InputError, require
+
+CALLS = {
+    "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
+    "gensim": "from dcse_tf.bert.vectors import train_word_vectors as f; f([['a', 'b']], 2, 0)",
+    "krippendorff": """
+        import numpy as np
+        from dcse_tf.sets.sts_set import _alpha
+        _alpha(np.array([[1.0, 2.0], [1.0, 3.0]]))
+    """,
+    "matplotlib": """
+        from dcse_tf.inspecting.heatmap import draw_heatmap
+        draw_heatmap(None, "matching")
+    """,
+    "fastapi": """
+        from dcse_tf.serving.job import serve
+        from dcse_tf.serving.options import ServeOptions
+        serve(ServeOptions(model="m"), print)
+    """,
+    "pyarrow": """
+        import pathlib
+        from dcse_tf.data.formats.parquet import read_schema
+        read_schema(pathlib.Path("a.parquet"))
+    """,
+}
+EXTRAS = {
+    "jieba": "chinese",
+    "gensim": "sts",
+    "krippendorff": "sts",
+    "matplotlib": "plots",
+    "fastapi": "server",
+    "pyarrow": "parquet",
+}
+
+
+@pytest.mark.parametrize("package", CALLS)
+def test_a_package_that_is_missing_is_one_message_with_what_to_install(package):
+    """None of them is there; only the call that needs it says so."""
+    missing = ", ".join(map(repr, CALLS))
+    script = f"import sys\nfor name in [{missing}]:\n    sys.modules[name] = None\n"
+    script += textwrap.dedent(CALLS[package])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dcse_tf.errors.InputError")
+    assert f"needs {package}" in last
+    assert last.endswith(f": pip install {PACKAGES[EXTRAS[package]]}")
+
+
+def test_the_packages_that_messages_name_are_those_of_setup_py():
+    tree = ast.parse((pathlib.Path(__file__).parents[2] / "setup.py").read_text())
+    (extras,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "OPTIONAL"
+    )
+    names = {
+        extra: " ".join(re.match(r"[\w-]+", requirement)[0] for requirement in requirements)
+        for extra, requirements in extras.items()
+    }
+    assert names == PACKAGES
+
+
+def test_no_text_names_this_package_as_one_of_pypi():
+    root = pathlib.Path(__file__).parents[2]
+    files = [root / "README.md", *root.glob("docs/*.md"), *root.glob("dcse_tf/**/*.py")]
+    files += root.glob("dcse_tf/**/*.j2")
+    assert len(files) > 200
+    assert not [path for path in files if "dcse_tf[" in path.read_text(encoding="utf-8")]
+
+
+def test_a_package_that_is_there_is_given():
+    assert require("json.decoder", extra="none", why="nothing").JSONDecoder
+    with pytest.raises(InputError, match=r"`strategies`=word2vec needs no_such_package"):
+        require("no_such_package.part", extra="sts", why="`strategies`=word2vec")

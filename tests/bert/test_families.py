@@ -1,0 +1,149 @@
+"""Encoders of other architectures are read as BERTs: against keras-hub's own, and the reference."""
+
+import json
+
+import keras_hub
+import numpy as np
+import pytest
+import reference
+import safetensors.numpy
+import tensorflow as tf
+from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, make_table
+from tiny_checkpoints import POSITIONS, ROBERTA, write_weights
+
+from dcse_tf.bert import bert, weights
+from dcse_tf.bert.checkpoints import find_padding, read_config
+from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.sentencepiece import SentencePiece
+from dcse_tf.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        ("distilbert", ""),
+        ("distilbert", "distilbert."),
+        ("roberta", "roberta."),
+        ("xlm-roberta", ""),
+        ("xlm-roberta", "roberta."),
+    ],
+)
+def test_token_embeddings_are_those_of_the_reference(tmp_path, kind, prefix):
+    exact = write_weights(tmp_path, kind, prefix)
+    first, epsilon = (0, 1e-12) if kind == "distilbert" else (2, 1e-5)
+    # Positions are counted from behind the padding's.
+    places = "embeddings.position_embeddings.weight"
+    exact[places] = exact[places][first:]
+    ids = [7, 9, 30, 3, 41]
+    expected = reference.bert(ids, exact, 2, epsilon, activation=reference.exact_gelu)
+
+    config = read_config(tmp_path)
+    assert config["max_position_embeddings"] == POSITIONS - first
+    assert (config["model_type"], config["type_vocab_size"]) == ("bert", 2)
+    found = FusedBert(weights.read_bert_tensors(tmp_path, config), config)(make_table([ids]))[0]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    trained = bert.build_bert_encoder(bert.load_backbone(tmp_path))(make_table([ids]))[0]
+    np.testing.assert_allclose(trained, expected, atol=2e-5)
+
+
+def test_a_roberta_is_that_of_keras_hub(tmp_path):
+    """Written in HuggingFace's form from keras-hub's own layers, which know no BERT."""
+    write_weights(tmp_path, "roberta", "roberta.")
+    theirs = keras_hub.models.RobertaBackbone(
+        vocabulary_size=VOCABULARY_SIZE,
+        num_layers=LAYERS,
+        num_heads=2,
+        hidden_dim=DIM,
+        intermediate_dim=128,
+        dropout=0.0,
+        max_sequence_length=POSITIONS - 2,
+    )
+    config = read_config(tmp_path)
+    tensors = weights.read_bert_tensors(tmp_path, config)
+    table = theirs.get_layer("embeddings")
+    table.token_embedding.embeddings.assign(tensors["embeddings.word_embeddings.weight"])
+    places = tensors["embeddings.position_embeddings.weight"]
+    segment = tensors["embeddings.token_type_embeddings.weight"][0]
+    table.position_embedding.position_embeddings.assign(places + segment)
+    theirs.get_layer("embeddings_layer_norm").set_weights(
+        [tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias")]
+    )
+    ours = bert.load_backbone(tmp_path)
+    for layer, own in zip(theirs.transformer_layers, ours.transformer_layers, strict=True):
+        layer.set_weights(own.get_weights())
+        layer._feedforward_intermediate_dense.activation = bert.make_gelu(False)
+        layer._self_attention_layer_norm.epsilon = 1e-5
+        layer._feedforward_layer_norm.epsilon = 1e-5
+    theirs.get_layer("embeddings_layer_norm").epsilon = 1e-5
+    ids = tf.constant([[7, 9, 30, 3, 41, 8]])
+    expected = theirs({"token_ids": ids, "padding_mask": tf.ones_like(ids)})
+    found = bert.build_bert_encoder(ours)(make_table(ids.numpy().tolist()))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("padding", [None, "1"])
+def test_a_padding_that_is_no_number_is_robertas_own(tmp_path, padding):
+    (tmp_path / "config.json").write_text(
+        json.dumps({**ROBERTA, "model_type": "roberta", "pad_token_id": padding})
+    )
+    assert read_config(tmp_path)["max_position_embeddings"] == POSITIONS - 2
+
+
+def test_a_number_of_segments_that_is_none_is_named(tmp_path):
+    config = {**ROBERTA, "model_type": "roberta", "type_vocab_size": "1"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="with type_vocab_size of 1 or more, found '1'"):
+        read_config(tmp_path)
+
+
+def test_what_is_not_a_bert_is_refused_with_what_is(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**ROBERTA, "model_type": "t5"}))
+    with pytest.raises(InputError, match="'t5', expected one of bert, roberta, xlm-roberta, dist"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_pytorch_tanh"])
+def test_the_activation_is_the_checkpoints(tmp_path, name):
+    backbone = build_backbone(stddev=0.5)
+    config = {**bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE), "hidden_act": name}
+    bert.save_backbone(tmp_path, backbone, config)
+    exact = {k: np.float64(v) for k, v in weights.read_tensors(tmp_path).items()}
+    ids = [2, 7, 9, 30, 3]
+    both = [
+        reference.bert(ids, exact, 1, 1e-12, activation=form)
+        for form in (reference.exact_gelu, reference.gelu)
+    ]
+    expected = both[name != "gelu"]
+    assert np.abs(both[0] - both[1]).max() > 1e-4
+    read = read_config(tmp_path)
+    found = FusedBert(weights.read_bert_tensors(tmp_path, read), read)(make_table([ids]))[0]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    loaded = bert.build_bert_encoder(bert.load_backbone(tmp_path))(make_table([ids]))[0]
+    np.testing.assert_allclose(loaded, expected, atol=2e-5)
+
+
+def make_pieces(tokens: list[str]) -> SentencePiece:
+    scores = tuple(-float(i) for i in range(len(tokens)))
+    return SentencePiece(tuple(tokens), False, scores, b"")
+
+
+def test_padding_that_is_not_the_first_entry_becomes_it(tmp_path):
+    """The rows of the table follow the numbering that the vocabulary is read in."""
+    write_weights(tmp_path, "xlm-roberta")
+    words = [f"\u2581w{i}" for i in range(VOCABULARY_SIZE - 5)]
+    vocabulary = make_pieces(["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"])
+    before = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    name = "embeddings.word_embeddings.weight"
+    without = weights.read_tensors(tmp_path)[name]
+    np.testing.assert_array_equal(without, before[name])
+
+    vocabulary.write(tmp_path)
+    assert find_padding(tmp_path) == 1
+    found = weights.read_tensors(tmp_path)[name]
+    order = [1, 0, *range(2, VOCABULARY_SIZE)]
+    np.testing.assert_array_equal(found, before[name][order])
+
+
+def test_the_padding_of_a_wordpiece_vocabulary_is_first(tmp_path):
+    VOCABULARY.write(tmp_path)
+    assert find_padding(tmp_path) == 0

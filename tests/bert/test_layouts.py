@@ -1,0 +1,151 @@
+"""Whatever the layout, the encoded table and its gradients are the same."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_index
+from tiny_bert import DIM, build_backbone, draw_utterances, make_table
+
+from dcse_tf.bert.bert import build_bert_encoder, initialize_weights
+from dcse_tf.bert.layout import Layout, build_table_encoder, count_cells, lay_out
+from dcse_tf.bert.masked_lm import build_masked_lm
+from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
+
+LAYOUTS = {
+    "packed": Layout("packed", row_length=16),
+    "tight": Layout("packed", row_length=7),
+    "padded rows": Layout("packed", row_length=16, row_multiple=8),
+    "bucketed": Layout("bucketed", buckets=3),
+    "one bucket": Layout("bucketed", buckets=1),
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return build_backbone()
+
+
+def token_ids(count=8, extra=0):
+    return make_table(draw_utterances(count), extra)["token_ids"]
+
+
+@layouts
+def test_encoded_tokens_equal_those_of_the_padded_table(backbone, layout):
+    table = token_ids(20, extra=2)
+    padded = lay_out(table, Layout("padded"))
+    expected = build_bert_encoder(backbone)(padded).numpy()
+    batch = lay_out(table, layout)
+    assert tuple(sorted(batch)) == tuple(sorted(layout.names()))
+    found = build_table_encoder(backbone, layout)(batch).numpy()
+    assert found.shape == (20, table.shape[1], DIM)
+    mask = padded["padding_mask"].numpy()
+    np.testing.assert_array_equal(batch["padding_mask"], mask)
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
+    assert np.isfinite(found).all()
+
+
+@layouts
+def test_every_dropout_acts_in_every_layout(layout):
+    """One at a time, the others off: what is encoded in training is then changed by it alone."""
+    backbone = build_backbone(dropout=0.5)
+    encoder, batch = build_table_encoder(backbone, layout), lay_out(token_ids(), layout)
+    dropouts = [x for x in backbone._flatten_layers() if isinstance(x, keras.layers.Dropout)]
+    # The embeddings' one, and in each of two layers those of the attention's weights, of its
+    # output and of the feed-forward network.
+    assert len(dropouts) == 1 + 2 * 3
+    for dropout in dropouts:
+        dropout.rate = 0.0
+    quiet = encoder(batch, training=True).numpy()
+    np.testing.assert_array_equal(quiet, encoder(batch, training=False))
+    for dropout in dropouts:
+        dropout.rate = 0.5
+        changed = encoder(batch, training=True).numpy()
+        assert np.abs(changed - quiet).max() > 1e-3, dropout.path
+        dropout.rate = 0.0
+
+
+@layouts
+def test_loss_and_gradients_of_the_objective_are_the_same(backbone, layout):
+    results = []
+    for each in (Layout("padded"), layout):
+        model = build_dialogue_cse(backbone, each, Objective(TEMPERATURE))
+        batch = {**lay_out(token_ids(), each), **make_index(CONTEXTS, CANDIDATES)}
+        variables = [v.value for v in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(batch)["loss"])
+        gradients = tape.gradient(loss, variables)
+        paths = [v.path for v in model.trainable_variables]
+        results.append((loss, dict(zip(paths, map(tf.convert_to_tensor, gradients)))))
+    (one, expected), (two, found) = results
+    np.testing.assert_allclose(one, two, rtol=1e-5)
+    assert expected.keys() == found.keys()
+    # A floor, for the key's bias has no gradient but rounding: the softmax is blind to it.
+    for path, value in expected.items():
+        tolerance = 1e-6 + 1e-4 * np.abs(value).max()
+        np.testing.assert_allclose(found[path], value, atol=tolerance, rtol=0, err_msg=path)
+
+
+@layouts
+def test_logits_of_masked_tokens_are_the_same(backbone, layout):
+    table = token_ids()
+    # The second token of the utterances 1, 4 and 7, row by row.
+    positions = tf.constant([1, 4, 7]) * table.shape[1] + 1
+    logits = []
+    for each in (Layout("padded"), layout):
+        model, head = build_masked_lm(backbone, each)
+        initialize_weights(head.trainable_variables, seed=1)
+        logits.append(model({**lay_out(table, each), "mask_positions": positions}))
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
+
+
+def test_a_packed_table_worked_out_by_hand():
+    table = tf.constant([[7, 8, 0, 0], [4, 5, 6, 9], [3, 0, 0, 0]], tf.int32)
+    batch = lay_out(table, Layout("packed", row_length=5))
+    # The longest first, utterance 1; beside it the 1 token of utterance 2 fits, of 0 only below.
+    assert batch["token_ids"].numpy().tolist() == [[4, 5, 6, 9, 3], [7, 8, 0, 0, 0]]
+    assert batch["segments"].numpy().tolist() == [[2, 2, 2, 2, 3], [1, 1, 0, 0, 0]]
+    assert batch["positions"].numpy().tolist() == [[0, 1, 2, 3, 0], [0, 1, 0, 0, 0]]
+    assert batch["places"].numpy().tolist() == [[5, 6, 0, 0], [0, 1, 2, 3], [4, 0, 0, 0]]
+    assert count_cells(batch) == 10
+
+
+def test_buckets_worked_out_by_hand():
+    table = tf.constant([[7, 8, 1, 0], [4, 5, 6, 9], [3, 0, 0, 0], [1, 2, 0, 0]], tf.int32)
+    batch = lay_out(table, Layout("bucketed", buckets=2))
+    assert batch["token_ids_0"].numpy().tolist() == [[3, 0], [1, 2]]
+    assert batch["token_ids_1"].numpy().tolist() == [[7, 8, 1, 0], [4, 5, 6, 9]]
+    expected = [[4, 5, 6, 0], [8, 9, 10, 11], [0, 0, 0, 0], [2, 3, 0, 0]]
+    assert batch["places"].numpy().tolist() == expected
+    assert count_cells(batch) == 12
+
+
+def test_more_buckets_than_utterances_leave_some_empty(backbone):
+    layout = Layout("bucketed", buckets=5)
+    table = token_ids(2)
+    found = build_table_encoder(backbone, layout)(lay_out(table, layout)).numpy()
+    padded = lay_out(table, Layout("padded"))
+    mask = padded["padding_mask"].numpy()
+    expected = build_bert_encoder(backbone)(padded).numpy()
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
+
+
+def test_utterances_without_a_token_take_no_cell():
+    table = tf.concat([token_ids(5), tf.zeros([3, 7], tf.int32)[:, : token_ids(5).shape[1]]], 0)
+    layout = Layout("packed", row_length=16)
+    without, filled = lay_out(token_ids(5), layout), lay_out(table, layout)
+    np.testing.assert_array_equal(filled["token_ids"], without["token_ids"])
+    assert not filled["padding_mask"][5:].numpy().any()
+
+
+def test_no_utterance_sees_its_neighbours(backbone):
+    """Another token beside it in the row changes nothing."""
+    layout = Layout("packed", row_length=16)
+    encoder = build_table_encoder(backbone, layout)
+    table = token_ids()
+    changed = table.numpy()
+    changed[0, 1] = 5 + (changed[0, 1] + 1) % 50
+    one, two = (encoder(lay_out(tf.constant(t), layout)).numpy() for t in (table, changed))
+    np.testing.assert_allclose(one[1:], two[1:], atol=1e-6)
+    assert np.abs(one[0, 0] - two[0, 0]).max() > 1e-3

@@ -1,0 +1,273 @@
+"""MPNet: a BERT whose attention adds a bias by distance, read, trained, exported and written."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import reference
+import safetensors.numpy
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, make_table
+from tiny_checkpoints import (
+    MPNET,
+    MPNET_TOKENS,
+    prepare_for,
+    write_mpnet_vocabulary,
+    write_weights,
+)
+from train_options import make_options
+
+from dcse_tf.bert import bert, weights
+from dcse_tf.bert.checkpoints import read_config
+from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.layout import Layout, build_table_encoder, lay_out
+from dcse_tf.bert.relative_positions import bucket_distances
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.training.build import build_training
+from dcse_tf.training.job import train
+
+TEXTS = [
+    "where is my parcel",
+    "",
+    "I want a REFUND for the blue cup <s> [SEP] Ünknown",
+    "好 的 ok .",
+]
+SHORT = [0, 7, 9, 30, 5, 41, 2]
+LONG = [0, *(5 + 7 * i % 50 for i in range(136)), 2]
+# The first of the mean token embedding and of </s>'s, by transformers' MPNetModel (5.23.0, PyTorch)
+# from the files that `write_weights` writes.
+BY_PYTORCH = {
+    7: ([0.291881, 0.424844, 0.982542, 2.047522], [0.535118, 0.579824, 0.750068, 1.931074]),
+    138: ([0.147262, 0.306887, 0.842792, 1.303090], [0.157892, 0.545842, 0.510932, 1.405554]),
+}
+
+
+def number_here(ids: list[int]) -> list[int]:
+    """The file's ids with <s> and <pad>, 0 and 1 there, exchanged."""
+    return [{0: 1, 1: 0}.get(i, i) for i in ids]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("start") / "mpnet"
+    folder.mkdir()
+    write_weights(folder, "mpnet")
+    write_mpnet_vocabulary(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def backbone(start):
+    return bert.load_backbone(start)
+
+
+@pytest.fixture(scope="module")
+def corpus(start, dialogues_file, tmp_path_factory) -> pathlib.Path:
+    return prepare_for(start, dialogues_file, tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture(scope="module")
+def expected(start) -> np.ndarray:
+    return embed(start)
+
+
+def embed(model) -> np.ndarray:
+    return SentenceEncoder.load(model).encode(TEXTS, show_progress=False)
+
+
+def test_buckets_are_those_of_t5():
+    # Eight times the powers of the root of 2: 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5.
+    starts = [*range(8), 8, 12, 16, 23, 32, 46, 64, 91]
+    behind = [sum(start <= far for start in starts) - 1 for far in range(1001)]
+    assert bucket_distances(-np.arange(1001)).tolist() == behind
+    assert bucket_distances(np.arange(1, 1001)).tolist() == [16 + each for each in behind[1:]]
+
+
+@pytest.mark.parametrize("ids", [SHORT, LONG], ids=len)
+@pytest.mark.parametrize("prefix", ["", "mpnet."])
+def test_token_embeddings_are_those_of_pytorch_and_the_reference(tmp_path, prefix, ids):
+    exact = write_weights(tmp_path, "mpnet", prefix)
+    write_mpnet_vocabulary(tmp_path)
+    places = "embeddings.position_embeddings.weight"
+    exact[places] = exact[places][2:]
+    by_reference = reference.bert(ids, exact, 2, 1e-5, activation=reference.exact_gelu)
+
+    config, table = read_config(tmp_path), make_table([number_here(ids)])
+    fused = FusedBert(weights.read_bert_tensors(tmp_path, config), config)
+    for encoder in (fused, bert.build_bert_encoder(bert.load_backbone(tmp_path))):
+        found = encoder(table)[0].numpy()
+        np.testing.assert_allclose(found, by_reference, atol=5e-5)
+        means, last = BY_PYTORCH[len(ids)]
+        np.testing.assert_allclose(found.mean(axis=0)[:4], means, atol=5e-5)
+        np.testing.assert_allclose(found[-1, :4], last, atol=5e-5)
+
+
+def test_tokens_are_those_of_huggingfaces_tokenizer(start):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(start, split_special_tokens=True)
+    ours = read_vocabulary(start).make_tokenizer().tokenize(tf.constant(TEXTS), 40)
+    assert [number_here(ids) for ids in ours.to_list()] == theirs(TEXTS)["input_ids"]
+    assert ours.to_list()[1] == number_here([0, 2])
+
+
+LAYOUTS = {
+    "packed": Layout("packed", row_length=40),
+    "full rows": Layout("packed", row_length=20, row_multiple=4),
+    "bucketed": Layout("bucketed", buckets=3),
+}
+
+
+@pytest.fixture(scope="module")
+def encoders(backbone):
+    every = {"padded": Layout("padded"), **LAYOUTS}
+    return {name: build_table_encoder(backbone, layout) for name, layout in every.items()}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@settings(max_examples=10, deadline=None)
+@given(lengths=st.lists(st.integers(2, 20), min_size=1, max_size=9), seed=st.integers(0, 99))
+def test_every_layout_counts_distances_within_an_utterance(encoders, name, lengths, seed):
+    rng = np.random.default_rng(seed)
+    utterances = [rng.integers(3, VOCABULARY_SIZE, length).tolist() for length in lengths]
+    table = make_table(utterances)
+    found = encoders[name](lay_out(table["token_ids"], LAYOUTS[name])).numpy()
+    expected = encoders["padded"](table).numpy()
+    real = table["padding_mask"].numpy()
+    np.testing.assert_allclose(found[real], expected[real], atol=5e-5)
+
+
+@pytest.mark.slow
+def test_training_changes_all_that_an_mpnet_has(start, corpus, tmp_path):
+    options = make_options(
+        encoder=str(start),
+        data_dir=str(corpus),
+        run_dir=str(tmp_path / "run"),
+        batch_form="dense",
+        negatives=3,
+        global_batch_size=4,
+        learning_rate=1e-3,
+        warmup_steps=1,
+        freeze_layers=0,
+        freeze_embeddings=False,
+        steps=2,
+        dev_samples=0,
+        changes_samples=0,
+    )
+    training = build_training(options)
+    before = {v.path: v.numpy() for v in training.model.variables}
+    training.trainer.train(training.batches(), 2)
+    same = [v.path for v in training.model.variables if np.array_equal(v, before[v.path])]
+    # Its distances too; MPNet has no segments, and a softmax is blind to the keys' biases.
+    assert "relative_bias/relative_bias" in before
+    assert [path for path in same if "key/bias" not in path] == ["segment_embedding/embeddings"]
+
+
+def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
+    from transformers import AutoConfig, AutoTokenizer
+
+    folder = tmp_path / "export"
+    export(
+        ExportOptions(run_dir=str(start), output_dir=str(folder), format="sentence_transformers")
+    )
+    np.testing.assert_array_equal(embed(folder), expected)
+    before, after = (
+        safetensors.numpy.load_file(each / "model.safetensors") for each in (start, folder)
+    )
+    assert after.keys() - before.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+    places = "embeddings.position_embeddings.weight"
+    before[places][:2] = 0  # of no position
+    for name, tensor in before.items():
+        np.testing.assert_array_equal(after[name], tensor, err_msg=name)
+    config = AutoConfig.from_pretrained(folder).to_dict()
+    assert {key: config[key] for key in MPNET} == MPNET
+    assert (config["model_type"], config["architectures"]) == ("mpnet", ["MPNetModel"])
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.convert_ids_to_tokens(range(VOCABULARY_SIZE)) == list(MPNET_TOKENS)
+    assert theirs(TEXTS[0])["input_ids"][0::5] == [0, 2]
+    assert "token_type_ids" not in theirs(TEXTS[0])
+    assert "MPNet, 2 layers" in (folder / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["saved_model", "onnx"])
+def test_exports_compute_the_same(start, expected, tmp_path, verified_here, form):
+    folder = tmp_path / "export"
+    export(ExportOptions(run_dir=str(start), output_dir=str(folder), format=form))
+    np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
+
+
+def test_the_onnx_file_goes_with_its_tokenizer(start, expected, tmp_path):
+    import onnxruntime
+    import tokenizers
+
+    export(ExportOptions(run_dir=str(start), output_dir=str(tmp_path / "onnx"), format="onnx"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "onnx/tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch(TEXTS)
+    inputs = {
+        "input_ids": np.array([each.ids for each in encoded], np.int64),
+        "attention_mask": np.array([each.attention_mask for each in encoded], np.int64),
+    }
+    session = onnxruntime.InferenceSession(tmp_path / "onnx/model.onnx")
+    np.testing.assert_allclose(session.run(None, inputs)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["response_selection", "post_training"])
+def test_what_reads_segments_refuses_it(start, corpus, tmp_path, task):
+    run_dir = tmp_path / "run"
+    options = make_options(
+        task=task, encoder=str(start), data_dir=str(corpus), run_dir=str(run_dir)
+    )
+    with pytest.raises(InputError, match=f"{start}: is an MPNet.*`task`={task}"):
+        train(options)
+    assert not run_dir.exists()
+
+
+def test_a_vocabulary_of_another_family_is_refused(tmp_path):
+    write_weights(tmp_path, "mpnet")
+    (tmp_path / "vocab.txt").write_text("\n".join(["<pad>", "<s>", *MPNET_TOKENS[2:]]) + "\n")
+    with pytest.raises(InputError, match="vocabulary of an MPNet, which begins <s>, <pad>"):
+        read_vocabulary(tmp_path)
+
+
+def test_another_unknown_token_is_refused(start, tmp_path):
+    (tmp_path / "vocab.txt").write_text((start / "vocab.txt").read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"unk_token": "<unk>"}')
+    with pytest.raises(InputError, match=r"unk_token is '<unk>', expected \[UNK\]"):
+        read_vocabulary(tmp_path)
+
+
+def test_another_number_of_buckets_is_refused(tmp_path):
+    config = {**MPNET, "model_type": "mpnet", "relative_attention_num_buckets": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="relative_attention_num_buckets 16, expected 32"):
+        read_config(tmp_path)
+
+
+def test_a_berts_configuration_with_a_number_of_buckets_is_a_berts(tmp_path):
+    config = {**bert.make_bert_config(LAYERS, DIM, 60), "relative_attention_num_buckets": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "relative_attention_num_buckets" not in read_config(tmp_path)
+
+
+def test_a_bert_takes_an_mpnets_vocabulary(start, tmp_path):
+    """As of a corpus that was prepared for an MPNet: its padding then is the first entry."""
+    from transformers import AutoTokenizer
+
+    vocabulary = read_vocabulary(start)
+    vocabulary.write(tmp_path)
+    again = read_vocabulary(tmp_path)
+    assert again == vocabulary
+    assert again.fingerprint() == vocabulary.fingerprint()
+    theirs = AutoTokenizer.from_pretrained(tmp_path, split_special_tokens=True)
+    ours = again.make_tokenizer().tokenize(tf.constant(TEXTS), 40)
+    assert theirs(TEXTS)["input_ids"] == ours.to_list()

@@ -1,0 +1,201 @@
+"""What a package of somebody else adds: a task and a corpus format, by the public registries."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import make_dialogues
+
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import FORMATS, register_format
+from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.prepare import prepare
+from dcse_tf.evaluation import job as evaluate_job
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.input_files import read_lines
+from dcse_tf.options import OptionError, option, redefault
+from dcse_tf.tasks import TASKS, register_task
+from dcse_tf.tasks.options import BatchOptions, TrainOptions
+from dcse_tf.tasks.spec import TaskSpec
+from dcse_tf.training.job import train
+
+pytestmark = pytest.mark.slow
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginOptions(BatchOptions):
+    task: str = redefault(TrainOptions, "task", "margin")
+    learning_rate: float = redefault(TrainOptions, "learning_rate", 1e-3)
+    margin: float = option(0.3, "How much a response exceeds its negatives.", minimum=0.0)
+
+
+def build_model(setup):
+    import keras
+    from keras import ops
+
+    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
+    from dcse_tf.tasks.shared import make_layout
+
+    objective = Objective(1.0, cosine_weight=1.0)
+    base = build_dialogue_cse(setup.backbone, make_layout(setup.options), objective)
+    similarity = base.output["similarity"]
+    excess = ops.relu(setup.options.margin - similarity[:, :1] + similarity[:, 1:])
+    real = ops.cast(base.input["candidate_mask"][:, 1:], "float32")
+    return keras.Model(base.input, {**base.output, "loss": ops.sum(excess * real, axis=1)})
+
+
+def make_dataset(setup, first_step, replicas):
+    from dcse_tf.tasks.shared import make_dialogue_dataset
+
+    return make_dialogue_dataset(setup, first_step, replicas)
+
+
+def compute_loss(model, batch):
+    from dcse_tf.tasks.shared import sum_rows
+
+    return sum_rows(model(batch, training=True), "similarity", batch)
+
+
+def make_evaluation(setup, model):
+    return lambda: {"layers": float(setup.backbone.num_layers)}
+
+
+SPEC = TaskSpec(
+    MarginOptions,
+    "responses above their negatives by a margin",
+    build_model=build_model,
+    make_dataset=make_dataset,
+    compute_loss=compute_loss,
+    metrics=("accuracy", "positive_similarity", "negative_similarity"),
+    make_evaluation=make_evaluation,
+    scores=("layers",),
+)
+
+
+def read_slashes(path, bad_lines):
+    """A session a line, its turns with slashes between them."""
+    for number, line in read_lines(path, bad_lines):
+        turns = [Utterance(str(place % 2), text) for place, text in enumerate(line.split("/"))]
+        if len(turns) > 1:
+            yield f"line-{number}", turns
+        else:
+            bad_lines.report(path, number, "expected two turns with a slash between them")
+
+
+@pytest.fixture
+def plugged():
+    """As if a plug-in had been loaded."""
+    register_task(SPEC)
+    register_format("slashes", read_slashes, help="a session a line, slashes between turns")
+    yield
+    del TASKS["margin"], FORMATS["slashes"]
+
+
+def test_a_task_and_a_format_of_somebody_else_train_and_are_evaluated(plugged, tmp_path):
+    log = tmp_path / "chats.txt"
+    sessions = ("/".join(turn["text"] for turn in d["turns"]) for d in make_dialogues(60))
+    log.write_text("\n".join(sessions) + "\n")
+    data, run = str(tmp_path / "data"), tmp_path / "run"
+    prepare(
+        PrepareOptions(
+            format="slashes",
+            input=(str(log),),
+            output_dir=data,
+            vocab_size=300,
+            dev_fraction=0.25,
+            test_fraction=0.25,
+        ),
+        None,
+    )
+    options = {"data_dir": data, "run_dir": str(run), "encoder_size": "tiny", "margin": 0.5}
+    options |= {"global_batch_size": 8, "negatives": 3, "eval_every": 2}
+    outcome = train(TASKS["margin"].options(steps=2, **options))
+    assert outcome.scores["dev/layers"] == 2.0  # of the tiny BERT
+    assert "dev/cosine_r1" in outcome.scores
+    config = json.loads((run / "config.json").read_text())
+    assert (config["task"], config["margin"], config["learning_rate"]) == ("margin", 0.5, 1e-3)
+
+    # It is resumed like any other, and its own option counts among those that may not change.
+    again = TASKS["margin"].options(steps=4, **options)
+    assert train(again).kept.last_step == 4
+    with pytest.raises(ValueError, match=r"`margin`: 0.1"):
+        train(again.replace(margin=0.1))
+
+    results = evaluate_job.evaluate(
+        EvaluateOptions(model=str(run), response_selection=(f"{data}/test.jsonl",), candidates=3)
+    )
+    assert results
+
+
+def test_its_options_are_the_tasks_own(plugged):
+    common = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
+    with pytest.raises(OptionError, match=r"`margin`=0.1: has no meaning with .*only with margin"):
+        TrainOptions.from_dict({**common, "margin": 0.1})
+    with pytest.raises(OptionError, match=r"`margin`=-1.0: expected at least 0"):
+        TrainOptions.from_dict({**common, "task": "margin", "margin": -1.0})
+    with pytest.raises(OptionError, match=r"`best_metric`=dev/map: .* dev/layers, dev/cosine_r1"):
+        TrainOptions.from_dict({**common, "task": "margin", "best_metric": "dev/map"})
+    assert "margin" in {field.name for field in TrainOptions.all_fields()}
+
+
+def test_a_name_that_is_taken_or_stands_for_two_things_is_refused(plugged):
+    with pytest.raises(ValueError, match="'margin'"):
+        register_task(SPEC)
+
+    @dataclasses.dataclass(frozen=True)
+    class Clashing(TrainOptions):
+        task: str = redefault(TrainOptions, "task", "clashing")
+        margin: str = option("wide", "Another thing.")
+
+    with pytest.raises(ValueError, match="declares option 'margin' differently"):
+        register_task(dataclasses.replace(SPEC, options=Clashing))
+    assert "clashing" not in TASKS
+
+
+def install(folder, text):
+    """A package as pip installs one, whose entry point is a module that does something."""
+    (folder / "toys.py").write_text(text)
+    info = folder / "toys-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dcse_tf.plugins]\ntoys = toys\n")
+
+
+REGISTERS = """
+import dataclasses
+from dcse_tf.options import option, redefault
+from dcse_tf.tasks import register_task
+from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.spec import TaskSpec
+
+@dataclasses.dataclass(frozen=True)
+class ToyOptions(TrainOptions):
+    task: str = redefault(TrainOptions, "task", "toy")
+    jump: float = option(0.2, "How high a toy jumps.")
+
+register_task(TaskSpec(ToyOptions, "a toy that jumps", None, None, None, ()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "status", "said"),
+    [
+        (REGISTERS, "--help", 0, "How high a toy jumps. Only for toy."),
+        (REGISTERS, "--jump=3", 1, "--jump=3.0: has no meaning with --task=dialogue_cse"),
+        ("import nothing_of_this_name", "--help", 1, "plug-in toys (toys) cannot be loaded"),
+    ],
+)
+def test_an_installed_package_is_known_to_the_command_line(
+    tmp_path, no_tensorflow, text, flag, status, said
+):
+    install(tmp_path, text)
+    environment = {
+        **no_tensorflow,
+        "PYTHONPATH": f"{tmp_path}:{no_tensorflow['PYTHONPATH']}",
+    }
+    command = [sys.executable, "-m", "dcse_tf.cli.train", flag]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == status
+    assert said in " ".join((done.stdout + done.stderr).split())

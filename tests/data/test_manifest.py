@@ -1,0 +1,120 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dcse_tf.data.manifest import Index, Manifest, Shard, Split, read_manifest, write_manifest
+from dcse_tf.errors import InputError
+
+ROOT = pathlib.Path(__file__).parents[2]
+SHARDS = {"train-0": b"0123456789", "train-1": b"", "dev-0": b"012"}
+WRITE = """
+import pathlib, sys
+from dcse_tf.data.manifest import Manifest, write_manifest
+write_manifest(pathlib.Path(sys.argv[1]), Manifest(5, "c", "t", {}, {}, {"input": ["\\u5bf9"]}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in SHARDS.items():
+        (tmp_path / name).write_bytes(content)
+    write_manifest(tmp_path, make_manifest())
+    return tmp_path
+
+
+def make_manifest():
+    def split(sessions, *names):
+        shards = tuple(Shard(name, len(SHARDS[name])) for name in names)
+        return Split(sessions, sessions * 5, sessions * 60, 1, shards, Index("blocks", "5ha"))
+
+    return Manifest(
+        max_sequence_length=50,
+        corpus_fingerprint="corpus",
+        tokenizer_fingerprint="tokenizer",
+        splits={"train": split(4, "train-0", "train-1"), "dev": split(1, "dev-0")},
+        dropped={"bad_lines": 2},
+        settings={"input": ["对话.tsv"], "seed": 0},
+    )
+
+
+def change(folder, **changes):
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content = {k: v for k, v in {**content, **changes}.items() if v is not None}
+    path.write_text(json.dumps(content))
+
+
+def test_a_manifest_survives_its_file(folder):
+    assert read_manifest(folder) == make_manifest()
+    assert read_manifest(folder, "tokenizer") == make_manifest()
+
+
+def test_another_tokenizer_is_refused(folder):
+    with pytest.raises(InputError, match=r"manifest\.json: .*another vocabulary, casing or prefix"):
+        read_manifest(folder, "other")
+
+
+def test_a_folder_without_manifest_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=f"{folder}/manifest.json: no such file"):
+            read_manifest(folder)
+
+
+def test_another_version_of_the_format_is_refused(folder):
+    change(folder, format_version=1)
+    with pytest.raises(InputError, match="format version 1, expected 5"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("name", ["train-0", "dev-0"])
+def test_a_missing_shard_is_named(folder, name):
+    (folder / name).unlink()
+    message = f"{folder}/{name}: no such file, expected {len(SHARDS[name])} bytes"
+    with pytest.raises(InputError, match=message):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("content", [b"012345678", b"0123456789x", b""])
+def test_a_shard_of_another_size_is_named(folder, content):
+    (folder / "train-0").write_bytes(content)
+    message = f"{folder}/train-0: {len(content)} bytes, expected 10 bytes"
+    with pytest.raises(InputError, match=message):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": None},
+        {"splits": None},
+        {"splits": []},
+        {"splits": {"train": {"sessions": 1}}},
+        {"corpus_fingerprint": None},
+        {"tempo": 1},
+    ],
+)
+def test_what_is_not_a_manifest_is_refused(folder, changes):
+    change(folder, **changes)
+    with pytest.raises(InputError, match=f"{folder}/manifest.json: not a manifest"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format_version": "\xff"}'])
+def test_what_is_not_json_is_refused(folder, content):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(InputError, match=f"{folder}/manifest.json: not a manifest"):
+        read_manifest(folder)
+
+
+def test_the_locale_does_not_matter(tmp_path):
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", WRITE, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **ascii_only}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(tmp_path).settings == {"input": ["对"]}

@@ -1,0 +1,182 @@
+"""One suite over all layers; the cases are in layer_cases.py."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_cases import CASES, DIM, Case, Padding, make_batch
+
+from dcse_tf.matching.losses import NTXent
+from dcse_tf.matching.matching import (
+    CosineSimilarity,
+    MaskedMeanPooling,
+    MatchingGuidedEmbedding,
+    TurnAggregation,
+)
+
+EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+PADDED_CASES = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.has_padding], ids=lambda case: case.name
+)
+
+
+def _tensors(arrays, dtype="float32"):
+    return [tf.constant(a if a.dtype == bool else a.astype(dtype)) for a in arrays]
+
+
+def _call(case: Case, padding: Padding, dtype="float32") -> np.ndarray:
+    inputs = _tensors(case.inputs(make_batch(), padding), dtype)
+    return case.build(dtype=dtype)(*inputs).numpy()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-9), ("float32", 1e-5)])
+@EVERY_CASE
+def test_equals_the_reference(case, dtype, bound):
+    output = _call(case, Padding(), dtype)
+    assert output.dtype == dtype
+    np.testing.assert_allclose(output, case.expected(make_batch()), rtol=bound, atol=bound)
+
+
+@PADDED_CASES
+def test_padding_values_never_change_a_result(case):
+    np.testing.assert_array_equal(
+        _call(case, Padding(extra=1, fill_seed=5)), _call(case, Padding(extra=1, fill_seed=6))
+    )
+
+
+@PADDED_CASES
+def test_extra_padding_never_changes_a_result(case):
+    expected = case.expected(make_batch())
+    output = _call(case, Padding(extra=3, fill_seed=5))
+    if case.name == "matching":  # the one layer whose output is padded too, with zeros
+        assert output.shape == (2, 3, 6, 7, DIM)
+        rest = output.copy()
+        rest[:, :, :3, :4] = 0.0
+        assert not rest.any()
+        output = output[:, :, :3, :4]
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+
+
+@EVERY_CASE
+def test_config_round_trip(case):
+    layer = case.build(name="given", dtype="float64")
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    inputs = _tensors(case.inputs(make_batch(), Padding()), "float64")
+    copy(*inputs)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(copy(*inputs), layer(*inputs))
+
+
+def test_temperature_is_in_the_config():
+    config = NTXent(0.37).get_config()
+    assert NTXent.from_config(config).temperature == 0.37
+
+
+@EVERY_CASE
+def test_eager_equals_graph(case):
+    layer = case.build()
+    inputs = _tensors(case.inputs(make_batch(), Padding()))
+    graph = tf.function(layer)(*inputs)
+    np.testing.assert_allclose(graph, layer(*inputs), rtol=1e-6, atol=1e-6)
+
+
+@EVERY_CASE
+def test_works_in_a_saved_and_reloaded_model(case, tmp_path):
+    arrays = _tensors(case.inputs(make_batch(), Padding()))
+    # Only the width is fixed; batch, turns and tokens are not known when the model is built.
+    keep = {DIM: DIM}
+    inputs = [keras.Input([keep.get(n) for n in a.shape[1:]], dtype=a.dtype.name) for a in arrays]
+    model = keras.Model(inputs, case.build(name="layer")(*inputs))
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(reloaded(arrays), model(arrays))
+    np.testing.assert_allclose(model(arrays), case.expected(make_batch()), rtol=1e-5, atol=1e-5)
+
+
+@EVERY_CASE
+def test_symbolic_shape_is_the_shape(case):
+    arrays = _tensors(case.inputs(make_batch(), Padding()))
+    layer = case.build()
+    symbolic = layer(*[keras.Input(batch_shape=a.shape, dtype=a.dtype.name) for a in arrays])
+    assert tuple(symbolic.shape) == tuple(layer(*arrays).shape)
+
+
+@EVERY_CASE
+def test_bfloat16_inputs_are_computed_in_float32(case):
+    """The inputs lose digits; the layer, told float32, loses no more."""
+    batch = make_batch(rounded=True)
+    arrays = [
+        a if a.dtype == bool else tf.cast(a, tf.bfloat16) for a in case.inputs(batch, Padding())
+    ]
+    output = case.build(dtype="float32")(*arrays)
+    assert output.dtype == tf.float32
+    np.testing.assert_allclose(output, case.expected(batch), rtol=1e-5, atol=1e-5)
+
+
+@EVERY_CASE
+def test_gradients_are_finite_at_zero(case):
+    arrays = [
+        tf.constant(a) if a.dtype == bool else tf.zeros(a.shape)
+        for a in case.inputs(make_batch(), Padding())
+    ]
+    floats = [a for a in arrays if a.dtype != tf.bool]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        output = case.build()(*arrays)
+    assert np.isfinite(output).all()
+    assert all(np.isfinite(gradient).all() for gradient in tape.gradient(output, floats))
+
+
+def test_nothing_real_pools_to_zero():
+    pooled = MaskedMeanPooling()(tf.ones([1, 2, 3]), tf.zeros([1, 2], tf.bool))
+    np.testing.assert_array_equal(pooled, [[0, 0, 0]])
+
+
+def test_absent_turns_count_for_nothing():
+    # One candidate, turns of one token: 2 and 4 are real, 600 is not: (2 + 4) / 2.
+    refined = tf.reshape(tf.constant([2.0, 4.0, 600.0]), [1, 1, 3, 1, 1])
+    tokens, turns = tf.ones([1, 3, 1], tf.bool), tf.constant([[True, True, False]])
+    np.testing.assert_allclose(TurnAggregation()(refined, tokens, turns), [[[3.0]]])
+
+
+def test_permutation_of_turns_leaves_i2_unchanged():
+    refined, tokens, turns = CASES[2].inputs(make_batch(), Padding(extra=1))
+    order = [2, 3, 0, 1]
+    layer = TurnAggregation(dtype="float64")
+    np.testing.assert_allclose(
+        layer(refined[:, :, order], tokens[:, order], turns[:, order]),
+        layer(refined, tokens, turns),
+        rtol=1e-12,
+    )
+
+
+def test_permutation_of_candidates_permutes():
+    context, candidates, context_mask, mask = CASES[1].inputs(make_batch(), Padding())
+    order = [2, 0, 1]
+    layer = MatchingGuidedEmbedding(dtype="float64")
+    straight = layer(context, candidates, context_mask, mask).numpy()
+    permuted = layer(context, candidates[:, order], context_mask, mask[:, order])
+    np.testing.assert_allclose(permuted, straight[:, order], rtol=1e-12)
+    assert not np.allclose(straight, straight[:, order])
+
+
+def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
+    layer = CosineSimilarity()
+    vector = tf.constant([[3.0, 4.0]])
+    np.testing.assert_array_equal(layer(tf.zeros([1, 2]), vector), [0])
+    # [3, 4] and [4, 3]: 24 / 25
+    for scale in (1e-5, 1.0, 1e6):
+        np.testing.assert_allclose(layer(scale * vector, vector[:, ::-1]), [0.96], rtol=1e-6)
+    # Both short: the product of the squared lengths, 5e-24, is still above the floor.
+    np.testing.assert_allclose(layer(3e-7 * vector, 3e-7 * vector[:, ::-1]), [0.96], rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])
+def test_loss_of_equal_similarities_is_the_logarithm_of_their_number(temperature):
+    # -1 is the lowest cosine there is: masked places must stay below it at any temperature.
+    mask = tf.constant([[True, True, True, False, False]])
+    loss = NTXent(temperature)(-tf.ones([1, 5]), mask)
+    np.testing.assert_allclose(loss, [math.log(3)], rtol=1e-5)

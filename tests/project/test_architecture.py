@@ -1,0 +1,166 @@
+"""The structure holds: imports run one way, flags are read in one place."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+from dcse_tf.cli.commands import COMMANDS
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "dcse_tf"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# What each room may import of the package; modules at the top (errors, files) are open to all.
+ALLOWED = {
+    "api": {
+        *("cli", "data", "evaluation", "exporting", "inspecting", "search", "spark", "tasks"),
+        "training",
+    },
+    "cli": {
+        *("baselines", "bert", "data", "evaluation", "exporting", "inspecting", "search"),
+        *("serving", "sets", "spark", "tasks", "training"),
+    },
+    "serving": {"data", "encoder", "reranker", "search"},
+    "spark": {"bert", "data", "encoder", "search"},
+    "exporting": {
+        *("bert", "data", "encoder", "evaluation", "matching", "reading", "reranker", "tasks"),
+        "training",
+    },
+    "training": {
+        *("baselines", "bert", "data", "encoder", "evaluation", "inspecting", "matching"),
+        *("reading", "reranker", "tasks"),
+    },
+    "tasks": {"bert", "data", "evaluation", "matching", "reading"},
+    "search": {"baselines", "bert", "data", "encoder", "evaluation", "reranker"},
+    "inspecting": {"bert", "data", "encoder", "evaluation", "matching", "sets"},
+    "sets": {"bert", "data", "encoder", "evaluation", "reranker"},
+    "evaluation": {"bert", "data", "encoder", "matching", "reading", "reranker"},
+    "reranker": {"bert", "encoder", "reading"},
+    "baselines": {"bert", "data", "encoder", "matching"},
+    "encoder": {"baselines", "bert", "matching", "reading"},
+    "data": {"bert"},
+    "reading": {"bert", "matching"},
+    "matching": {"bert"},
+    "bert": {"matching", "reading"},
+}
+BASE = {
+    *(
+        "errors",
+        "files",
+        "input_files",
+        "options",
+        "memory",
+        "plugins",
+        "processors",
+        "progress",
+        "quiet",
+        "staging",
+    ),
+    *("stores", "worker"),
+}
+
+
+def _imports(path: pathlib.Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _parts(path: pathlib.Path) -> set[str]:
+    return {name.split(".")[1] for name in _imports(path) if name.startswith("dcse_tf.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if part in BASE:
+        assert _parts(path) <= BASE
+    elif part == "__init__":
+        assert _parts(path) <= {"api", "baselines", "data", "encoder", "reranker", "tasks"} | BASE
+    else:
+        assert _parts(path) <= ALLOWED[part] | BASE | {part}
+
+
+def test_flags_are_read_in_the_command_lines_alone():
+    readers = {path for path in MODULES if any(n.startswith("absl.flags") for n in _imports(path))}
+    assert readers == {PACKAGE / "cli/flags.py"}
+
+
+def _list_messages(path: pathlib.Path) -> list[str]:
+    """The texts in a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone)
+    return [node.value for node in texts if isinstance(node.value, str)]
+
+
+def test_only_options_are_in_backticks_in_messages():
+    """The command line shows what is in backticks as a flag, and there is no --search."""
+    known = {f.name for kind, _ in COMMANDS.values() for f in kind.all_fields()} | {"preset"}
+    shown = {
+        (path.name, name)
+        for path in MODULES
+        for text in _list_messages(path)
+        for name in re.findall("`([a-z][a-z0-9_]*)`", text)
+        if name not in known
+    }
+    assert not shown
+
+
+def test_json_is_parsed_in_one_place():
+    """Elsewhere a text that is nested too deeply would be a traceback."""
+    # The second runs by itself, without the package.
+    own = {PACKAGE / "input_files.py", PACKAGE / "exporting/fresh_process.py"}
+    readers = {path for path in MODULES if re.search(r"\bjson\.loads?\(", path.read_text())}
+    assert readers <= own
+
+
+def test_evaluation_and_dialogues_need_no_tensorflow():
+    evaluation = ("bootstrap", "geometry", "metrics", "nearest", "report", "retrieval")
+    paths = [
+        PACKAGE / f"evaluation/{name}.py" for name in (*evaluation, "response_selection", "sts")
+    ]
+    paths += [*PACKAGE.glob("data/formats/*.py"), *PACKAGE.rglob("options.py")]
+    paths += [PACKAGE / "__init__.py", *PACKAGE.glob("search/*.py"), PACKAGE / "plugins.py"]
+    paths += [path for path in PACKAGE.glob("tasks/*.py") if path.name != "shared.py"]
+    paths += [PACKAGE / f"data/{name}.py" for name in ("dialogue", "candidates")]
+    paths += [PACKAGE / "input_files.py", *PACKAGE.glob("cli/*.py")]
+    for path in paths:
+        top_level = {
+            name.split(".")[0]
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+        }
+        assert not top_level & {"tensorflow", "tensorflow_text", "keras", "keras_hub"}, path
+
+
+def test_functions_fit_on_a_screen():
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name}"
+
+
+def test_the_reference_is_independent():
+    assert not any("dcse_tf" in name for name in _imports(ROOT / "tests/reference.py"))
+
+
+def test_every_flag_file_begins_with_its_record():
+    files = sorted((ROOT / "flags").rglob("*.flags"))
+    assert files
+    for path in files:
+        head = "".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+        for word in ("Command:", "Hardware:", "Duration", "xpected result"):
+            assert word in head, f"{path}: {word}"
+        assert "TBD" not in head, path

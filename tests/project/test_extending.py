@@ -1,0 +1,62 @@
+"""The page on extending is true: its format, baseline and task work as they are printed."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+USE = """
+import pathlib
+
+import dcse_tf
+from dcse_tf.cli.commands import run
+
+pathlib.Path("chats.txt").write_text(
+    "\\n---\\n".join(
+        f"ann: is the {thing} here\\nbob: the {thing} comes at {hour}\\nann: at {hour} then"
+        for thing in ("lamp", "chair", "book", "coat", "phone", "kettle", "camera", "ring")
+        for hour in ("one", "two", "three", "four", "five", "six", "seven", "eight")
+    )
+)
+prepared = dcse_tf.prepare_data(
+    format="chat_log", input="chats.txt", vocab_size=100, test_fraction=0.3, output_dir="data"
+)
+print("sessions:", sum(split.sessions for split in prepared.splits.values()))
+
+trained = dcse_tf.train(
+    task="margin", margin=0.3, data_dir="data", encoder_size="tiny", steps=2,
+    global_batch_size=4, negatives=3, run_dir="run",
+)
+print("trained:", trained.kept.describe())
+
+run("fit_baseline", ["--kind=scaling", "--strength=0.5", "--encoder=run", "--data_dir=data",
+                     "--output_dir=scaled"])
+results = dcse_tf.evaluate(model="scaled", response_selection="data/test.jsonl")
+print("evaluated:", [result.task for result in results])
+"""
+
+
+def test_the_examples_work_together(tmp_path):
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 3
+
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join([*examples, USE])],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "sessions: 64" in run.stdout
+    assert "trained: step 2" in run.stdout
+    assert "evaluated:" in run.stdout

@@ -1,0 +1,97 @@
+"""The page about exports: every command, on a small file of the form that it is for."""
+
+import collections
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dcse_tf.cli.flags import parse_flags
+from dcse_tf.data.corpus import read_sessions
+from dcse_tf.sets.options import InspectOptions
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / "docs/from_your_export.md").read_text(encoding="utf-8")
+EXPORTS = ROOT / "tests/fixtures/exports"
+DAILY = [("a", "Is the shop open ?"), ("b", "Until six ."), ("a", "Then I must run !")]
+EXPECTED = {
+    "tickets.csv": {
+        "12": [
+            ("customer", "My parcel is late"),
+            ("agent", "Hello; which order is it?"),
+            ("customer", 'It says "B-44"'),
+        ],
+        "7": [("customer", "Is the blue one back?"), ("agent", "Yes, since Monday")],
+    },
+    # The two answers at 22:10 are one turn; 21 and 22 are of one second, and reply to 20.
+    "twcs.csv": {
+        "12": [
+            ("True", "@ParcelHelp my parcel is late"),
+            (
+                "False",
+                "@301 Sorry to hear it! Which order? @301 You can also write us a message. 2/2",
+            ),
+            ("True", "@ParcelHelp B-44, since Monday"),
+        ],
+        "21": [
+            ("True", "@ParcelHelp do you deliver on Sundays?"),
+            ("False", "@302 No, on Saturdays"),
+        ],
+    },
+    "openai.jsonl": {
+        "openai.jsonl-1": [("user", "What is in this picture?"), ("assistant", "A blue cup")],
+        "openai.jsonl-2": [("user", "hi"), ("assistant", "hello")],
+    },
+    "sharegpt.json": {
+        "q1": [
+            ("human", "Name a fish"),
+            ("gpt", "The pike"),
+            ("human", "Another"),
+            ("gpt", "The perch"),
+        ]
+    },
+    "dailydialog.jsonl": {"dailydialog.jsonl-1": DAILY},
+    "dialogues_text.txt": {"dialogues_text.txt-1": DAILY},
+    "zendesk.jsonl": {
+        "501": [("9001", "My parcel is late"), ("42", "Which order is it?")],
+        "502": [("9002", "I need an invoice"), ("42", "Sent just now")],
+    },
+    "rasa.jsonl": {"web-7": [("user", "is it open today"), ("bot", "From nine to six")]},
+    "dialogues.jsonl": {
+        "31": [("user", "Where is my parcel?"), ("admin", "Fish & Co. have it. It comes today.")]
+    },
+    "whatsapp.csv": {
+        "12/31/20": [("Ana", "Are you coming? We have cake"), ("Ben B.", "On my way: ten minutes")],
+        "1/1/21": [("Ana", "Happy new year"), ("Ben B.", "And to you")],
+    },
+    "slack.csv": {"1700000001.000100": [("U1", "is the build broken"), ("U2", "yes, fixing it")]},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The exports, and what the page's programs make of them."""
+    folder = tmp_path_factory.mktemp("exports")
+    shutil.copytree(EXPORTS, folder, dirs_exist_ok=True)
+    (folder / "general").mkdir()
+    (folder / "slack.json").rename(folder / "general/2023-11-14.json")
+    for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+    return folder
+
+
+def test_every_command_gives_the_turns(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    found = {}
+    for command in re.findall("^dcse inspect_data (.*)$", PAGE, re.MULTILINE):
+        options = parse_flags(InspectOptions, "inspect_data", shlex.split(command))
+        sessions = read_sessions(options, options.count_bad_lines(), collections.Counter())
+        found[",".join(options.input)] = {
+            session.session_id: [(turn.role, turn.text) for turn in session.turns]
+            for session in sessions
+        }
+    assert found == EXPECTED

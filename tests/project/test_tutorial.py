@@ -1,0 +1,183 @@
+"""What the documents say to type can be typed: jobs, flags, values, files, Python."""
+
+import ast
+import contextlib
+import json
+import pathlib
+import re
+import shlex
+import sys
+
+import pytest
+from absl import flags
+
+from dcse_tf.cli.commands import COMMANDS as JOBS
+from dcse_tf.cli.flags import define_flags, parse_flags
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.input_files import BadLines
+
+ROOT = pathlib.Path(__file__).parents[2]
+# What is typed today. Decisions and measurements also have commands of earlier commits.
+PAGES = (
+    *("README.md", "docs/tutorial.md", "docs/response_selection.md", "docs/jobs.md"),
+    *("docs/operating.md", "docs/domain.md"),
+)
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+)
+# Flags of what is no job of dcse_tf: pip, git, the experiments and TensorBoard.
+OTHER_FLAGS = {"help", "logdir", "jobs", "size"}
+OTHER_FLAGS |= {"name", "row", "rows", "seeds", "minutes", "dry_run", "chinese_text"}
+
+
+def read_page(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def find_code(text, language):
+    """The code blocks of a language, fenced."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def find_commands(text):
+    """(job, arguments) of every command line, lines that go on joined, comments left out."""
+    code = "\n".join(find_code(text, "bash")).replace("\\\n", " ")
+    found = re.findall(r"^dcse (\w+)(.*)$", code, re.MULTILINE)
+    return [(job, shlex.split(arguments, comments=True)) for job, arguments in found]
+
+
+def find_script(text, marker):
+    """The Python of the here-document in which the marker stands."""
+    code = "\n".join(find_code(text, "bash"))
+    scripts = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
+    (script,) = [script for script in scripts if marker in script]
+    return script
+
+
+COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read_page(page))]
+
+
+@pytest.mark.parametrize(
+    ("page", "job", "arguments"),
+    COMMANDS,
+    ids=[f"{c[0]}-{n}-{c[1]}" for n, c in enumerate(COMMANDS)],
+)
+def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
+    """Up to where the job would begin: flags known, values in range, none missing."""
+    monkeypatch.chdir(ROOT)
+    if job == "launch":
+        _, job, *arguments = arguments
+    assert job in JOBS
+    options, _ = JOBS[job]
+    parse_flags(options, job, arguments)
+
+
+def test_the_commands_are_found():
+    """The jobs that each page is about; else the test above might have nothing to do."""
+    jobs = {page: {c[1] for c in COMMANDS if c[0] == page} for page in PAGES}
+    assert jobs["docs/jobs.md"] == set(JOBS)
+    assert jobs["README.md"] >= {"prepare_data", "train", "evaluate", "embed", "search", "export"}
+    assert jobs["docs/tutorial.md"] >= {
+        *("inspect_data", "prepare_data", "train", "evaluate", "compare", "explain", "search"),
+        "export",
+    }
+    assert jobs["docs/response_selection.md"] == {
+        *("prepare_data", "train", "build_candidates", "evaluate", "export", "search"),
+        "score_candidates",
+    }
+    for page in PAGES:
+        named = len(re.findall(r"^dcse ", read_page(page), re.MULTILINE))
+        assert named == len([c for c in COMMANDS if c[0] == page]), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_flag_named_in_the_text_is_some_jobs(page):
+    holders = [define_flags(options, job) for job, (options, _) in JOBS.items()]
+    prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
+    assert len(named) > 1
+    for name, value in named:
+        takers = [holder for holder in holders if name in holder]
+        assert takers or name in OTHER_FLAGS | {"flagfile", "preset"}, name
+        if takers and value and value[0].isalnum():
+            assert any(_takes(holder, name, value) for holder in takers), f"--{name}={value}"
+
+
+def _takes(holder, name, value):
+    with contextlib.suppress(flags.Error, ValueError):
+        holder[name].parser.parse(value)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/extending.md"])
+def test_the_files_named_are_there(page):
+    for name in re.findall(r"\b((?:flags|experiments|tests|dcse_tf)/[\w./-]*\w)", read_page(page)):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_the_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[^)\s]+)?\)", read_page(page)):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor[1:] in _anchors(path.read_text(encoding="utf-8")), target + anchor
+
+
+def _anchors(text):
+    """Of the headings, as they are made on the site and where the files are browsed."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", name).strip().lower().replace(" ", "-") for name in headings}
+
+
+def test_readme_is_short():
+    assert len(read_page("README.md").splitlines()) <= 120
+
+
+def test_python_in_the_documents_is_python():
+    blocks = [code for page in DOCUMENTS for code in find_code(read_page(page), "python")]
+    assert blocks
+    for code in blocks:
+        ast.parse(code)
+
+
+def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_path, monkeypatch):
+    """What the tutorial writes as jsonl is what the reader of the raw file reads."""
+    conversations = {
+        "one": [[("ann", "hi"), ("ann", "how are you?")], [("bob", 'fine, thé\u2028 "you"?')]],
+        "two": [[("cy", "only I\n speak")]],
+        "three": [],
+    }
+    package = tmp_path / "chitchat_dataset"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    raw = {
+        name: {"messages": [[{"text": x, "sender": s} for s, x in turn] for turn in turns]}
+        for name, turns in conversations.items()
+    }
+    (package / "dataset.json").write_text(json.dumps(raw))
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # Set first, so that the stand-in, which is imported next, is taken away after the test.
+    monkeypatch.setitem(sys.modules, "chitchat_dataset", None)
+    monkeypatch.delitem(sys.modules, "chitchat_dataset")
+    exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
+    written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
+    assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
+    assert [len(turns) for _, turns in written] == [3, 1, 0]
+
+
+def test_the_tutorial_writes_an_utterance_a_line(tmp_path, monkeypatch):
+    sessions = [["do you like\ncats at all", "yes"], ["no no no no"], []]
+    lines = [
+        json.dumps({"session_id": str(n), "turns": [{"role": "a", "text": t} for t in turns]})
+        for n, turns in enumerate(sessions)
+    ]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/dialogues.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    exec(find_script(read_page("docs/tutorial.md"), "utterances.txt"), {})
+    written = (tmp_path / "runs/utterances.txt").read_text().splitlines()
+    assert written == ["do you like cats at all", "no no no no"]

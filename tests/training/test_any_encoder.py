@@ -1,0 +1,312 @@
+"""Whatever family an encoder is of: what is made of it goes the whole way."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+import transformers
+from conftest import make_dialogues
+from test_reranker_export import needs_onnx, run_card
+from tiny_bert import VOCABULARY
+from tiny_checkpoints import (
+    prepare_for,
+    train_byte_pairs,
+    train_pieces,
+    write_mpnet_vocabulary,
+    write_weights,
+)
+from train_options import make_options
+
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.inspecting.changes_job import note_settings
+from dcse_tf.inspecting.explain import explain
+from dcse_tf.matching.matching_files import read_matching
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.sets.options import ExplainOptions
+from dcse_tf.training.build import build_training
+from dcse_tf.training.job import train
+from dcse_tf.training.merge import merge
+from dcse_tf.training.merge_options import MergeOptions
+
+pytestmark = pytest.mark.slow
+
+PREFIX = "query: "
+TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Thanks for the cats"]
+# So small that the weights stay where they are: what is written must embed as what was read.
+STILL = {"steps": 1, "learning_rate": 1e-12, "dropout": 0.0, "dev_samples": 0, "changes_samples": 0}
+
+
+@pytest.fixture(scope="module", params=["distilbert", "xlm-roberta", "roberta", "mpnet"])
+def start(request, tmp_path_factory) -> pathlib.Path:
+    """A checkpoint in HuggingFace's form."""
+    folder = tmp_path_factory.mktemp("start") / request.param
+    folder.mkdir()
+    if request.param == "distilbert":
+        VOCABULARY.write(folder)
+    elif request.param == "mpnet":
+        write_mpnet_vocabulary(folder)
+    else:
+        turns = [turn["text"] for each in make_dialogues(60) for turn in each["turns"]]
+        texts = [*turns, *TEXTS * 3]
+        if request.param == "roberta":
+            train_byte_pairs(folder, texts, 400)
+        else:
+            train_pieces(folder, texts, 120)
+    write_weights(folder, request.param, entries=len(read_vocabulary(folder).tokens))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(start, dialogues_file, tmp_path_factory) -> pathlib.Path:
+    """Prepared with a text before every utterance."""
+    return prepare_for(start, dialogues_file, tmp_path_factory.mktemp("prepared"), PREFIX)
+
+
+@pytest.fixture(scope="module")
+def expected(start) -> np.ndarray:
+    """The start's embeddings, its prefix put there by hand."""
+    encoder = SentenceEncoder.load(start, max_sequence_length=16)
+    return encoder.encode([PREFIX + text for text in TEXTS], show_progress=False)
+
+
+def run(start, corpus, folder, **settings) -> pathlib.Path:
+    values = {"encoder": str(start), "data_dir": str(corpus), "run_dir": str(folder / "run")}
+    train(make_options(**{**values, "global_batch_size": 4, **STILL, **settings}))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(start, corpus, tmp_path_factory) -> pathlib.Path:
+    return run(start, corpus, tmp_path_factory.mktemp("cse"), batch_form="dense", negatives=3)
+
+
+def embed(model, **settings) -> np.ndarray:
+    return SentenceEncoder.load(model, **settings).encode(TEXTS, show_progress=False)
+
+
+def test_a_run_embeds_with_the_prefix_of_its_corpus(start, trained, expected):
+    np.testing.assert_allclose(embed(trained), expected, atol=1e-5)
+    assert np.ptp(expected, axis=0).min() > 1e-3
+    config = json.loads((trained / "encoder/config.json").read_text())
+    assert config["model_type"] == ("mpnet" if start.name == "mpnet" else "bert")
+
+
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
+@pytest.mark.parametrize("form", ["sentence_transformers", "saved_model", "onnx"])
+def test_every_export_computes_the_same(trained, expected, tmp_path, form):
+    folder = tmp_path / "export"
+    export(ExportOptions(run_dir=str(trained), output_dir=str(folder), format=form))
+    if form != "onnx":  # which was compared as it was written
+        np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
+    # One whose prefix is not told would be said to have none.
+    run, exported = map(SentenceEncoder.load, (trained, folder))
+    assert not [note for note in note_settings(run, exported) if "Put before" in note]
+
+
+@pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
+def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "export"
+    options = ExportOptions(
+        run_dir=str(trained), output_dir=str(folder), format="sentence_transformers"
+    )
+    export(options)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = read_vocabulary(folder).make_tokenizer().tokenize(tf.constant(TEXTS), 16)
+    texts = [PREFIX + text for text in TEXTS]
+    assert theirs(texts, truncation=True)["input_ids"] == ours.to_list()
+    assert json.loads((folder / "config_sentence_transformers.json").read_text())["prompts"] == {
+        "prefix": PREFIX
+    }
+
+
+@pytest.mark.parametrize("start", ["xlm-roberta", "roberta"], indirect=True)
+def test_masked_language_modelling_predicts_no_prefix_and_goes_on_from_it(
+    start, corpus, expected, tmp_path
+):
+    options = make_options(
+        **{"encoder": str(start), "data_dir": str(corpus), "run_dir": "unused", "task": "mlm"},
+        **{"global_batch_size": 4, "mask_rate": 1.0, "layout": "padded"},
+    )
+    training = build_training(options)
+    batch = next(iter(training.dataset()))
+    width = int(tf.shape(batch["padding_mask"])[1])
+    places = tf.boolean_mask(batch["mask_positions"], batch["mask_weights"]) % width
+    assert int(tf.reduce_min(places)) > training.setup.vocabulary.count_prefix() > 0
+    run(start, corpus, tmp_path, task="mlm")
+    np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
+
+
+# Its distances are weights too; the other three are trained as BERTs.
+@pytest.mark.parametrize("start", ["mpnet"], indirect=True)
+def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_path):
+    moving = {
+        "batch_form": "dense",
+        "negatives": 3,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "decay": "constant",
+        "dropout": 0.1,
+        "freeze_layers": 0,
+        "freeze_embeddings": False,
+        "deterministic": True,
+    }
+    levers = {  # those of the preset in_domain, and a matching with a weight to learn
+        "cosine_weight": 0.8,
+        "prediction_weight": 0.95,
+        "rehearsal_weight": 1.0,
+        "rehearsal_texts": 4,
+        "projection_dim": 8,
+        "projection_share": 0.5,
+        "matching": "residual",
+    }
+    for name, stops in {"straight": [4], "resumed": [2, 4]}.items():
+        for steps in stops:
+            run(start, corpus, tmp_path / name, **{**moving, **levers, "steps": steps})
+
+    def read(name):
+        folder = tmp_path / name / "run/encoder"
+        tensors = [
+            safetensors.numpy.load_file(path) for path in sorted(folder.glob("*.safetensors"))
+        ]
+        return tensors[0] | tensors[1]  # the projection heads and the encoder
+
+    forms = [read_matching(tmp_path / name / "run/encoder") for name in ("straight", "resumed")]
+    assert 1.0 != forms[0].residual.value() == forms[1].residual.value()
+    straight, resumed = read("straight"), read("resumed")
+    assert straight.keys() == resumed.keys()
+    for name, tensor in straight.items():
+        np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
+    assert np.abs(embed(tmp_path / "resumed/run") - embed(start, prefix=PREFIX)).max() > 1e-3
+    before = safetensors.numpy.load_file(start / "model.safetensors")
+    assert before.keys() < straight.keys()  # it has no heads
+    bias = "encoder.relative_attention_bias.weight"
+    assert not np.array_equal(straight[bias], before[bias])
+
+
+def test_a_similarity_is_explained_piece_by_piece(trained, tmp_path):
+    turns = [{"role": "xy"[place % 2], "text": text} for place, text in enumerate(TEXTS) if text]
+    sessions = tmp_path / "sessions.jsonl"
+    sessions.write_text(json.dumps({"session_id": "1", "turns": turns}) + "\n")
+    options = ExplainOptions(
+        model=str(trained), input=str(sessions), output_dir=str(tmp_path / "out"), response=2
+    )
+    explain(options)
+    found = json.loads((tmp_path / "out/explanation.json").read_text())
+    parts = [np.array(turn["contributions"]) for turn in found["context"]]
+    assert abs(sum(part.sum() for part in parts) - found["scored"]) < 1e-6
+    response = found["response"]["tokens"]
+    assert [part.shape for part in parts] == [
+        (len(turn["tokens"]), len(response)) for turn in found["context"]
+    ]
+
+
+RERANKER = {
+    "task": "response_selection",
+    "context_turns": 2,
+    "max_context_tokens": 60,
+    "max_response_tokens": 40,
+}
+
+
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
+def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, tmp_path):
+    moving = {**RERANKER, "steps": 2, "learning_rate": 1e-3, "deterministic": True}
+    rankings = []
+    for name, prefix in {"with": PREFIX, "without": ""}.items():
+        folder = tmp_path / name
+        data = prepare_for(start, dialogues_file, folder, prefix, longest=64)
+        ranked = Reranker.load(run(start, data, folder, **moving)).rank(["Where is it"], TEXTS)
+        rankings.append([(found.text, found.score) for found in ranked])
+    assert rankings[0] == rankings[1]
+    assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
+    assert len({score for _, score in rankings[0]}) > 1
+
+
+@needs_onnx
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
+def test_a_re_rankers_card_names_the_entries_of_its_vocabulary(start, dialogues_file, tmp_path):
+    data = prepare_for(start, dialogues_file, tmp_path, longest=64)
+    made = run(start, data, tmp_path, **RERANKER)
+    options = {"run_dir": str(made), "output_dir": str(tmp_path / "onnx"), "format": "onnx"}
+    folder = export(ExportOptions(**options))
+    turns, response = ["Where is my parcel", "It left our store"], "Thanks for the cats"
+    (expected,) = Reranker.load(made).score([turns], [[response]])
+    np.testing.assert_allclose(run_card(folder, turns, response)["scores"], expected, atol=1e-4)
+    card = (folder / "model_card.md").read_text()
+    assert "60 tokens with <s> and </s>" in card
+    entries = len(read_vocabulary(start).tokens) + 1  # [EOT]
+    assert f"a vocabulary of {entries} entries" in card
+
+
+@pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
+def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path):
+    """The turns of a context, each with [EOT], are one text to HuggingFace's libraries."""
+    vocabulary = read_vocabulary(start).with_end_of_turn()
+    vocabulary.write_tokenizer(tmp_path, 99)
+    *turns, response = ["where is it", "it left our store", "ok"]
+    tokenizer = vocabulary.make_tokenizer()
+    *own, last = tokenizer.split(tf.constant([*turns, response])).to_list()
+    end, sep = vocabulary.index("[EOT]"), vocabulary.sep_id
+    first = [vocabulary.cls_id, *(i for turn in own for i in (*turn, end)), sep]
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    found = library(" ".join(f"{turn} [EOT]" for turn in turns), response)["input_ids"]
+    assert found == [*first, *last, sep]
+
+
+@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
+def test_post_training_reads_no_prefix(start, dialogues_file, tmp_path):
+    options = {**RERANKER, "task": "post_training", "pairs": "relevance", "run_dir": "unused"}
+    batches = []
+    for name, prefix in {"with": PREFIX, "without": ""}.items():
+        data = prepare_for(start, dialogues_file, tmp_path / name, prefix, longest=64)
+        given = make_options(encoder=str(start), data_dir=str(data), **options)
+        batches.append(next(iter(build_training(given).dataset())))
+    with_prefix, without = (tf.nest.flatten(batch, expand_composites=True) for batch in batches)
+    for tensor, expected in zip(with_prefix, without, strict=True):
+        np.testing.assert_array_equal(tensor, expected)
+
+
+@pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)
+def test_what_follows_a_prefix_is_the_whole_text(start):
+    vocabulary = read_vocabulary(start).with_prefix(PREFIX)
+    ids = vocabulary.make_tokenizer().tokenize(tf.constant(["it left our store"]), 99).to_list()[0]
+    own = [vocabulary.tokens[i] for i in ids[1 + vocabulary.count_prefix() : -1]]
+    assert vocabulary.spell(own).strip() == "it left our store"
+
+
+@pytest.mark.parametrize("start", ["roberta"], indirect=True)
+def test_a_prefix_that_changes_the_tokens_after_it_is_refused(start, corpus, tmp_path):
+    with pytest.raises(InputError, match=r"data: was prepared with the prefix 'query: ', after"):
+        run(start, corpus, tmp_path, **RERANKER)
+
+
+def test_utterances_of_a_corpus_are_spelt_without_the_prefix(corpus):
+    manifest, vocabulary = read_manifest(corpus), read_vocabulary(corpus / "vocabulary")
+    texts = spell_utterances(sample_utterances(corpus, manifest, 20, 0), vocabulary)
+    assert len(texts) == 20
+    assert not any("query" in text.replace(" ", "") for text in texts)
+    if "[UNK]" not in " ".join(texts):  # the others' vocabularies spell everything
+        said = [turn["text"] for each in make_dialogues(120) for turn in each["turns"]]
+        assert all(any(turn.startswith(text) for turn in said) for text in texts)
+
+
+def test_centring_leaves_all_differences(start, corpus, expected, tmp_path):
+    options = MergeOptions(
+        start=str(start), output_dir=str(tmp_path / "merged"), center=True, data_dir=str(corpus)
+    )
+    merge(options)
+    found = embed(tmp_path / "merged", prefix=PREFIX, max_sequence_length=16)
+    shift = expected - found
+    np.testing.assert_allclose(shift, np.tile(shift[:1], (len(TEXTS), 1)), atol=1e-5)
+    assert np.abs(shift).max() > 1e-3

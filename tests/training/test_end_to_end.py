@@ -1,0 +1,176 @@
+"""The jobs as a user runs them, on dialogues written for it, each in a process of its own."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# A process that has nothing of this package, only TensorFlow and its text operations.
+SERVE = """
+import sys
+import numpy as np, tensorflow as tf, tensorflow_text
+signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+sentences = open(sys.argv[2], encoding="utf-8").read().splitlines()
+np.save(sys.argv[3], signature(sentences=tf.constant(sentences))["embeddings"].numpy())
+assert not any(name.startswith(("dcse_tf", "keras_hub")) for name in sys.modules)
+"""
+SENTENCES = [
+    "Where is my parcel?",
+    "",
+    "我的包裹在哪里",
+    "Café, ÉCOLE!",
+    "Where is my parcel?",
+    "a" * 300,
+]
+
+
+def run(job, *flags, fails=False):
+    command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *map(str, flags)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def train_flags(data_dir, run_dir, **changes):
+    settings = {
+        "data_dir": data_dir,
+        "run_dir": run_dir,
+        "encoder_size": "tiny",
+        "steps": 4,
+        "global_batch_size": 8,
+        "negatives": 3,
+        "learning_rate": 0.003,
+        "freeze_layers": 0,
+        "save_every": 2,
+        "eval_every": 4,
+        "log_every": 2,
+    }
+    return [f"--{name}={value}" for name, value in {**settings, **changes}.items()]
+
+
+@pytest.fixture(scope="module")
+def trained(dialogues_file, tmp_path_factory):
+    """prepare_data and train: the folder that holds data/ and run/."""
+    folder = tmp_path_factory.mktemp("job")
+    printed = run(
+        "prepare_data",
+        "--format=jsonl",
+        f"--input={dialogues_file}",
+        f"--output_dir={folder}/data",
+        "--vocab_size=300",
+        "--max_sequence_length=16",
+        "--dev_fraction=0.2",
+        "--test_fraction=0.2",
+    )
+    assert f"manifest.json are in {folder}/data" in printed
+    printed = run("train", *train_flags(folder / "data", folder / "run", deterministic=True))
+    assert f"the trained model is in {folder}/run/encoder" in printed
+    assert "4 of 4 steps" in printed
+    return folder
+
+
+def test_the_run_directory_says_what_was_run(trained):
+    config = json.loads((trained / "run/config.json").read_text())
+    assert config["steps"] == 4
+    assert config["warmup_steps"] == 0  # a tenth of them
+    assert config["temperature"] == 0.1
+    assert list((trained / "run/tensorboard").glob("events.*"))
+    names = {path.name for path in (trained / "run/encoder").iterdir()}
+    assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"} <= names
+
+
+def test_summaries_hold_every_scalar(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained / "run/tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    tags = set(events.Tags()["tensors"])
+    similarity = {"positive_similarity", "negative_similarity"}
+    train = {"loss", "accuracy", "learning_rate", "gradient_norm", *similarity}
+    train |= {"samples_per_second", "tokens_per_second"}
+    dev = {
+        f"{kind}_{rank}" for kind in ("matching", "cosine") for rank in ("r1", "r2", "r5", "mrr")
+    }
+    assert {f"train/{name}" for name in train} <= tags
+    assert {f"eval/dev/{name}" for name in dev} <= tags
+    assert "configuration" in tags
+
+
+def test_evaluate_writes_scores_beside_chance(trained):
+    printed = run(
+        "evaluate",
+        f"--model={trained}/run",
+        f"--response_selection={trained}/data/test.jsonl",
+        "--candidates=4",
+        f"--output={trained}/results.json",
+    )
+    assert "matching_r1" in printed
+    assert f"results are in {trained}/results.json" in printed
+    matching, _, cosine, _ = json.loads((trained / "results.json").read_text())["results"]
+    assert matching["scores"]["chance_matching_r1"] == pytest.approx(25.0)
+    assert cosine["task"] == "response_cosine"
+    assert 0.0 <= matching["scores"]["matching_r1"] <= 100.0
+
+
+def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
+    sentences = trained / "sentences.txt"
+    sentences.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    run("export", f"--run_dir={trained}/run", f"--output_dir={trained}/export")
+    run("embed", f"--model={trained}/run", f"--input={sentences}", f"--output={trained}/run.npy")
+    arrays = [np.load(trained / "run.npy")]
+    for model in ("run/encoder", "export"):
+        arrays.append(SentenceEncoder.load(trained / model).encode(SENTENCES))
+    serve = [sys.executable, "-c", SERVE, trained / "export", sentences, trained / "served.npy"]
+    subprocess.run(list(map(str, serve)), check=True, cwd=trained, capture_output=True)
+    arrays.append(np.load(trained / "served.npy"))
+    for array in arrays:
+        assert array.shape == (len(SENTENCES), 128)
+        np.testing.assert_allclose(array, arrays[0], atol=1e-5)
+    np.testing.assert_array_equal(arrays[0][0], arrays[0][4])
+    assert np.abs(arrays[0][0] - arrays[0][2]).max() > 1e-3
+
+
+def test_session_lines_need_no_other_format(trained, dialogues_file):
+    lines = [
+        f"{dialogue['session_id']}\t{turn['role']}\t{turn['text']}"
+        for dialogue in map(json.loads, dialogues_file.read_text().splitlines())
+        for turn in dialogue["turns"]
+    ]
+    (trained / "lines.tsv").write_text("\n".join(lines) + "\n")
+    flags = ["--max_sequence_length=16", "--dev_fraction=0.2", "--test_fraction=0.2"]
+    flags += [f"--input={trained}/lines.tsv", f"--output_dir={trained}/again"]
+    run("prepare_data", *flags, f"--vocab={trained}/run")
+    first, second = (
+        json.loads((trained / name / "manifest.json").read_text()) for name in ("data", "again")
+    )
+    assert first["corpus_fingerprint"] == second["corpus_fingerprint"]
+    assert first["splits"]["dev"]["sessions"] == second["splits"]["dev"]["sessions"]
+
+
+@pytest.mark.parametrize(
+    ("job", "flags", "message"),
+    [
+        ("train", ["--data_dir={data}", "--encoder=./nowhere"], "--encoder=./nowhere"),
+        ("evaluate", ["--model=./nowhere", "--sts=nowhere.txt"], "nowhere.txt: no such file"),
+        ("embed", ["--model=./nowhere", "--input=nowhere.txt", "--output=x.npy"], "nowhere.txt"),
+        ("export", ["--output_dir={data}"], "already exists"),
+    ],
+)
+def test_a_fault_is_one_clear_line(trained, tmp_path, job, flags, message):
+    flags = [flag.format(data=trained / "data") for flag in flags]
+    if job in ("train", "export"):
+        flags.append(f"--run_dir={tmp_path}/run")
+    printed = run(job, *flags, fails=True)
+    last = printed.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert message in last
+    assert "Traceback" not in printed
