@@ -34,7 +34,6 @@ if typing.TYPE_CHECKING:
         evaluate,
         export,
         merge,
-        mine_neighbours,
         prepare_data,
         train,
     )
@@ -55,7 +54,6 @@ __all__ = [
     "evaluate",
     "export",
     "merge",
-    "mine_neighbours",
     "prepare_data",
     "register_baseline",
     "register_format",

@@ -20,7 +20,6 @@ from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.search.embed_options import EmbedOptions
-from dcse_tf.search.options import MineNeighboursOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.merge_options import MergeOptions
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
     from dcse_tf.inspecting.changes import Changes
-    from dcse_tf.search.neighbours import Mined
     from dcse_tf.spark.embed import Embedded
     from dcse_tf.training.hooks import Outcome
     from dcse_tf.training.merge import Merged
@@ -65,34 +63,6 @@ def prepare_data(*, preset: str | Sequence[str] = (), **options: Any) -> "Manife
         from dcse_tf.spark import prepare as job
 
         return job.prepare_data(staged)
-
-
-def mine_neighbours(*, preset: str | Sequence[str] = (), **options: Any) -> "Mined":
-    """Finds similar utterances in similar contexts, for `train(neighbours_dir=...)`.
-
-        mined = dcse_tf.mine_neighbours(
-            data_dir="data", encoder="bert-base-uncased", output_dir="pairs"
-        )
-        print(mined.describe())
-
-    Args:
-        preset: name of a preset, or several, of which later ones win; `dcse presets` lists them.
-        **options: the flags of `dcse mine_neighbours --help`.
-
-    Returns:
-        The number of pairs, of texts and of turns that have one, and how similar the pairs are.
-
-    Raises:
-        OptionError: an option is unknown, missing or out of range, or contradicts another.
-        InputError: the corpus or the encoder cannot be used, they do not match, or no pair is
-            found.
-        FileExistsError: the output exists, without `overwrite`.
-    """
-    read = make_options(MineNeighboursOptions, "mine_neighbours", preset, options)
-    with _work_on("mine_neighbours", read) as staged:
-        from dcse_tf.search import neighbours as job
-
-        return job.mine_neighbours(staged)
 
 
 def train(*, preset: str | Sequence[str] = (), **options: Any) -> "Outcome | None":

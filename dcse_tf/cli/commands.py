@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
     from dcse_tf.exporting.options import ExportOptions
     from dcse_tf.search.embed_options import EmbedOptions
-    from dcse_tf.search.options import MineNeighboursOptions
     from dcse_tf.serving.options import ServeOptions
     from dcse_tf.sets.options import (
         BuildCandidatesOptions,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
         ExplainOptions,
         InspectOptions,
         MergeStsOptions,
-        ScoreCandidatesOptions,
     )
     from dcse_tf.tasks.options import TrainOptions
     from dcse_tf.training.merge_options import MergeOptions
@@ -80,17 +78,6 @@ def inspect_data(options: "InspectOptions") -> None:
 
     print(job.inspect_data(options))
     print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
-
-
-def mine_neighbours(options: "MineNeighboursOptions") -> None:
-    """Finds pairs of similar utterances in similar contexts, to train on."""
-    from dcse_tf.search import neighbours as job
-
-    print(job.mine_neighbours(options).describe())
-    print(
-        f"the pairs, and {job.SAMPLE_FILE} to look at, are in {options.output_dir}; then: "
-        f"dcse train --neighbours_dir={options.output_dir}"
-    )
 
 
 def train(options: "TrainOptions") -> None:
@@ -244,21 +231,6 @@ def build_candidates(options: "BuildCandidatesOptions") -> None:
     )
 
 
-def score_candidates(options: "ScoreCandidatesOptions") -> None:
-    """Adds a re-ranker's scores to grouped candidates."""
-    from dcse_tf.sets import candidate_scores as job
-
-    scored = job.score_candidates(options)
-    print(
-        f"{scored.groups} groups with {scored.candidates} candidates, {scored.bad_lines} bad lines "
-        f"left out; the true response is first in {scored.first:.1%}"
-    )
-    print(
-        f"the groups are in {options.output}; then: dcse prepare_data --format=candidates "
-        f"--input={options.output}"
-    )
-
-
 def build_sts(options: "BuildStsOptions") -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.sets import sts_set as job
@@ -294,7 +266,6 @@ def merge_sts(options: "MergeStsOptions") -> None:
 _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "prepare_data": ("data.options", "PrepareOptions", prepare_data),
     "inspect_data": ("sets.options", "InspectOptions", inspect_data),
-    "mine_neighbours": ("search.options", "MineNeighboursOptions", mine_neighbours),
     "train": ("tasks.options", "TrainOptions", train),
     "fit_baseline": ("baselines.options", "FitBaselineOptions", fit_baseline),
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
@@ -308,7 +279,6 @@ _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "serve": ("serving.options", "ServeOptions", serve),
     "build_retrieval": ("sets.options", "BuildRetrievalOptions", build_retrieval),
     "build_candidates": ("sets.options", "BuildCandidatesOptions", build_candidates),
-    "score_candidates": ("sets.options", "ScoreCandidatesOptions", score_candidates),
     "build_sts": ("sets.options", "BuildStsOptions", build_sts),
     "merge_sts": ("sets.options", "MergeStsOptions", merge_sts),
 }

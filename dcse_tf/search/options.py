@@ -1,12 +1,11 @@
-"""Settings of `search` and `mine_neighbours`."""
+"""Settings of `search`."""
 
 import dataclasses
 from collections.abc import Collection
 
 from dcse_tf.bert.blanks import is_blank
-from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.options import OptionError, Options, option, redefault
+from dcse_tf.options import OptionError, Options, option
 
 KINDS = ("exact", "hnsw", "ivf", "hnsw_int8", "ivf_int8", "binary")
 # What building and searching an index depends on; int8 changes nothing in it.
@@ -150,79 +149,3 @@ class SearchOptions(ModelOptions, ApproximateOptions):
                 f"`rerank_top`={self.rerank_top}: expected `top`={self.top} at least, "
                 "because these are the best of them"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class MineNeighboursOptions(EncoderOptions, ApproximateOptions):
-    """Finds utterances of different dialogues that are similar and occur in similar contexts."""
-
-    data_dir: str = option(
-        "",
-        "Folder that prepare_data wrote with the encoder's vocabulary. Neighbours are "
-        "searched in its train split.",
-        required=True,
-        reads=True,
-    )
-    encoder: str = option(
-        "",
-        "The checkpoint whose embeddings are compared, usually the one that training will "
-        "start from: a folder, a hub name, package:NAME or a run directory. It is not "
-        "trained.",
-        required=True,
-        reads=True,
-    )
-    output_dir: str = option(
-        "",
-        "Folder to write, for `neighbours_dir` of train; it appears only when it is complete. If "
-        "the job is stopped, the same command resumes it.",
-        required=True,
-        writes=True,
-    )
-    context_weight: float = option(
-        1.0,
-        "Weight of the turns before and after in the comparison; the utterance itself has "
-        "weight 1. 0: only the utterances.",
-        minimum=0.0,
-    )
-    center: bool = option(
-        True, "Subtract the mean of all distinct utterances from every embedding first."
-    )
-    neighbours: int = option(
-        5,
-        "How many nearest turns of other dialogues to find for each turn. Two turns are a "
-        "pair if each is among the other's nearest.",
-        minimum=1,
-        maximum=1000,
-    )
-    keep_share: float = option(
-        0.25, "Share of the pairs to keep, the most similar ones.", minimum=0.0, maximum=1.0
-    )
-    min_cosine: float = option(
-        -1.0,
-        "Also leave out pairs with a similarity below this. -1: none.",
-        minimum=-1.0,
-        maximum=1.0,
-    )
-    same_role: bool = option(
-        True,
-        "Pair only turns of the same speaker, that is of whoever spoke first in each session, "
-        "second, and so on. Has no effect if the corpus does not name speakers.",
-    )
-    index_type: str = option(
-        "exact",
-        "exact compares every turn with all others: minutes for 200,000 turns, and four times "
-        "as long for twice as many. The others are approximate indexes of FAISS for larger "
-        "corpora (pip install faiss-cpu), see search.",
-        choices=KINDS,
-    )
-    batch_tokens: int = redefault(ModelOptions, "batch_tokens", 2048)
-    compute_dtype: str = redefault(ModelOptions, "compute_dtype", "float32")
-    overwrite: bool = option(
-        False, "Replace `output_dir` if it exists, and start anew instead of resuming."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.projection:
-            self.refuse("projection", "utterances are compared by their embeddings, without a head")
-        self.check_kinds([self.index_type])

@@ -200,58 +200,6 @@ class BuildCandidatesOptions(SplitOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreCandidatesOptions(Options):
-    """Adds a re-ranker's scores to grouped candidates, to distil them into an encoder."""
-
-    model: str = option(
-        "",
-        "Re-ranker: the run directory of a response_selection training, a checkpoint folder, "
-        "package:NAME or a hub name.",
-        required=True,
-        reads=True,
-    )
-    input: str = option(
-        "",
-        "File of groups, that is contexts with their responses and negatives.",
-        required=True,
-        files=True,
-    )
-    format: str = option(
-        "candidates",
-        "Format of the input; it must have candidates.",
-        choices=FORMATS,
-    )
-    output: str = option(
-        "",
-        "The JSON Lines file to write, one group with its scores a line. If the job is "
-        "stopped, the same command resumes it.",
-        required=True,
-        writes=True,
-    )
-    batch_tokens: int = option(4096, "Tokens scored at a time, including padding.", minimum=1)
-    compute_dtype: str = option(
-        "float32",
-        "Type that the re-ranker computes in; scores are float32 in either case.",
-        choices=("float32", "bfloat16"),
-    )
-    block_size: int = option(
-        1000, "Groups scored and written at a time; a resumed job keeps complete blocks.", minimum=1
-    )
-    max_bad_lines: int = option(
-        0, "Bad lines to skip before the job stops; they are named and counted.", minimum=0
-    )
-    overwrite: bool = option(
-        False, "Replace `output` if it exists, and start anew instead of resuming."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not FORMATS[self.format].has_candidates:
-            known = ", ".join(name for name, entry in FORMATS.items() if entry.has_candidates)
-            self.refuse("format", f"has no candidates; expected one of {known}")
-
-
-@dataclasses.dataclass(frozen=True)
 class BuildStsOptions(LabelledOptions):
     """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
 

@@ -221,9 +221,5 @@ def read_neighbours(options: LeverOptions, corpus: "Manifest") -> "Corpus":
             f"{options.data_dir}",
         )
     if pairs.sessions < options.neighbour_pairs:
-        options.refuse(
-            "neighbour_pairs",
-            f"{folder} has only {pairs.sessions}; give fewer, or mine more by `neighbours` or "
-            "`keep_share` of mine_neighbours",
-        )
+        options.refuse("neighbour_pairs", f"{folder} has only {pairs.sessions}; give fewer")
     return Corpus(folder, manifest)

@@ -50,7 +50,6 @@ REQUIRED = [
     ("inspect_data", "output_dir", ["--input=a.tsv"]),
     ("build_retrieval", "output", ["--input=a.csv"]),
     ("build_candidates", "output", ["--input=a.tsv"]),
-    ("score_candidates", "model", ["--input=a.jsonl", "--output=b.jsonl"]),
     ("build_sts", "output_dir", ["--input=a.csv"]),
     ("merge_sts", "sheets", ["--output=sts.txt"]),
     ("changes", "after", ["--before=bert", "--data_dir=data"]),

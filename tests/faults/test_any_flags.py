@@ -17,7 +17,7 @@ from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateO
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.embed_options import EmbedOptions
-from dcse_tf.search.options import MineNeighboursOptions, SearchOptions
+from dcse_tf.search.options import SearchOptions
 from dcse_tf.serving.options import ServeOptions
 from dcse_tf.sets.options import (
     BuildCandidatesOptions,
@@ -26,7 +26,6 @@ from dcse_tf.sets.options import (
     ExplainOptions,
     InspectOptions,
     MergeStsOptions,
-    ScoreCandidatesOptions,
 )
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.merge_options import MergeOptions
@@ -46,12 +45,10 @@ JOBS = {
     InspectOptions: ["--input=a.tsv", "--output_dir=out"],
     BuildRetrievalOptions: ["--input=a.csv", "--output=select.txt"],
     BuildStsOptions: ["--input=a.csv", "--output_dir=out"],
-    ScoreCandidatesOptions: ["--model=run", "--input=a.jsonl", "--output=b.jsonl"],
     BuildCandidatesOptions: ["--input=a.jsonl", "--output=out.jsonl"],
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],
     ChangesOptions: ["--before=start", "--after=run", "--data_dir=data"],
-    MineNeighboursOptions: ["--data_dir=data", "--encoder=start", "--output_dir=out"],
     MergeOptions: ["--start=start", "--trained=run", "--output_dir=out"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
     SearchOptions: ["--model=run", "--corpus=a.txt"],

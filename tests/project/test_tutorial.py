@@ -83,7 +83,6 @@ def test_the_commands_are_found():
     }
     assert jobs["docs/response_selection.md"] == {
         *("prepare_data", "train", "build_candidates", "evaluate", "export", "search"),
-        "score_candidates",
     }
     for page in PAGES:
         named = len(re.findall(r"^dcse ", read_page(page), re.MULTILINE))

@@ -181,8 +181,7 @@ register_format(
 register_format(
     "candidates",
     groups.read_sessions,
-    help="groups as build_candidates and score_candidates write them: per line a context, its "
-    "response and negatives",
+    help="groups as build_candidates writes them: per line a context, its response and negatives",
     has_candidates=True,
 )
 register_format(
