@@ -18,7 +18,6 @@ from dcse_tf.bert.checkpoints import approximates_gelu, read_config
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.errors import InputError
-from dcse_tf.matching.matching import zero_padding
 
 if TYPE_CHECKING:
     import keras_hub
@@ -81,7 +80,9 @@ class TokenCentering(keras.layers.Layer):
 
 
 def _mean_over_replicas(tokens, padding_mask):
-    total = ops.sum(zero_padding(tokens, padding_mask), axis=(0, 1))
+    # Not a product with the mask: padding may hold NaN.
+    real = ops.where(ops.expand_dims(padding_mask, -1), tokens, ops.zeros((), tokens.dtype))
+    total = ops.sum(real, axis=(0, 1))
     count = ops.sum(ops.cast(padding_mask, tokens.dtype))
     replica = tf.distribute.get_replica_context()
     if replica is not None and replica.num_replicas_in_sync > 1:

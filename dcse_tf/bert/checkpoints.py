@@ -11,8 +11,7 @@ from typing import Any
 
 import ijson
 
-from dcse_tf.bert.families import FAMILIES, RELATIVE_BUCKETS, make_bert_config
-from dcse_tf.bert.relative_positions import BUCKETS
+from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, make_bert_config
 from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, write_json

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.bert.relative_positions import BUCKETS
-
 Tensors = dict[str, np.ndarray]
 
 _POSITIONS = "embeddings.position_embeddings.weight"
@@ -99,6 +97,8 @@ _MPNET = Family(
     names={re.escape(theirs): ours for ours, theirs in _MPNET_NAMES.items()} | {**_ROBERTA.names},
     skipped=lambda config: _MPNET_SKIPPED,
 )
+# transformers' MPNet uses these two values whatever the configuration says.
+BUCKETS, FARTHEST = 32, 128
 RELATIVE_BIAS = "encoder.relative_attention_bias.weight"
 # The number of distance buckets. Only the configuration of an MPNet has this key.
 RELATIVE_BUCKETS = "relative_attention_num_buckets"
@@ -192,3 +192,30 @@ def make_mpnet_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
     del result[_SEGMENTS]  # all zeros: MPNet has no segments
     result[_POSITIONS] = np.pad(result[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])
     return result
+
+
+def bucket_distances(distances: np.ndarray) -> np.ndarray:
+    """T5's buckets of distances.
+
+    Half of the buckets are for preceding tokens and half for following ones. In each half, eight
+    buckets hold a single distance, and the others grow logarithmically up to `FARTHEST`.
+
+    Args:
+        distances: int array, position of the key minus position of the query.
+
+    Returns:
+        int array of that shape, from 0 to `BUCKETS` - 1.
+
+    Example:
+        0, -7, 7, -8, 11 and 1,000 give 0, 7, 23, 8, 24 and 31.
+    """
+    half = BUCKETS // 2
+    exact = half // 2
+    far = np.abs(distances)
+    octaves = np.log2(np.maximum(far, exact) / exact) / np.log2(FARTHEST / exact)
+    wide = exact + (octaves * (half - exact)).astype(int)
+    return np.where(far < exact, far, np.minimum(wide, half - 1)) + half * (distances > 0)
+
+
+# The buckets of distances -FARTHEST to FARTHEST; larger distances share the outermost buckets.
+BUCKET_OF = bucket_distances(np.arange(-FARTHEST, FARTHEST + 1))

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.bert.checkpoints import approximates_gelu
-from dcse_tf.bert.families import RELATIVE_BIAS
-from dcse_tf.bert.relative_positions import BUCKET_OF, FARTHEST
-from dcse_tf.reading.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
+from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
+from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 
 _MASKED = -1e9
 Hold = Callable[[np.ndarray, tf.DType], Any]

@@ -1,4 +1,4 @@
-"""How a table of utterances is laid out for the encoder: padded, packed, or in buckets.
+"""How a table of utterances is laid out for the encoder: padded or packed.
 
 With any layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a layout
 only decides what the encoder computes. See `dcse_tf.bert.layout.Layout`.
@@ -81,30 +81,18 @@ class Layout:
 
     Attributes:
         kind: "padded": the table unchanged; "packed": several utterances in a row, with attention
-            within each; "bucketed": groups of utterances of similar length, each padded to its
-            longest.
+            within each.
         row_length: packed: number of tokens in a row.
-        buckets: bucketed: number of groups, which have equal numbers of utterances.
-        row_multiple: packed: empty rows are added up to a multiple of this number, so that there
-            are few different shapes.
     """
 
     kind: str
     row_length: int = 64
-    buckets: int = 6
-    row_multiple: int = 1
 
     def names(self) -> tuple[str, ...]:
         """The names of the tensors that `lay_out` returns."""
-        return {
-            "padded": ("token_ids", "padding_mask"),
-            "packed": ("token_ids", "segments", "positions", "places", "padding_mask"),
-            "bucketed": (
-                *(f"token_ids_{i}" for i in range(self.buckets)),
-                "places",
-                "padding_mask",
-            ),
-        }[self.kind]
+        if self.kind == "padded":
+            return ("token_ids", "padding_mask")
+        return ("token_ids", "segments", "positions", "places", "padding_mask")
 
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
@@ -114,7 +102,7 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
         token_ids: int32 `[utterances, tokens]`, zero-padded, without empty rows.
         layout: the layout.
         marks: further int32 tables of that shape by name, such as the segment of each token, laid
-            out in the same way; only for padded and packed layouts.
+            out in the same way.
 
     Returns:
         padding_mask: bool `[utterances, tokens]`, True = real token.
@@ -122,20 +110,34 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
         segments: packed: int32 `[rows, row_length]`, the number of a token's utterance, from 1;
             0 = none.
         positions: packed: int32 `[rows, row_length]`, a token's position in its utterance.
-        token_ids_0, ...: bucketed: int32 `[utterances of the group, tokens of its longest]`.
-        places: packed and bucketed: int32 `[utterances, tokens]`, each token's index in the flat
-            list of the encoder's tokens; 0 at padding.
+        places: packed: int32 `[utterances, tokens]`, each token's index in the flat list of the
+            encoder's tokens; 0 at padding.
         The marks under their names.
     """
     padding_mask = token_ids != 0
     table = {"token_ids": token_ids, **(marks or {})}
     if layout.kind == "padded":
         return {**table, "padding_mask": padding_mask}
-    if layout.kind == "packed":
-        return {**_pack(table, padding_mask, layout), "padding_mask": padding_mask}
-    if marks:
-        raise ValueError("marks cannot be bucketed")
-    return {**_group(token_ids, padding_mask, layout), "padding_mask": padding_mask}
+
+    utterances, longest = tf.unstack(tf.shape(padding_mask))
+    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    row, start, rows = first_fit_decreasing(lengths, layout.row_length)
+    positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
+    places = (row * layout.row_length + start)[:, None] + positions
+    segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
+    # All columns are scattered to their cells at once.
+    columns = {**table, "segments": segments, "positions": positions}
+    packed = tf.scatter_nd(
+        tf.boolean_mask(places, padding_mask)[:, None],
+        tf.boolean_mask(tf.stack([*columns.values()], axis=2), padding_mask),
+        [rows * layout.row_length, len(columns)],
+    )
+    packed = tf.reshape(packed, [-1, layout.row_length, len(columns)])
+    return {
+        **dict(zip(columns, tf.unstack(packed, axis=2), strict=True)),
+        "places": tf.where(padding_mask, places, 0),
+        "padding_mask": padding_mask,
+    }
 
 
 def join_tables(*tables: tf.Tensor) -> tf.Tensor:
@@ -159,49 +161,7 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
 
 def count_cells(batch: Tensors) -> tf.Tensor:
     """The number of tokens that the encoder computes, padding included; float32 scalar."""
-    grids = [value for name, value in batch.items() if name.startswith("token_ids")]
-    return tf.add_n([tf.cast(tf.size(grid), tf.float32) for grid in grids])
-
-
-def _pack(table: Tensors, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
-    utterances, longest = tf.unstack(tf.shape(padding_mask))
-    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
-    row, start, rows = first_fit_decreasing(lengths, layout.row_length)
-    rows = -(-rows // layout.row_multiple) * layout.row_multiple
-    positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
-    places = (row * layout.row_length + start)[:, None] + positions
-    segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
-    columns = {**table, "segments": segments, "positions": positions}
-    packed = tf.scatter_nd(
-        tf.boolean_mask(places, padding_mask)[:, None],
-        tf.boolean_mask(tf.stack([*columns.values()], axis=2), padding_mask),
-        [rows * layout.row_length, len(columns)],
-    )
-    packed = tf.reshape(packed, [-1, layout.row_length, len(columns)])
-    return {
-        **dict(zip(columns, tf.unstack(packed, axis=2), strict=True)),
-        "places": tf.where(padding_mask, places, 0),
-    }
-
-
-def _group(token_ids: tf.Tensor, padding_mask: tf.Tensor, layout: Layout) -> Tensors:
-    utterances, longest = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
-    lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
-    order = tf.argsort(lengths, stable=True)
-    groups: Tensors = {}
-    starts, cells = [], tf.constant(0)
-    for i in range(layout.buckets):
-        members = order[utterances * i // layout.buckets : utterances * (i + 1) // layout.buckets]
-        width = tf.reduce_max(tf.concat([tf.gather(lengths, members), [1]], axis=0))
-        grid = tf.gather(token_ids, members)[:, :width]
-        # A group without utterances gets one empty cell: Keras cannot add tensors without rows.
-        grid = tf.pad(grid, [[0, tf.maximum(1 - tf.size(members), 0)], [0, 0]])
-        groups[f"token_ids_{i}"] = grid
-        starts.append(cells + tf.range(tf.size(members)) * width)
-        cells += tf.size(grid)
-    start = tf.gather(tf.concat(starts, axis=0), tf.math.invert_permutation(order))
-    places = start[:, None] + tf.range(longest)[None, :]
-    return {**groups, "places": tf.where(padding_mask, places, 0)}
+    return tf.cast(tf.size(batch["token_ids"]), tf.float32)
 
 
 def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
@@ -246,17 +206,12 @@ def build_table_encoder(
     if layout.kind == "padded":
         return build_bert_encoder(backbone, centering)
     inputs = table_inputs(layout)
-    if layout.kind == "packed":
-        own = share_segment(inputs["segments"])
-        positions = inputs["positions"]
-        tokens = run_layers(backbone, inputs["token_ids"], own, positions=positions)
-        tokens = ops.reshape(tokens, (-1, backbone.hidden_dim))
-    else:
-        tokens = _encode_groups(build_bert_encoder(backbone), inputs, layout)
-    table = ops.take(tokens, inputs["places"], axis=0)
+    own = share_segment(inputs["segments"])
+    tokens = run_layers(backbone, inputs["token_ids"], own, positions=inputs["positions"])
+    table = ops.take(ops.reshape(tokens, (-1, backbone.hidden_dim)), inputs["places"], axis=0)
     if centering:
         table = centering(table, inputs["padding_mask"])
-    return keras.Model(inputs, table, name=f"{layout.kind}_encoder")
+    return keras.Model(inputs, table, name="packed_encoder")
 
 
 def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
@@ -306,12 +261,3 @@ def run_layers(
     for layer in backbone.transformer_layers:
         x = layer(x, attention_mask=attention_mask, **bias)
     return x
-
-
-def _encode_groups(encoder: keras.Model, inputs: dict, layout: Layout) -> keras.KerasTensor:
-    parts = []
-    for i in range(layout.buckets):
-        token_ids = inputs[f"token_ids_{i}"]
-        embeddings = encoder({"token_ids": token_ids, "padding_mask": ops.not_equal(token_ids, 0)})
-        parts.append(ops.reshape(embeddings, (-1, embeddings.shape[-1])))
-    return ops.concatenate(parts, axis=0)

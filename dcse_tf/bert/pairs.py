@@ -8,7 +8,22 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.bert.pair_rule import Marks
-from dcse_tf.bert.ragged import find_rows, put_in_rows
+
+
+def find_rows(ragged: tf.RaggedTensor) -> tf.Tensor:
+    """The row index of each value of `[rows, (values)]`; int32 `[values]`."""
+    splits = tf.cast(ragged.row_splits, tf.int32)
+    return tf.searchsorted(splits, tf.range(splits[-1]), side="right") - 1
+
+
+def put_in_rows(values: tf.Tensor, splits: tf.Tensor) -> tf.RaggedTensor:
+    """Puts values `[values]` in the rows that begin and end at `splits`, which are not checked."""
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+def put_apart(values: tf.Tensor) -> tf.RaggedTensor:
+    """Puts each of `[values]` in a row of its own."""
+    return put_in_rows(values, tf.range(tf.size(values, tf.int64) + 1))
 
 
 def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedTensor:

@@ -9,14 +9,14 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from dcse_tf.bert.relative_positions import BUCKET_OF, BUCKETS, FARTHEST
+from dcse_tf.bert.families import BUCKET_OF, BUCKETS, FARTHEST
 
 _MASKED = -1e9
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class RelativeBias(keras.layers.Layer):
-    """The bias by distance of attention scores, see `dcse_tf.bert.relative_positions`.
+    """The bias by distance of attention scores, see `dcse_tf.bert.families`.
 
     The distance of two tokens is that of their places in the row. This is right in every layout,
     since an utterance's tokens are contiguous and tokens of other utterances are masked.

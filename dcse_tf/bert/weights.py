@@ -39,6 +39,10 @@ if TYPE_CHECKING:  # reading tensors needs neither
     import keras_hub
 
 
+# Tensors of a re-ranker besides its BERT's: the head's and the speaker embeddings (Gu et al. 2020).
+POOLER, CLASSIFIER = "pooler.dense", "classifier"
+SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
+SPEAKERS = 2  # the response's speaker, and everyone else
 _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")

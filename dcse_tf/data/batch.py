@@ -25,7 +25,7 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout, Tensors, fingerprint_rows, lay_out
-from dcse_tf.bert.ragged import find_rows
+from dcse_tf.bert.pairs import find_rows
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.given import append_given
 from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs

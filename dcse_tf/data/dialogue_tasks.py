@@ -17,8 +17,7 @@ import dataclasses
 import tensorflow as tf
 
 from dcse_tf.bert.layout import Tensors
-from dcse_tf.bert.pairs import strip_ends
-from dcse_tf.bert.ragged import find_rows, put_apart, put_in_rows
+from dcse_tf.bert.pairs import find_rows, put_apart, put_in_rows, strip_ends
 from dcse_tf.data.batch import prefer, sample_negatives
 
 

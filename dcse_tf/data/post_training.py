@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout, Tensors, lay_out
 from dcse_tf.bert.pair_rule import PairRule
-from dcse_tf.bert.pairs import strip_ends
-from dcse_tf.bert.ragged import find_rows, put_apart
+from dcse_tf.bert.pairs import find_rows, put_apart, strip_ends
 from dcse_tf.data.batch import prefer
 from dcse_tf.data.dialogue_tasks import Dialogues, Rows, draw_dialogue, make_next_session_rows
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens

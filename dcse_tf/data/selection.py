@@ -11,8 +11,13 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout, Tensors, lay_out
 from dcse_tf.bert.pair_rule import PairRule
-from dcse_tf.bert.pairs import end_turns, join_turns, place_segments
-from dcse_tf.bert.ragged import find_rows, put_in_rows
+from dcse_tf.bert.pairs import (
+    end_turns,
+    find_rows,
+    join_turns,
+    place_segments,
+    put_in_rows,
+)
 from dcse_tf.data.dialogue_tasks import (
     Dialogues,
     Rows,

@@ -12,8 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from dcse_tf.bert import checkpoints
-from dcse_tf.bert.families import RELATIVE_BIAS
-from dcse_tf.bert.relative_positions import BUCKET_OF, FARTHEST
+from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.encoder.onnx import INPUTS, OUTPUT
 from dcse_tf.errors import InputError
@@ -75,7 +74,7 @@ class Graph:
 
         Args:
             bias: the name of `mask_bias`'s second result.
-            table: float `[buckets, heads]`, see `dcse_tf.bert.relative_positions`.
+            table: float `[buckets, heads]`, see `dcse_tf.bert.families`.
         """
         first, axis = self.constant(np.array(0)), self.constant([0])
         tokens = self.add("Squeeze", self.add("Shape", "input_ids", start=1, end=2), axis)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.bert.checkpoints import hash_files, read_config
-from dcse_tf.bert.weights import write_tensors
+from dcse_tf.bert.weights import CLASSIFIER, write_tensors
 from dcse_tf.errors import InputError, require
 from dcse_tf.exporting.card import (
     ModelCard,
@@ -20,7 +20,7 @@ from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.reading.matchers import read_matcher_settings
-from dcse_tf.reading.reranker_files import CLASSIFIER, write_reranker_settings
+from dcse_tf.reading.reranker_files import write_reranker_settings
 from dcse_tf.reranker.checkpoint import fingerprint, load_graph
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph

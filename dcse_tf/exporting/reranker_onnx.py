@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 from onnx import TensorProto, helper
 
+from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE
 from dcse_tf.encoder.onnx import INPUTS, MODEL_FILE
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting import eight_bits
@@ -19,12 +20,7 @@ from dcse_tf.exporting.onnx import write_settings
 from dcse_tf.exporting.onnx_graph import Graph, add_dense, add_layer, embed, pool
 from dcse_tf.exporting.sentence_transformers import true_config
 from dcse_tf.files import write_json
-from dcse_tf.reading.reranker_files import (
-    CLASSIFIER,
-    POOLER,
-    SPEAKER_TABLE,
-    write_reranker_settings,
-)
+from dcse_tf.reading.reranker_files import write_reranker_settings
 from dcse_tf.reranker.checkpoint import fingerprint
 from dcse_tf.reranker.cross_encoder import CrossEncoder, read_tensors
 from dcse_tf.reranker.graph import RerankerGraph

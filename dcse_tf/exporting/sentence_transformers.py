@@ -14,12 +14,11 @@ from dcse_tf.bert.sentence_modules import (
     write_modules,
 )
 from dcse_tf.bert.tokenizer import number_as_written
-from dcse_tf.bert.weights import read_bert_tensors, write_bert
+from dcse_tf.bert.weights import POOLER, read_bert_tensors, write_bert
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.matching.affine import AffineMaps
-from dcse_tf.reading.reranker_files import POOLER
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:

@@ -20,9 +20,9 @@ from dcse_tf.bert import weights
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.bert.layout import Layout, run_layers, share_segment, table_inputs
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
+from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 from dcse_tf.matching.losses import JointLoss
 from dcse_tf.reading.matchers import ESIM, DualLSTM
-from dcse_tf.reading.reranker_files import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 
 if TYPE_CHECKING:
     import keras_hub

@@ -13,10 +13,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 
-# Tensor names of the head and of the speaker embeddings, in HuggingFace's style without "bert.".
-POOLER, CLASSIFIER = "pooler.dense", "classifier"
-SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
-SPEAKERS = 2  # the response's speaker, and everyone else
 # [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
 _SHORTEST = {"first_tokens": 3, "second_tokens": 2}
 

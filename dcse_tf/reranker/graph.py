@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.pair_rule import PairRule
-from dcse_tf.bert.pairs import end_turns, join_turns, place_segments, strip_ends
-from dcse_tf.bert.ragged import find_rows
+from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.reading.reranker_files import RerankerSettings
 

@@ -183,9 +183,9 @@ class TrainOptions(RunOptions):
     layout: str = option(
         "",
         "How the utterances of a batch are arranged for the encoder; the result is the same. "
-        "packed: several in a row; bucketed: in groups of similar length; padded: all to the "
-        "longest. Default: packed, or padded if the batch allows nothing else.",
-        choices=("", "packed", "bucketed", "padded"),
+        "packed: several in a row; padded: all to the longest. Default: packed, or padded if the "
+        "batch allows nothing else.",
+        choices=("", "packed", "padded"),
     )
     row_length: int = option(
         0,
@@ -257,10 +257,6 @@ class TrainOptions(RunOptions):
         if not isinstance(self, spec.options):
             self.refuse("task", f"expected options of the class {spec.options.__name__}")
         self.check_start()
-        if self.jit_compile and self.layout == "bucketed":
-            self.refuse(
-                "layout", "its shapes change at every step, which `jit_compile` cannot handle"
-            )
         for name in self.divided:
             if getattr(self, name) % self.logical_cpus:
                 self.refuse(name, f"not divisible by `logical_cpus`={self.logical_cpus}")

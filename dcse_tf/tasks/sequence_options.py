@@ -54,8 +54,6 @@ class SequenceOptions(TrainOptions):
 
     def check(self) -> None:
         super().check()
-        if self.layout == "bucketed":
-            self.refuse("layout", "sequences of dialogues are packed or padded")
         if self.jit_compile:
             self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
 

@@ -19,7 +19,7 @@ from dcse_tf.bert.layout import Layout, count_cells
 from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.bert.vectors import fold_case, read_word_vectors
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.weights import compute_token_embeddings
+from dcse_tf.bert.weights import SPEAKER_TABLE, compute_token_embeddings
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.neighbours import NeighbourForm
 from dcse_tf.data.rehearsal import RehearsalForm
@@ -29,7 +29,7 @@ from dcse_tf.files import write_json
 from dcse_tf.matching.head_files import list_head_maps, write_heads
 from dcse_tf.matching.matching_files import write_matching
 from dcse_tf.reading.cross_encoder import Reading, build_speaker_embedding, read_with_bert
-from dcse_tf.reading.reranker_files import SPEAKER_TABLE, RerankerSettings, write_reranker_settings
+from dcse_tf.reading.reranker_files import RerankerSettings, write_reranker_settings
 from dcse_tf.tasks.options import (
     BatchOptions,
     MaskingOptions,
@@ -38,15 +38,10 @@ from dcse_tf.tasks.options import (
 from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import Scores, Setup, Tensors, average
 
-# With jit_compile, the number of rows in a packed table is a multiple of this, since XLA compiles
-# a program for each shape.
-_COMPILED_ROWS = 8
-
 
 def make_layout(options: TrainOptions) -> Layout:
-    """The layout of the tables, with few different shapes for compiled steps."""
-    rows = _COMPILED_ROWS if options.jit_compile else 1
-    return Layout(options.layout, row_length=options.row_length, row_multiple=rows)
+    """The layout of the tables."""
+    return Layout(options.layout, row_length=options.row_length)
 
 
 def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> Stream:

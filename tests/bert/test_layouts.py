@@ -15,9 +15,6 @@ from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
 LAYOUTS = {
     "packed": Layout("packed", row_length=16),
     "tight": Layout("packed", row_length=7),
-    "padded rows": Layout("packed", row_length=16, row_multiple=8),
-    "bucketed": Layout("bucketed", buckets=3),
-    "one bucket": Layout("bucketed", buckets=1),
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
@@ -109,26 +106,6 @@ def test_a_packed_table_worked_out_by_hand():
     assert batch["positions"].numpy().tolist() == [[0, 1, 2, 3, 0], [0, 1, 0, 0, 0]]
     assert batch["places"].numpy().tolist() == [[5, 6, 0, 0], [0, 1, 2, 3], [4, 0, 0, 0]]
     assert count_cells(batch) == 10
-
-
-def test_buckets_worked_out_by_hand():
-    table = tf.constant([[7, 8, 1, 0], [4, 5, 6, 9], [3, 0, 0, 0], [1, 2, 0, 0]], tf.int32)
-    batch = lay_out(table, Layout("bucketed", buckets=2))
-    assert batch["token_ids_0"].numpy().tolist() == [[3, 0], [1, 2]]
-    assert batch["token_ids_1"].numpy().tolist() == [[7, 8, 1, 0], [4, 5, 6, 9]]
-    expected = [[4, 5, 6, 0], [8, 9, 10, 11], [0, 0, 0, 0], [2, 3, 0, 0]]
-    assert batch["places"].numpy().tolist() == expected
-    assert count_cells(batch) == 12
-
-
-def test_more_buckets_than_utterances_leave_some_empty(backbone):
-    layout = Layout("bucketed", buckets=5)
-    table = token_ids(2)
-    found = build_table_encoder(backbone, layout)(lay_out(table, layout)).numpy()
-    padded = lay_out(table, Layout("padded"))
-    mask = padded["padding_mask"].numpy()
-    expected = build_bert_encoder(backbone)(padded).numpy()
-    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
 
 
 def test_utterances_without_a_token_take_no_cell():

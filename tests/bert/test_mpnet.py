@@ -22,9 +22,9 @@ from train_options import make_options
 
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.checkpoints import read_config
+from dcse_tf.bert.families import bucket_distances
 from dcse_tf.bert.fused_bert import FusedBert
 from dcse_tf.bert.layout import Layout, build_table_encoder, lay_out
-from dcse_tf.bert.relative_positions import bucket_distances
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -120,8 +120,7 @@ def test_tokens_are_those_of_huggingfaces_tokenizer(start):
 
 LAYOUTS = {
     "packed": Layout("packed", row_length=40),
-    "full rows": Layout("packed", row_length=20, row_multiple=4),
-    "bucketed": Layout("bucketed", buckets=3),
+    "tight": Layout("packed", row_length=20),
 }
 
 

@@ -77,7 +77,7 @@ def test_two_devices_subtract_the_mean_of_both_and_differentiate_it():
     np.testing.assert_allclose(gradient, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["padded", "packed", "bucketed"])
+@pytest.mark.parametrize("kind", ["padded", "packed"])
 def test_the_layout_of_the_table_does_not_matter(kind):
     backbone, layer = build_backbone(), TokenCentering(dtype="float32")
     token_ids = make_table(draw_utterances(8))["token_ids"]

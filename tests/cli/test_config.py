@@ -570,7 +570,6 @@ def test_a_batch_must_fit_into_an_epoch(task, batch):
         ({"batch_form": "plain"}, ("padded", 64)),
         ({"task": "mlm"}, ("packed", 64)),
         ({"layout": "padded", "row_length": 80}, ("padded", 80)),
-        ({"layout": "bucketed"}, ("bucketed", 64)),
     ],
 )
 def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
@@ -583,14 +582,13 @@ def test_the_layout_is_packed_where_nothing_speaks_against_it(given, expected):
 def test_rows_hold_the_longest_utterance():
     with pytest.raises(OptionError, match="`row_length`=64: sequences of data have up to 100"):
         resolve(train_config(row_length=64), longest=100)
-    assert resolve(train_config(row_length=64, layout="bucketed"), longest=100)
+    assert resolve(train_config(row_length=64, layout="padded"), longest=100)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"batch_form": "plain", "layout": "packed"}, "`layout`=packed: `batch_form`=plain pads"),
-        ({"jit_compile": True, "layout": "bucketed"}, "`layout`=bucketed: its shapes change"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(given, message):

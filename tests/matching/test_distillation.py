@@ -244,7 +244,7 @@ def test_two_devices_have_the_loss_and_gradients_of_one(packed):
 
 
 # The plain form is padded.
-@pytest.mark.parametrize("changes", [{"layout": "bucketed"}, {"batch_form": "plain"}])
+@pytest.mark.parametrize("changes", [{"layout": "padded"}, {"batch_form": "plain"}])
 def test_layouts_and_forms_have_one_loss_and_gradient(packed, data_dir, changes):
     other = build_training(make_config(data_dir, **changes))
     assert_same(packed[1], differentiate(other, _SUMS))

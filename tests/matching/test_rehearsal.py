@@ -256,7 +256,7 @@ def test_two_devices_have_those_of_one_where_every_turn_is_a_response(build):
 
 
 # The plain form is padded.
-@pytest.mark.parametrize("changes", [{"layout": "bucketed"}, {"batch_form": "plain"}])
+@pytest.mark.parametrize("changes", [{"layout": "padded"}, {"batch_form": "plain"}])
 def test_layouts_and_forms_have_one_loss_and_gradient(packed, build, changes):
     assert_same(packed[1], differentiate(build(**changes), _SUMS))
 

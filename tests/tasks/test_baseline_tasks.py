@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_layouts import LAYOUTS
 from tiny_bert import build_backbone
 from train_options import make_options, resolve
 
@@ -103,8 +102,7 @@ def test_contexts_must_fit_the_positions_of_the_encoder(data_dir, tmp_path):
         job.train(make_config(data_dir, tmp_path, "siamese_multi", **changes))
 
 
-@pytest.mark.parametrize("layout", [Layout("padded"), LAYOUTS["packed"], LAYOUTS["bucketed"]],
-                         ids=lambda layout: layout.kind)  # fmt: skip
+@pytest.mark.parametrize("layout", [Layout("padded"), Layout("packed", 16)], ids=lambda x: x.kind)
 def test_views_are_the_same_without_dropout_and_differ_with_it(layout):
     texts = [[2, 10, 11, 3], [2, 20, 3], [2, 30, 31, 32, 33, 3], [2, 40, 3], [2, 20, 3]]
     token_ids = tf.ragged.constant(texts, tf.int32).to_tensor()

@@ -117,7 +117,7 @@ FIXED = {
     "context_turns": 2,
     "context_side": "before",
     "context_tokens": 99,
-    "layout": "bucketed",
+    "layout": "padded",
     "row_length": 128,
     "compute_dtype": "bfloat16",
     "jit_compile": True,

@@ -171,10 +171,9 @@ def _variables(trainer):
     return [variable for variable in every if "seed_generator" not in variable.path]
 
 
-@pytest.mark.parametrize(("layout", "devices"), [("bucketed", 1), ("packed", 2)])
-def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir, layout, devices):
-    """A bucketed batch calls each dropout several times a step."""
-    settings = {"layout": layout, "dropout": 0.3}
+@pytest.mark.parametrize("devices", [1, 2])
+def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir, devices):
+    settings = {"dropout": 0.3}
     whole = _build(data_dir, "dialogue_cse", devices, **settings)
     whole.trainer.train(whole.batches(), 2)
     saved = [variable.numpy() for variable in _variables(whole.trainer)]
@@ -236,7 +235,6 @@ def test_a_loss_that_diverges_ends_the_steps_of_which_is_told(data_dir):
     "changes",
     [
         {},  # packed
-        {"layout": "bucketed"},
         {"jit_compile": True, "layout": "packed", "row_length": 64},
     ],
     ids=str,
@@ -271,7 +269,7 @@ def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):
     assert 1e-6 < difference < 0.02  # bfloat16 has 8 bits: it is used, and it is close
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed", "bucketed"])
+@pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layout):
     """What the backward pass takes from the forward pass, and so keeps, is of trained layers."""
     training = _build(data_dir, "dialogue_cse", 1, layout=layout)
