@@ -4,10 +4,6 @@ import dataclasses
 
 from dcse_tf.options import Options, option
 
-# The forms of matching, see `dcse_tf.matching.matching_files`; the first is the paper's.
-MATCHINGS = ("paper", "residual", "context", "maxsim")
-
-
 # The sides of a dialogue that training can give a projection head, see `projection_dim`.
 SIDES = ("context", "response")
 

@@ -12,26 +12,15 @@ Every form of batch is first a dict of "turns":
     turn_mask: bool `[rows, slots]`, True = real turn;
     session: int64 `[rows]`, fingerprints of the sessions;
     row_splits: int32 `[replicas + 1]`, where the rows of each replica begin.
-If the corpus gives candidates with a teacher's scores, the dict also has
-    given: int32 `[rows, 1 + given]`, the indices of the response and then of its given negatives;
-    given_mask: bool `[rows, 1 + given]`, True = a candidate;
-    teacher_scores: float32 `[rows, 1 + given]`.
-Pairs of neighbours add neighbours, neighbour_pairs and neighbour_mask, see `append_pairs`; texts to
-rehearse add rehearsed, see `append_garbled`.
+Texts to rehearse add rehearsed, see `append_garbled`.
 """
-
-import dataclasses
 
 import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout, Tensors, fingerprint_rows, lay_out
 from dcse_tf.bert.pairs import find_rows
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.given import append_given
-from dcse_tf.data.neighbours import ROW_TENSORS, share_pairs
 from dcse_tf.data.rehearsal import share_rehearsed
-
-_GIVEN = ("given", "given_mask", "teacher_scores")
 
 
 def choose_turns(
@@ -55,13 +44,7 @@ def choose_turns(
     return turns, turn_mask
 
 
-def make_sample(
-    session: dict,
-    seed: tf.Tensor,
-    context: Context,
-    max_tokens: int,
-    given: Tensors | None = None,
-) -> Tensors:
+def make_sample(session: dict, seed: tf.Tensor, context: Context, max_tokens: int) -> Tensors:
     """Draws a response from a session and takes its context (released code: up to 3 turns per
     side).
 
@@ -70,21 +53,16 @@ def make_sample(
         seed: int64 `[2]`; it alone determines the draw.
         context: which turns around the response form its context.
         max_tokens: length of the longest utterance of the corpus, in tokens.
-        given: candidates for the last turn, see `pad_given`; if present, the response is that turn
-            and nothing is drawn.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[slots + 1, max_tokens]`, context slots then response, zero-padded.
         utterances: int64 `[slots + 1]`, fingerprints.
         turn_mask: bool `[slots]`, True = real turn.
-        And the entries of `given`, unchanged.
     """
     num_turns = tf.shape(session["utterances"])[0]
-    response = num_turns - 1
-    if given is None:
-        first = context.first_response
-        response = tf.random.stateless_uniform([], seed, first, num_turns, tf.int32)
+    first = context.first_response
+    response = tf.random.stateless_uniform([], seed, first, num_turns, tf.int32)
     turns, turn_mask = choose_turns(num_turns, response, context)
     token_ids = tf.gather(session["token_ids"], turns)
     return {
@@ -92,7 +70,6 @@ def make_sample(
         "token_ids": token_ids.to_tensor(shape=[None, max_tokens]),
         "utterances": tf.gather(session["utterances"], turns),
         "turn_mask": turn_mask,
-        **(given or {}),
     }
 
 
@@ -114,26 +91,6 @@ def cut_session(session: dict, seed: tf.Tensor, max_turns: int) -> dict:
         "session": session["session"],
         "token_ids": tf.gather(session["token_ids"], tf.range(start, start + length)),
         "utterances": session["utterances"][start : start + length],
-    }
-
-
-def draw_turns(session: dict, seed: tf.Tensor, count: int) -> dict:
-    """Draws turns of a session, in random order and without replacement.
-
-    Args:
-        session: the features of a record.
-        seed: int64 `[2]`; it alone determines the draw.
-        count: number of turns to draw; all if the session has fewer.
-
-    Returns:
-        session, token_ids and utterances of these turns, as in `parse_session`.
-    """
-    places = tf.range(tf.shape(session["utterances"])[0])
-    chosen = tf.random.experimental.stateless_shuffle(places, seed)[:count]
-    return {
-        "session": session["session"],
-        "token_ids": tf.gather(session["token_ids"], chosen),
-        "utterances": tf.gather(session["utterances"], chosen),
     }
 
 
@@ -203,8 +160,8 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
 
     Args:
         samples: batched outputs of `make_sample`: session `[batch]`, token_ids
-            `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]`, turn_mask
-            `[batch, slots]`, and the given candidates if there are any.
+            `[batch, slots + 1, tokens]`, utterances `[batch, slots + 1]` and turn_mask
+            `[batch, slots]`.
         replicas: number of replicas; must divide the batch.
     """
     slots = samples["turn_mask"].shape[1]
@@ -212,7 +169,7 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
     # The response is the last of the slots + 1 turns of a sample.
     response = tf.range(rows) * (slots + 1) + slots
     tokens = samples["token_ids"].shape[-1]
-    turns = {
+    return {
         "token_ids": tf.reshape(samples["token_ids"], [-1, tokens]),
         "utterances": tf.reshape(samples["utterances"], [-1]),
         "response": response,
@@ -221,7 +178,6 @@ def turns_of_samples(samples: Tensors, replicas: int) -> Tensors:
         "session": samples["session"],
         "row_splits": tf.range(replicas + 1) * (rows // replicas),
     }
-    return append_given(turns, samples) if "given_mask" in samples else turns
 
 
 def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensors:
@@ -256,33 +212,6 @@ def turns_of_sessions(sessions: dict, context: Context, replicas: int) -> Tensor
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """Fixed sizes that a replica's batch is padded to, so that its step is compiled only once.
-
-    Attributes:
-        rows: number of samples; a padding row has no candidate.
-        candidates: number of candidates per sample.
-        utterances: number of entries of the table; a padding entry has no token.
-        tokens: number of tokens per utterance.
-        given: number of given candidates per sample, including the true response; 0 for none.
-        contexts: number of contexts, if a batch has those of other replicas too; 0 for `rows`.
-        neighbours: number of texts in pairs of neighbours, twice the number of the step's pairs.
-        neighbour_rows: number of this replica's rows of pairs.
-        rehearsed: number of this replica's texts to rehearse.
-    """
-
-    rows: int
-    candidates: int
-    utterances: int
-    tokens: int
-    given: int = 0
-    contexts: int = 0
-    neighbours: int = 0
-    neighbour_rows: int = 0
-    rehearsed: int = 0
-
-
 def make_batches(
     turns: Tensors,
     negatives: int,
@@ -290,8 +219,6 @@ def make_batches(
     replicas: int,
     layout: Layout,
     distinct: bool = True,
-    shapes: Shapes | None = None,
-    negative_contexts: bool = False,
 ) -> list[Tensors]:
     """Makes the batches of one step, one for each replica.
 
@@ -306,22 +233,15 @@ def make_batches(
         layout: layout of the tables.
         distinct: whether the table holds every utterance once; else ("plain", the paper's
             procedure) every use has its own entry, padded to the corpus' longest utterance.
-        shapes: sizes to pad to; None for no padding.
-        negative_contexts: whether a batch also has its negatives' contexts: those of all replicas.
 
     Returns:
         For every replica a dict of
             padding_mask: bool `[utterances, tokens]`, True = real token, and the other tensors of
                 the table `[utterances, tokens]`, see `lay_out`.
-            context_index: int32 `[contexts, slots]` into the table, one per row; see below.
-            turn_mask: bool `[contexts, slots]`, True = real turn.
+            context_index: int32 `[rows, slots]` into the table.
+            turn_mask: bool `[rows, slots]`, True = real turn.
             candidate_index: int32 `[rows, 1 + negatives]` into the table; column 0 is the response.
-            candidate_mask: bool `[rows, 1 + negatives]`; column 0 is False only in padding rows.
-            With negative contexts, those of all replicas' rows: candidate_context int32
-                `[rows, 1 + negatives]`, the context that each candidate responds to.
-            With given candidates: given_index int32 into the table, given_mask bool and
-                teacher_scores float32, all `[rows, 1 + given]`.
-            With neighbours: neighbour_index int32 `[texts, 1]`, and the rows of `share_pairs`.
+            candidate_mask: bool `[rows, 1 + negatives]`, True = a candidate.
             With texts to rehearse: rehearsal_index int32 `[texts, 1]`, and the weights of
                 `share_rehearsed`.
     """
@@ -332,39 +252,22 @@ def make_batches(
         "turn_mask": turns["turn_mask"],
         "candidates": tf.gather(turns["response"], candidate_rows),
         "candidate_mask": candidate_mask,
-        **({"candidate_context": candidate_rows} if negative_contexts else {}),
-        **{name: turns[name] for name in _GIVEN if name in turns},
     }
 
     splits = turns["row_splits"]
     count = tf.reduce_sum(tf.cast(tf.reduce_any(candidate_mask[:, 1:], axis=1), tf.float32))
-    own = [_take_rows(rows, splits[i], splits[i + 1]) for i in range(replicas)]
-    pairs = share_pairs(turns, count, replicas)
     garbled = share_rehearsed(turns, count, replicas)
-    parts = [own[i] | pairs[i] | garbled[i] for i in range(replicas)]
-    return [_make_batch(turns, part, layout, distinct, shapes) for part in parts]
-
-
-def _make_batch(
-    turns: Tensors, rows: Tensors, layout: Layout, distinct: bool, shapes: Shapes | None
-) -> Tensors:
-    """Makes the batch of one replica from its rows."""
-    batch = _index_table(turns, rows, distinct)
-    batch = _fill_up(batch, shapes) if shapes else batch
-    return {**lay_out(batch.pop("token_ids"), layout), **batch}
-
-
-def _take_rows(rows: Tensors, begin: tf.Tensor, end: tf.Tensor) -> Tensors:
-    """Takes a range of rows; with negative contexts, which may be any row's, keeps all contexts."""
-    own = {name: value[begin:end] for name, value in rows.items()}
-    if "candidate_context" in rows:
-        own |= {name: rows[name] for name in ("context", "turn_mask")}
-    return own
+    batches = []
+    for i in range(replicas):
+        own = {name: value[splits[i] : splits[i + 1]] for name, value in rows.items()}
+        batch = _index_table(turns, own | garbled[i], distinct)
+        batches.append({**lay_out(batch.pop("token_ids"), layout), **batch})
+    return batches
 
 
 def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
     """Collects the utterances that the rows use into a table, and makes the rows index it."""
-    names = ("context", "candidates", "given", "neighbours", "rehearsed")
+    names = ("context", "candidates", "rehearsed")
     there = [name for name in names if name in rows]
     places = [rows[name] for name in there]
     used = tf.concat([tf.reshape(each, [-1]) for each in places], axis=0)
@@ -385,14 +288,6 @@ def _index_table(turns: Tensors, rows: Tensors, distinct: bool) -> Tensors:
         "candidate_index": found["candidates"],
         "candidate_mask": rows["candidate_mask"],
     }
-    if "candidate_context" in rows:
-        batch["candidate_context"] = rows["candidate_context"]
-    if "given" in rows:
-        batch["given_index"] = found["given"]
-        batch |= {name: rows[name] for name in ("given_mask", "teacher_scores")}
-    if "neighbours" in rows:
-        batch["neighbour_index"] = found["neighbours"]
-        batch |= {name: rows[name] for name in ROW_TENSORS}
     if "rehearsed" in rows:
         batch["rehearsal_index"] = found["rehearsed"]
         batch["rehearsal_weights"] = rows["rehearsal_weights"]
@@ -404,43 +299,7 @@ def _longest(token_ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != 0, tf.int32), axis=1))
 
 
-def _fill_up(batch: Tensors, shapes: Shapes) -> Tensors:
-    """Pads a batch with rows without a candidate and utterances without a token."""
-
-    def fill(name: str, rows: int, columns: int) -> tf.Tensor:
-        value = batch[name][:, :columns]
-        missing = [rows - tf.shape(value)[0], columns - tf.shape(value)[1]]
-        return tf.ensure_shape(tf.pad(value, [[0, missing[0]], [0, missing[1]]]), [rows, columns])
-
-    slots = batch["turn_mask"].shape[1]
-    contexts = shapes.contexts or shapes.rows
-    candidates = [name for name in batch if name.startswith("candidate")]
-    given = [name for name in ("given_index", "given_mask", "teacher_scores") if name in batch]
-    pairs = {}
-    if "neighbour_index" in batch:
-        # The number of rows is fixed; there are fewer texts only if one is in several pairs.
-        pairs = {name: batch[name] for name in ROW_TENSORS}
-        pairs["neighbour_index"] = fill("neighbour_index", shapes.neighbours, 1)
-        pairs["neighbour_mask"] = fill("neighbour_mask", shapes.neighbour_rows, shapes.neighbours)
-    rehearsed = {}
-    if "rehearsal_index" in batch:
-        # Their number is fixed.
-        rehearsed["rehearsal_index"] = fill("rehearsal_index", shapes.rehearsed, 1)
-        rehearsed["rehearsal_weights"] = batch["rehearsal_weights"]
-    return {
-        "token_ids": fill("token_ids", shapes.utterances, shapes.tokens),
-        "context_index": fill("context_index", contexts, slots),
-        "turn_mask": fill("turn_mask", contexts, slots),
-        **{name: fill(name, shapes.rows, shapes.candidates) for name in candidates},
-        **{name: fill(name, shapes.rows, shapes.given) for name in given},
-        **pairs,
-        **rehearsed,
-    }
-
-
-def make_simcse_batches(
-    token_ids: tf.Tensor, replicas: int, layout: Layout, shapes: Shapes | None = None
-) -> list[Tensors]:
+def make_simcse_batches(token_ids: tf.Tensor, replicas: int, layout: Layout) -> list[Tensors]:
     """Makes batches in which every utterance is in the table twice (Gao et al. 2021, unsupervised).
 
     The context of a row is an utterance; its candidates are the second entries of that utterance
@@ -451,7 +310,6 @@ def make_simcse_batches(
         token_ids: int32 `[utterances, tokens]`, zero-padded, for all replicas together.
         replicas: number of batches; must divide the number of utterances.
         layout: layout of the tables.
-        shapes: sizes to pad to; None for no padding.
 
     Returns:
         For every replica a dict as `make_batches` returns, with one context slot.
@@ -470,7 +328,7 @@ def make_simcse_batches(
         "row_splits": tf.range(replicas + 1) * (rows // replicas),
     }
     # All negatives are used, so nothing is drawn and the seed does not matter.
-    batches = make_batches(turns, 0, tf.constant([0, 0]), replicas, layout, True, shapes)
+    batches = make_batches(turns, 0, tf.constant([0, 0]), replicas, layout)
     same_text = texts[:, None] == texts[None, :]
     is_first = tf.argmax(same_text, axis=1, output_type=tf.int32) == tf.range(rows)
     for batch, counts in zip(batches, tf.split(is_first, replicas), strict=True):

@@ -77,7 +77,7 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
     }
 
 
-def list_predictions(batch: Tensors, multiple: int = 1) -> Tensors:
+def list_predictions(batch: Tensors) -> Tensors:
     """Flattens the predictions of a batch into one list, without unused positions.
 
     So the prediction head computes only what is needed.
@@ -85,7 +85,6 @@ def list_predictions(batch: Tensors, multiple: int = 1) -> Tensors:
     Args:
         batch: mask_positions, mask_ids, mask_weights `[batch, max_predictions]` and padding_mask
             `[batch, tokens]`, as `mask_tokens` returns them.
-        multiple: the list is padded to a multiple of this with predictions of weight 0.
 
     Returns:
         mask_positions: int32 `[predictions]`, indices into the batch's flattened tokens.
@@ -99,10 +98,7 @@ def list_predictions(batch: Tensors, multiple: int = 1) -> Tensors:
         "mask_ids": batch["mask_ids"],
         "mask_weights": batch["mask_weights"],
     }
-    missing = -tf.reduce_sum(tf.cast(chosen, tf.int32)) % multiple
-    return {
-        name: tf.pad(tf.boolean_mask(value, chosen), [[0, missing]]) for name, value in flat.items()
-    }
+    return {name: tf.boolean_mask(value, chosen) for name, value in flat.items()}
 
 
 def _hide(true_ids: tf.Tensor, rule: MaskingRule, seeds: tf.Tensor) -> tf.Tensor:

@@ -14,9 +14,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout, lay_out
 from dcse_tf.data.batch import (
-    Shapes,
     cut_session,
-    draw_turns,
     make_batches,
     make_sample,
     make_simcse_batches,
@@ -25,12 +23,9 @@ from dcse_tf.data.batch import (
 )
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.flat_contexts import flatten_contexts
-from dcse_tf.data.given import pad_given
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
 from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
-from dcse_tf.data.neighbours import NeighbourForm, append_pairs
 from dcse_tf.data.records import (
-    parse_given,
     parse_session,
     parse_session_ids,
     parse_utterances,
@@ -162,8 +157,6 @@ class Stream:
         first_step: the step to start at; step 0 is the start of the training.
         replicas: number of batches per step; must divide `batch_size`.
         layout: layout of the utterance tables.
-        fixed_shapes: whether to pad every batch to the largest possible size, so that a compiled
-            step always sees one shape.
         window: number of elements that are shuffled together; 0 for the default in `WINDOW`.
         own: numbers of the replicas whose batches this stream yields; None for all.
         most: elements after which the stream of a single pass ends, with a last batch that may be
@@ -175,7 +168,6 @@ class Stream:
     first_step: int = 0
     replicas: int = 1
     layout: Layout = PADDED
-    fixed_shapes: bool = False
     window: int = 0
     own: range | None = None
     most: int = 0
@@ -255,11 +247,6 @@ def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
     return [session.decode("utf-8", "replace") for session in ids]
 
 
-# With fixed shapes the list of predictions is padded to a multiple of this: the number of
-# predictions varies from batch to batch, and every distinct length is compiled separately.
-_PREDICTIONS = 64
-
-
 @dataclasses.dataclass(frozen=True)
 class BatchForm:
     """How the contrastive objectives sample a session, and what a batch contains.
@@ -272,21 +259,12 @@ class BatchForm:
         session_turns: maximum turns of a run in "dense".
         context_tokens: if positive, the turns of a context are joined into one sequence of at most
             this many tokens, see `flatten_contexts`.
-        given: the largest number of negatives that the corpus gives with any session, to train on
-            a teacher's scores of them; 0 to ignore them. The response is then the session's last
-            turn. Not with "dense".
-        negative_contexts: whether a batch also has the contexts that its negatives respond to.
-        unordered: whether the turns of a session have no order: the response is then any turn, and
-            its context any other one. For "unique" with a context of one turn before.
     """
 
     name: str
     negatives: int
     session_turns: int = 0
     context_tokens: int = 0
-    given: int = 0
-    negative_contexts: bool = False
-    unordered: bool = False
 
 
 @without_autograph
@@ -295,7 +273,6 @@ def make_contrastive_dataset(
     form: BatchForm,
     context: Context,
     stream: Stream,
-    neighbours: NeighbourForm | None = None,
     rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
     """Batches for the contrastive objectives, see `make_batches`; `replicas` of them per step.
@@ -305,28 +282,24 @@ def make_contrastive_dataset(
         form: how a session is sampled.
         context: which turns around a response form its context.
         stream: how the corpus is read.
-        neighbours: pairs of neighbours to add to every step, if any.
         rehearsal: garbled texts to add to every step, if any.
     """
     split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
     is_dense = form.name == "dense"
-    shapes = _largest_batch(form, context, stream, longest) if stream.fixed_shapes else None
-    if shapes:
-        shapes = _with_texts_beside(shapes, neighbours, rehearsal, stream.replicas)
 
     def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        draw = fold_seed(stream.seed, epoch, index, SAMPLES)
-        return step, _draw_sample(record, draw, form, context, longest)
+        session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
+        if is_dense:
+            return step, cut_session(session, draw, form.session_turns)
+        return step, make_sample(session, draw, context, longest)
 
-    def assemble(steps: tf.Tensor, elements: dict, pairs: dict | None = None) -> tuple[dict, ...]:
+    def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
         if is_dense:
             turns = turns_of_sessions(elements, context, stream.replicas)
         else:
             turns = turns_of_samples(elements, stream.replicas)
         if form.context_tokens:
             turns = flatten_contexts(turns, context.turns, form.context_tokens)
-        if pairs:
-            turns = append_pairs(turns, pairs)
         if rehearsal:
             drawn = fold_seed(stream.seed, steps[0], _GARBLED)
             turns = append_garbled(turns, rehearsal, drawn)
@@ -337,8 +310,6 @@ def make_contrastive_dataset(
             stream.replicas,
             stream.layout,
             distinct=form.name != "plain",
-            shapes=shapes,
-            negative_contexts=form.negative_contexts,
         )
         return stream.take_own(batches)
 
@@ -346,74 +317,7 @@ def make_contrastive_dataset(
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
     collect = dataset.ragged_batch if is_dense else dataset.batch
     dataset = collect(stream.batch_size, drop_remainder=True)
-    if neighbours:
-        zipped = tf.data.Dataset.zip(dataset, _read_pairs(neighbours, stream))
-        dataset = zipped.map(lambda dialogues, pairs: (*dialogues, pairs))
     return in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
-
-
-def _draw_sample(
-    record: tf.Tensor, seed: tf.Tensor, form: BatchForm, context: Context, longest: int
-) -> dict:
-    """Draws a record's sample; utterances have at most `longest` tokens."""
-    session = parse_session(record)
-    if form.unordered:
-        session = draw_turns(session, tf.random.fold_in(seed, 0), 2)
-    if form.name == "dense":
-        return cut_session(session, seed, form.session_turns)
-    given = pad_given(parse_given(record), form.given, longest) if form.given else None
-    return make_sample(session, seed, context, longest, given)
-
-
-def _read_pairs(neighbours: NeighbourForm, stream: Stream) -> tf.data.Dataset:
-    """The pairs of each step, from the stream's first step on, as `append_pairs` takes them."""
-    split, size = neighbours.corpus.manifest.splits["train"], neighbours.pairs
-    stream = dataclasses.replace(stream, batch_size=size)
-    folder = neighbours.corpus.folder
-    pairs = repeat_epochs(folder, split, "sessions", lambda records: records, stream)
-    pairs = pairs.map(lambda step, epoch, index, record: parse_session(record), tf.data.AUTOTUNE)
-    return pairs.ragged_batch(size, drop_remainder=True)
-
-
-def _with_texts_beside(
-    shapes: Shapes,
-    neighbours: NeighbourForm | None,
-    rehearsal: RehearsalForm | None,
-    replicas: int,
-) -> Shapes:
-    """Enlarges a batch's shapes by the texts that do not come from its dialogues."""
-    pairs = 2 * neighbours.pairs if neighbours else 0
-    rehearsed = rehearsal.texts // replicas if rehearsal else 0
-    return dataclasses.replace(
-        shapes,
-        utterances=shapes.utterances + pairs + rehearsed,
-        neighbours=pairs,
-        neighbour_rows=pairs // replicas,
-        rehearsed=rehearsed,
-    )
-
-
-def _largest_batch(form: BatchForm, context: Context, stream: Stream, longest: int) -> Shapes:
-    """Upper bounds on the sizes of a replica's batch; utterances have at most `longest` tokens."""
-    rows = stream.batch_size * (form.session_turns if form.name == "dense" else 1)
-    own = rows // stream.replicas
-    candidates = 1 + (min(form.negatives, rows) or rows)
-
-    # A table holds at most one entry per use of an utterance in its rows...
-    given = 1 + form.given if form.given else 0
-    contexts = rows if form.negative_contexts else own
-    slots = 1 if form.context_tokens else context.slots
-    used = contexts * slots + own * (candidates + given)
-    # ... and, if each utterance is stored once, at most the utterances of the step: one turn per
-    # row in "dense", a context and a response per row in "unique". Contexts joined into one
-    # sequence are entries in addition to the responses, as are given candidates.
-    distinct = {"dense": rows, "unique": rows * (1 + context.slots)}
-    if form.context_tokens:
-        distinct = dict.fromkeys(distinct, rows + contexts)
-    utterances = min(used, distinct.get(form.name, used) + own * form.given)
-
-    tokens = max(longest, form.context_tokens)
-    return Shapes(own, candidates, utterances, tokens, given, contexts)
 
 
 @without_autograph
@@ -431,18 +335,12 @@ def make_masked_lm_dataset(
 
     def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
         batch = mask_tokens(token_ids, rule, fold_seed(stream.seed, step[0], BATCHES))
-        if stream.fixed_shapes:  # after masking, because the draw depends on the width
-            missing = corpus.manifest.max_sequence_length - tf.shape(token_ids)[1]
-            for name in ("token_ids", "padding_mask"):
-                batch[name] = tf.pad(batch[name], [[0, 0], [0, missing]])
-
         parts = {name: tf.split(value, stream.replicas) for name, value in batch.items()}
-        multiple = _PREDICTIONS if stream.fixed_shapes else 1
         batches = []
         for replica in range(stream.replicas):
             own = {name: part[replica] for name, part in parts.items()}
             table = lay_out(own.pop("token_ids"), stream.layout)
-            batches.append({**table, **list_predictions(own, multiple)})
+            batches.append({**table, **list_predictions(own)})
         return stream.take_own(batches)
 
     dataset = _utterances(corpus, split, stream)
@@ -454,13 +352,9 @@ def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
     """Batches that pair every utterance with itself, see `make_simcse_batches`; `replicas` of them
     per step.
     """
-    rows = stream.batch_size // stream.replicas
-    longest = corpus.manifest.max_sequence_length
-    largest = Shapes(rows, 1 + stream.batch_size, rows + stream.batch_size, longest)
-    shapes = largest if stream.fixed_shapes else None
 
     def assemble(steps: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        batches = make_simcse_batches(token_ids, stream.replicas, stream.layout, shapes)
+        batches = make_simcse_batches(token_ids, stream.replicas, stream.layout)
         return stream.take_own(batches)
 
     return in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))

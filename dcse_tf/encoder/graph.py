@@ -167,7 +167,7 @@ class GraphBackend:
             "pooling": self.graph.pooling,
             "compute_dtype": self._compute_dtype,
             **({"prefix": prefix} if (prefix := self.graph.vocabulary.prefix) else {}),
-            **({"matching": self.graph.matching.kind} if self.match else {}),
+            **({"matching": self.graph.matching.turns} if self.match else {}),
         }
 
     def read(self, sentences: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:

@@ -227,11 +227,8 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
                 f"`model`={config.model}: an export that embeds behind its {side} head, and "
                 "response selection needs both heads; evaluate what it was exported from"
             )
-        if config.matching:
-            _match_by(config.matching, encoder)
         return encoder
     for name in (
-        "matching",
         "retrieval",
         "sts",
         "pooling",
@@ -252,25 +249,6 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         compute_dtype=config.compute_dtype,
         option="model",
     )
-
-
-def _match_by(kind: str, encoder: SentenceEncoder) -> None:
-    """Sets the form of the matching of a checkpoint that was not trained with one."""
-    from dcse_tf.encoder.graph import GraphBackend
-    from dcse_tf.matching.matching_files import has_matching, make_matching_form
-
-    backend = encoder.backend
-    if not isinstance(backend, GraphBackend) or not backend.match:
-        raise InputError(
-            f"`matching`={kind}: {encoder.name} has no token embeddings; expected a checkpoint"
-        )
-    graph = backend.graph
-    if graph.source and has_matching(graph.source):
-        raise InputError(
-            f"`matching`={kind}: {encoder.name} was trained with a matching of its own, "
-            f"{graph.matching.describe()}; leave `matching` out"
-        )
-    graph.matching = make_matching_form(kind)
 
 
 def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScore]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from dcse_tf.bert.options import MATCHINGS
 from dcse_tf.data.candidates import CANDIDATE_FORMATS
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
@@ -107,12 +106,6 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
         "(report).",
         choices=("all", "choose", "report"),
     )
-    matching: str = option(
-        "",
-        "Response selection: the form of the matching, for a checkpoint that was not trained "
-        "with one. Default: the model's own, or else the paper's.",
-        choices=("", *MATCHINGS),
-    )
     output: str = option(
         "",
         "JSON file for the results. Default: only print the table.",
@@ -136,10 +129,6 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             raise OptionError(
                 f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
                 "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
-            )
-        if self.matching and not (self.response_selection or self.candidates_file):
-            self.refuse(
-                "matching", "has no meaning without `response_selection` or `candidates_file`"
             )
         if self.projection and (self.response_selection or self.candidates_file):
             self.refuse(

@@ -261,7 +261,7 @@ def _describe_encoder(
             if config.format == "saved_model"
             else "not part of this format, which compares responses by cosine"
         )
-        facts["matching of responses"] = f"{encoder.matching.describe()}: {where}"
+        facts["matching of responses"] = f"turns by {encoder.matching.turns}: {where}"
     if record := read_merge_record(source):
         facts |= {f"merged: {what}": text for what, text in record.describe().items()}
     return facts

@@ -85,7 +85,7 @@ def _write_saved_model(
         "sha256": hash_files(source),
     }
     if encoder.postprocessing is None:
-        settings["matching"] = encoder.matching.kind
+        settings["matching"] = encoder.matching.turns
     write_saved_model(
         folder,
         encoder,

@@ -27,14 +27,7 @@ from dcse_tf.sets.options import ExplainOptions
 _PAIRS_LISTED = 20
 _SESSIONS_NAMED = 5  # in a message
 # How the page describes the similarity, by the form of matching.
-_WHAT = {
-    "paper": "the cosine of its context-aware and its context-free embedding",
-    "residual": "the cosine of its context-aware embedding, to which the context's own is added, "
-    "and its context-free one",
-    "context": "the cosine of its context-aware embedding and the context's",
-    "maxsim": "the mean cosine of each token with the token most like it in the other text, both "
-    "ways, so that all other pairs contribute nothing",
-}
+_WHAT = "the cosine of its context-aware and its context-free embedding"
 # RGB colours of the lowest and the highest value; 0 is white.
 _BLUE, _RED = (33, 102, 172), (178, 24, 43)
 
@@ -109,7 +102,6 @@ def _to_dict(explanation: Explanation) -> dict:
     matching = explanation.matching
     return {
         "session_id": explanation.session_id,
-        "matching": matching.kind,
         "similarity": matching.similarity,
         "scored": explanation.scored,
         "response": dataclasses.asdict(explanation.response),
@@ -154,7 +146,7 @@ def render_explanation(explanation: Explanation) -> str:
     return render_page(
         "explanation.html.j2",
         explanation=explanation,
-        what=_WHAT[matching.kind],
+        what=_WHAT,
         pair_count=sum(cells.size for cells in matching.contributions),
         total=sum(float(values.sum()) for values in by_turn),
         response_values=by_response_token,
@@ -175,9 +167,8 @@ def _largest(arrays: Sequence[np.ndarray]) -> float:
 
 def _list_pairs(explanation: Explanation) -> list[Sequence[str]]:
     matching = explanation.matching
-    cell = "cosine" if matching.kind == "maxsim" else "M"
     rows: list[Sequence[str]] = [
-        ("turn", "context token", "response token", cell, "contribution", "share of the similarity")
+        ("turn", "context token", "response token", "M", "contribution", "share of the similarity")
     ]
     for pair in top_pairs(matching, _PAIRS_LISTED):
         text = explanation.context[pair.turn]

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.matching.matching import TurnAttention
 from dcse_tf.matching.matching_files import MatchingForm
 
@@ -20,19 +19,16 @@ class Matching:
     """A response matched with the turns of its context.
 
     Attributes:
-        matrices: for each turn, float64 `[turn tokens, response tokens]`: the matching matrix M,
-            or with maxsim the cosines of the tokens.
+        matrices: for each turn, float64 `[turn tokens, response tokens]`: the matching matrix M.
         weights: the weight of each turn, float64 `[turns]`.
         contributions: arrays of the same shapes as `matrices`, whose total is the similarity.
         similarity: the similarity by the model's form of the matching.
-        kind: the form, see `MatchingForm`.
     """
 
     matrices: list[np.ndarray]
     weights: np.ndarray
     contributions: list[np.ndarray]
     similarity: float
-    kind: str = "paper"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +50,6 @@ def decompose(
     context: Sequence[np.ndarray],
     response: np.ndarray,
     weigh: Callable[[np.ndarray], np.ndarray] = mean_weights,
-    kind: str = "paper",
-    residual: float = 0.0,
 ) -> Matching:
     """Splits the matching similarity into contributions of token pairs.
 
@@ -63,16 +57,13 @@ def decompose(
 
         r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
 
-    which is a sum over pairs (i, j) of tokens. So is its product with the embedding a that it is
-    compared with: rbar, the mean of the R_j, or in the form "context" c = sum_t w_t ubar_t. With
-    the two norms taken as constants, pair (i, j) of turn t contributes
+    which is a sum over pairs (i, j) of tokens. So is its product with rbar, the mean of the R_j.
+    With the two norms taken as constants, pair (i, j) of turn t contributes
 
-        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . a) / (|r~| |a|),
+        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . rbar) / (|r~| |rbar|),
 
-    and the sum of all c_t[i, j] is the cosine of r~ and a. In the form "residual", lambda U_t is
-    added to M_t R. Its product with rbar is U_t[i] . rbar = sqrt(d) / m sum_j M_t[i, j] for a
-    response of m tokens, so lambda sqrt(d) / m is added to R_j . a. The norms and, with attention,
-    the weights depend on all tokens. So a contribution says what the similarity consists of, not
+    and the sum of all c_t[i, j] is the cosine of r~ and rbar. The norms and, with attention, the
+    weights depend on all tokens. So a contribution says what the similarity consists of, not
     what the similarity would be without that pair.
 
     Args:
@@ -81,49 +72,22 @@ def decompose(
         response: token embeddings, float `[tokens, dim]`, without padding.
         weigh: maps the refined embeddings, pooled over each turn's tokens, float `[turns, dim]`, to
             weights `[turns]`.
-        kind: "paper", "residual" or "context"; for maxsim see `decompose_maxima`.
-        residual: lambda of the form "residual".
     """
     rows = response.astype(np.float64)
     scale = rows.shape[1] ** -0.5
     matrices = [turn.astype(np.float64) @ rows.T * scale for turn in context]
-    means = np.stack([turn.mean(axis=0, dtype=np.float64) for turn in context])
-    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices]) + residual * means
+    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices])
     weights = np.asarray(weigh(pooled), np.float64)
     aware = weights @ pooled
-    compared = weights @ means if kind == "context" else rows.mean(axis=0)
+    compared = rows.mean(axis=0)
     norms = np.sqrt(max(float(aware @ aware) * float(compared @ compared), _FLOOR))
-    toward = (rows @ compared + residual / scale / len(rows)) / norms
+    toward = rows @ compared / norms
     contributions = [
         weight / len(matrix) * matrix * toward
         for weight, matrix in zip(weights, matrices, strict=True)
     ]
     similarity = float(aware @ compared) / float(norms)
-    return Matching(matrices, weights, contributions, similarity, kind)
-
-
-def decompose_maxima(context: Sequence[np.ndarray], response: np.ndarray) -> Matching:
-    """Splits the similarity of the form "maxsim", where only each token's best pair contributes.
-
-    For a turn of n tokens and a response of m tokens, the cosine C[i, j] has the weight 1 / (2 n)
-    if it is the largest of its row, plus 1 / (2 m) if it is the largest of its column; all divided
-    by the number of turns. Of equal cosines, the first counts as the largest.
-
-    Args:
-        context, response: as in `decompose`.
-    """
-    rows = normalize(response)
-    cosines = [normalize(turn) @ rows.T for turn in context]
-    weights = mean_weights(np.empty(len(cosines)))
-    contributions = []
-    for weight, matrix in zip(weights, cosines, strict=True):
-        n, m = matrix.shape
-        shares = np.zeros_like(matrix)
-        shares[np.arange(n), matrix.argmax(axis=1)] += 0.5 / n
-        shares[matrix.argmax(axis=0), np.arange(m)] += 0.5 / m
-        contributions.append(weight * shares * matrix)
-    total = sum(float(cells.sum()) for cells in contributions)
-    return Matching(cosines, weights, contributions, total, "maxsim")
+    return Matching(matrices, weights, contributions, similarity)
 
 
 def top_pairs(matching: Matching, count: int) -> list[Pair]:
@@ -201,11 +165,8 @@ def explain_response(
 
 
 def _decompose_by(form: MatchingForm, context: list[np.ndarray], response: np.ndarray) -> Matching:
-    if form.kind == "maxsim":
-        return decompose_maxima(context, response)
     weigh = _attend(form.attention) if form.attention else mean_weights
-    residual = float(form.residual.value()) if form.residual else 0.0
-    return decompose(context, response, weigh, form.kind, residual)
+    return decompose(context, response, weigh)
 
 
 def _attend(attention: TurnAttention) -> Callable[[np.ndarray], np.ndarray]:

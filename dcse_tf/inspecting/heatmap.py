@@ -38,7 +38,7 @@ def draw_heatmap(explanation: Explanation, name: str) -> bytes:
     matplotlib = require("matplotlib", extra="plots", why="drawing heatmaps")
     figures = require("matplotlib.figure", extra="plots", why="drawing heatmaps")
     matching = explanation.matching
-    what = "cosines of tokens" if (name, matching.kind) == ("matching", "maxsim") else MAPS[name]
+    what = MAPS[name]
     cells = matching.matrices if name == "matching" else matching.contributions
     rows: list[np.ndarray] = []
     labels: list[str] = []

@@ -1,6 +1,4 @@
-"""The losses: NT-Xent over one positive and its negatives, distillation of a teacher's scores,
-response selection with its auxiliary tasks, and BERT's pre-training.
-"""
+"""The losses: NT-Xent, response selection with its auxiliary tasks, and BERT's pre-training."""
 
 import keras
 from keras import ops
@@ -38,53 +36,6 @@ class NTXent(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "temperature": self.temperature}
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class Distillation(keras.layers.Layer):
-    """Cross entropy between a teacher's softmax and the similarities' (Hinton et al. 2015).
-
-    It differs from the Kullback-Leibler divergence by the entropy of the teacher's softmax, so
-    their gradients are equal.
-
-    Args:
-        temperature: divisor of the similarities.
-        teacher_temperature: divisor of the teacher's logits; higher values give softer targets.
-    """
-
-    def __init__(self, temperature=0.1, teacher_temperature=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.temperature = temperature
-        self.teacher_temperature = teacher_temperature
-
-    def call(self, similarity, teacher_scores, candidate_mask):
-        """Computes the loss of every row.
-
-        Args:
-            similarity: float `[batch, candidates]`.
-            teacher_scores: float of the same shape, logits.
-            candidate_mask: bool of the same shape, True = a candidate.
-
-        Returns:
-            float `[batch]`; 0 for a row without candidates.
-        """
-        masked = ops.full((), -1e9, similarity.dtype)
-        logits = ops.where(candidate_mask, similarity / self.temperature, masked)
-        # Subtract the maximum first: divided by a small temperature, it might overflow.
-        best = ops.max(ops.where(candidate_mask, teacher_scores, -3e38), axis=-1, keepdims=True)
-        softened = (teacher_scores - best) / self.teacher_temperature
-        teacher = ops.softmax(ops.where(candidate_mask, softened, masked), axis=-1)
-        zeros = ops.zeros((), similarity.dtype)
-        losses = ops.where(candidate_mask, teacher * ops.log_softmax(logits, axis=-1), zeros)
-        return -ops.sum(losses, axis=-1)
-
-    def compute_output_shape(self, similarity_shape, teacher_scores_shape, candidate_mask_shape):
-        return similarity_shape[:1]
-
-    def get_config(self):
-        settings = {"temperature": self.temperature}
-        settings["teacher_temperature"] = self.teacher_temperature
-        return {**super().get_config(), **settings}
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")

@@ -11,7 +11,6 @@ from dcse_tf.tasks.registry import TASKS, register_task
 # Each module registers its task or tasks; the first is the default.
 from dcse_tf.tasks import (  # noqa: F401
     dialogue_cse,
-    labelled,
     masked_lm,
     post_training,
     response_selection,

@@ -5,12 +5,11 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from dcse_tf.bert.options import MATCHINGS
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option, redefault
-from dcse_tf.tasks.levers import LeverOptions, read_neighbours
+from dcse_tf.tasks.levers import LeverOptions
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors, centering_parts
@@ -38,15 +37,6 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
     freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
     best_metric: str = redefault(TrainOptions, "best_metric", "dev/matching_r1")
 
-    matching: str = option(
-        "paper",
-        "What is compared. paper: the response with what the context sees of it, M R "
-        "(equations 3 and 4); residual: the response with lambda U + M R, where lambda is "
-        "learnt; context: M R with the context; maxsim: each token with the most similar one "
-        "in the other text, in both directions. docs/matching.md explains how much of the "
-        "context each keeps.",
-        choices=MATCHINGS,
-    )
     aggregation: str = option(
         "mean",
         "How turns are combined. mean: every turn counts the same (the paper's I2); "
@@ -61,57 +51,19 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
         minimum=0.0,
         maximum=1.0,
     )
-    distillation_weight: float = option(
-        0.0,
-        "Share of the loss that learns a teacher's scores for given candidates: the cross "
-        "entropy between its softmax over a response's candidates and that of the "
-        "similarities. It needs a corpus prepared from candidates with scores, as "
-        "score_candidates writes them; the response of a session is then its last turn, not "
-        "one that is drawn. 0: none.",
-        minimum=0.0,
-        maximum=1.0,
-    )
-    teacher_temperature: float = option(
-        1.0,
-        "With `distillation_weight`: the teacher's scores are divided by this; higher values "
-        "make its distribution softer.",
-        minimum=1e-4,
-    )
 
     def check(self) -> None:
         super().check()
         for name in ("projection_dim", "matryoshka_dims"):
             if self.is_given(name) and not self.cosine_weight:
                 self.refuse(name, "is for the plain cosine, so it needs `cosine_weight`")
-        if self.distillation_weight and self.batch_form == "dense":
-            self.refuse(
-                "batch_form",
-                "candidates are given for one response a session, so `distillation_weight` needs "
-                "unique or plain",
-            )
-        self.check_needed("distillation_weight", "teacher_temperature")
-        for name in ("matching", "aggregation"):
-            if self.is_given(name) and self.cosine_weight == 1.0:
-                self.refuse(name, "with `cosine_weight`=1 there is no matching")
-        if self.aggregation != "mean" and self.matching == "maxsim":
-            self.refuse("aggregation", "with `matching`=maxsim each turn counts the same")
+        if self.is_given("aggregation") and self.cosine_weight == 1.0:
+            self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
 
     @property
     def similarities(self) -> tuple[str, ...]:
         own = super().similarities
         return (*own, PROJECTED) if self.projection_dim else own
-
-    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
-        if self.distillation_weight:
-            given = manifest.splits["train"].given
-            if not given or not given.scored:
-                self.refuse(
-                    "distillation_weight",
-                    f"{self.data_dir} has {'candidates without' if given else 'no candidates with'}"
-                    " a teacher's scores; expected what prepare_data made of a file that "
-                    "score_candidates wrote",
-                )
-        return super().resolve(manifest, positions)
 
     def list_warnings(self, manifest: "Manifest") -> list[str]:
         found = super().list_warnings(manifest)
@@ -124,7 +76,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
-    from dcse_tf.matching.matching_files import build_turn_attention, make_matching_form
+    from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention
     from dcse_tf.matching.projection import build_heads
 
     parts = centering_parts(options, dim)
@@ -136,7 +88,7 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
     attention = None
     if options.aggregation != "mean":
         attention = build_turn_attention(options.aggregation, dim, options.seed + 2)
-    return dataclasses.replace(parts, matching=make_matching_form(options.matching, attention))
+    return dataclasses.replace(parts, matching=MatchingForm(attention))
 
 
 def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
@@ -159,8 +111,6 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
             prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
         start = StartObjective(
             backbone,
-            most_similar=options.false_negative_cosine,
-            anchor_weight=options.anchor_weight,
             prediction=prediction,
             prediction_weight=share,
             rehearsal_weight=options.rehearsal_weight,
@@ -172,13 +122,9 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
         options.temperature,
         parts.matching or PAPER,
         cosine_weight=options.cosine_weight,
-        distillation_weight=options.distillation_weight,
-        teacher_temperature=options.teacher_temperature,
-        both_directions=options.both_directions,
         start=start,
         heads=parts.heads,
         projection_share=options.projection_share,
-        neighbour_weight=options.neighbour_weight if options.has_neighbours else 0.0,
         matryoshka_dims=options.truncated_dims,
     )
     return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
@@ -187,25 +133,12 @@ def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
 def _make_dataset(
     setup: Setup[DialogueCseOptions], first_step: int, replicas: int
 ) -> "tf.data.Dataset":
-    from dcse_tf.data.neighbours import NeighbourForm
     from dcse_tf.tasks.shared import make_dialogue_dataset, make_rehearsal_form
 
-    options, neighbours, rehearsal = setup.options, None, None
-    given = setup.manifest.splits["train"].given if options.distillation_weight else None
-    if options.has_neighbours:
-        corpus = read_neighbours(options, setup.manifest)
-        neighbours = NeighbourForm(corpus, options.neighbour_pairs)
+    options, rehearsal = setup.options, None
     if options.rehearsal_weight:
         rehearsal = make_rehearsal_form(setup.vocabulary, options.rehearsal_texts)
-    return make_dialogue_dataset(
-        setup,
-        first_step,
-        replicas,
-        given=given.most if given else 0,
-        negative_contexts=options.both_directions,
-        neighbours=neighbours,
-        rehearsal=rehearsal,
-    )
+    return make_dialogue_dataset(setup, first_step, replicas, rehearsal=rehearsal)
 
 
 def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
@@ -216,26 +149,14 @@ def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
 
     - Always: accuracy (the positive is strictly above every negative), positive_similarity, and
       negative_similarity (the mean over a row's negatives).
-    - With a teacher: distillation_loss, and teacher_agreement (the model and the teacher rank the
-      same given candidate first).
-    - With the starting encoder: anchor_loss and prediction_loss; with a `false_negative_cosine`
-      left_out (the share of negatives left out as probable false negatives).
-    - With pairs of neighbours: neighbour_loss, and neighbour_accuracy (the partner is strictly
-      above every negative).
+    - With a prediction: prediction_loss.
     - With rehearsed texts: rehearsal_loss.
     """
-    from dcse_tf.tasks.shared import add_further_losses, sum_rows, sum_start_rows, sum_taught_rows
+    from dcse_tf.tasks.shared import add_further_losses, sum_rows, sum_start_rows
 
     outputs = model(batch, training=True)
     sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
-    if "given_mask" in batch:
-        sums |= sum_taught_rows(outputs, batch)
     return add_further_losses(outputs, sums)
-
-
-def _list_more_metrics(options: DialogueCseOptions) -> tuple[str, ...]:
-    taught = ("distillation_loss", "teacher_agreement") if options.distillation_weight else ()
-    return (*taught, *options.list_metrics())
 
 
 register_task(
@@ -246,7 +167,7 @@ register_task(
         make_dataset=_make_dataset,
         compute_loss=compute_contrastive_loss,
         metrics=("accuracy", "positive_similarity", "negative_similarity"),
-        more_metrics=_list_more_metrics,
+        more_metrics=DialogueCseOptions.list_metrics,
         similarities=("matching", "cosine"),
         build_parts=_build_parts,
     )

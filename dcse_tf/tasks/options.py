@@ -201,10 +201,6 @@ class TrainOptions(RunOptions):
         "bfloat16 is faster only on CPUs and GPUs that support it.",
         choices=("float32", "bfloat16"),
     )
-    jit_compile: bool = option(
-        False,
-        "Compile the training step with XLA: the first steps take longer, later ones less time.",
-    )
     freeze_layers: int = option(
         0,
         "Number of transformer layers, from the bottom, that are not trained; -1: half of them.",

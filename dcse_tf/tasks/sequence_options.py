@@ -52,11 +52,6 @@ class SequenceOptions(TrainOptions):
         """The largest number of tokens in a sequence's first segment and in its second."""
         return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
 
-    def check(self) -> None:
-        super().check()
-        if self.jit_compile:
-            self.refuse("jit_compile", "not supported: the shapes of sequences vary between steps")
-
     def longest_sequence(self, longest_utterance: int) -> int:
         return self.longest_pair(longest_utterance, self.segment_tokens)
 

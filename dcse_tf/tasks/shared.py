@@ -21,7 +21,6 @@ from dcse_tf.bert.vectors import fold_case, read_word_vectors
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import SPEAKER_TABLE, compute_token_embeddings
 from dcse_tf.data.masking import MaskingRule
-from dcse_tf.data.neighbours import NeighbourForm
 from dcse_tf.data.rehearsal import RehearsalForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset
 from dcse_tf.errors import InputError
@@ -53,7 +52,6 @@ def make_stream(setup: Setup[TrainOptions], first_step: int, replicas: int) -> S
         first_step,
         replicas,
         make_layout(options),
-        fixed_shapes=options.jit_compile,
         own=setup.own_replicas,
     )
 
@@ -63,9 +61,6 @@ def make_dialogue_dataset(
     first_step: int,
     replicas: int,
     context_tokens: int = 0,
-    given: int = 0,
-    negative_contexts: bool = False,
-    neighbours: NeighbourForm | None = None,
     rehearsal: RehearsalForm | None = None,
 ) -> tf.data.Dataset:
     """Batches of responses, contexts and negatives.
@@ -76,8 +71,7 @@ def make_dialogue_dataset(
         replicas: number of batches in a step.
         context_tokens: the largest number of tokens of a context joined to one sequence; 0 to keep
             its turns apart.
-        given, negative_contexts: see `BatchForm`.
-        neighbours, rehearsal: see `make_contrastive_dataset`.
+        rehearsal: see `make_contrastive_dataset`.
     """
     options = setup.options
     form = BatchForm(
@@ -85,13 +79,9 @@ def make_dialogue_dataset(
         options.negatives,
         options.session_turns,
         context_tokens=context_tokens,
-        given=given,
-        negative_contexts=negative_contexts,
     )
     stream = make_stream(setup, first_step, replicas)
-    return make_contrastive_dataset(
-        setup.corpus, form, options.context, stream, neighbours, rehearsal
-    )
+    return make_contrastive_dataset(setup.corpus, form, options.context, stream, rehearsal)
 
 
 def make_rehearsal_form(vocabulary: Vocabulary, texts: int) -> RehearsalForm:
@@ -380,47 +370,23 @@ def _weigh_rows(batch: Tensors) -> tf.Tensor:
 
 
 def sum_start_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums of the starting encoder's outputs over the rows that count, see `compare_with_start`."""
+    """The sum of the prediction's losses over the rows that count."""
     rows = _weigh_rows(batch)
     return {
         name: tf.reduce_sum(outputs[name] * rows)
-        for name in ("left_out", "anchor_loss", "prediction_loss")
+        for name in ("prediction_loss",)
         if name in outputs
     }
 
 
-def sum_taught_rows(outputs: Tensors, batch: Tensors) -> Tensors:
-    """Sums over the rows that count: the distillation loss and the agreement with the teacher.
-
-    Args:
-        outputs: the training model's outputs: distillation_loss `[rows]` and given_similarity
-            `[rows, given]`.
-        batch: a batch of `make_batches` with given candidates.
-
-    Returns:
-        distillation_loss, and teacher_agreement: the model and the teacher rank the same candidate
-        first.
-    """
-    rows, mask = _weigh_rows(batch), batch["given_mask"]
-    chosen, best = (
-        tf.argmax(tf.where(mask, values, tf.float32.min), axis=1)
-        for values in (outputs["given_similarity"], batch["teacher_scores"])
-    )
-    return {
-        "distillation_loss": tf.reduce_sum(outputs["distillation_loss"] * rows),
-        "teacher_agreement": tf.reduce_sum(tf.cast(chosen == best, tf.float32) * rows),
-    }
-
-
 def add_further_losses(outputs: Tensors, sums: Tensors) -> Tensors:
-    """Adds the losses of pairs of neighbours and of rehearsed texts to the sums of a batch.
+    """Adds the loss of rehearsed texts to the sums of a batch.
 
     Args:
-        outputs: the training model's outputs, with those of `contrast_neighbours` and `rehearse`
-            if it has them.
+        outputs: the training model's outputs, with those of `rehearse` if it has them.
         sums: the sums over the batch's dialogues.
     """
-    shares = ("neighbour_share", "rehearsal_share")
-    names = ("neighbour_loss", "neighbour_accuracy", "rehearsal_loss")
-    loss = sums["loss"] + sum(tf.reduce_sum(outputs[x]) for x in shares if x in outputs)
-    return {**sums, "loss": loss, **{x: tf.reduce_sum(outputs[x]) for x in names if x in outputs}}
+    if "rehearsal_share" not in outputs:
+        return sums
+    loss = sums["loss"] + tf.reduce_sum(outputs["rehearsal_share"])
+    return {**sums, "loss": loss, "rehearsal_loss": tf.reduce_sum(outputs["rehearsal_loss"])}

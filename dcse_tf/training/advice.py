@@ -8,8 +8,7 @@ def advise(metrics: dict[str, float]) -> str | None:
     """A warning if the model learns nothing from a stretch of training; None if all is well.
 
     Args:
-        metrics: means over the stretch; `without_negatives` is a share of the samples, `left_out`
-            of the negatives.
+        metrics: means over the stretch; `without_negatives` is a share of the samples.
     """
     share = metrics.get("without_negatives", 0.0)
     if share >= _MANY:
@@ -17,13 +16,6 @@ def advise(metrics: dict[str, float]) -> str | None:
             f"{share:.0%} of the samples had no negative and taught nothing: every other response "
             "in their batches is from their own session or repeats one of its texts. Remedies: a "
             "larger `global_batch_size`; a corpus in which fewer sessions repeat each other."
-        )
-    left_out = metrics.get("left_out", 0.0)
-    if left_out >= _MANY:
-        return (
-            f"{left_out:.0%} of the negatives were left out: by the starting encoder, their cosine "
-            "with the true response is above `false_negative_cosine`, as that of most pairs of "
-            "sentences is. Raise it until only a few percent are left out."
         )
     return _describe_saturation(metrics)
 

@@ -185,7 +185,6 @@ def build_training(
         spec.compute_loss,
         metric_names=(*spec.metrics, *spec.more_metrics(options)),
         clip_norm=options.clip_norm,
-        jit_compile=options.jit_compile,
         stop_asked=stop_asked,
         seed=options.seed,
         reduce_dtype=options.reduce_dtype,
@@ -273,8 +272,3 @@ def _check_devices(setup: Setup, replicas: int) -> None:
     for name in options.divided:
         if getattr(options, name) % replicas:
             options.refuse(name, f"not divisible by {replicas} devices")
-    if setup.parts.centering and options.jit_compile and replicas > 1:
-        raise OptionError(
-            f"`center_tokens` with `jit_compile` on {replicas} devices: the mean is over all of "
-            "them, which a compiled step cannot compute; leave one of the two out"
-        )

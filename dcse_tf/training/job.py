@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.bert import checkpoints
-from dcse_tf.data.manifest import FILE_NAME, read_manifest
 from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
 from dcse_tf.files import lock_folder
@@ -90,8 +89,6 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
         UnicodeDecodeError,
     ):
         check_records(training.setup.data_dir, inputs.manifest)
-        if pairs := _find_pairs(options):
-            check_records(pairs, read_manifest(pairs))
         raise  # the data are intact
     return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
 
@@ -190,16 +187,7 @@ def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path
     for name in ("token_vectors", "token_index", "dev_retrieval", "dev_sts"):
         if path := getattr(options, name):
             found[f"`{name}`"] = pathlib.Path(path)
-    if pairs := _find_pairs(options):
-        found["`neighbours_dir`"] = pairs / FILE_NAME
     return found
-
-
-def _find_pairs(options: TrainOptions) -> pathlib.Path | None:
-    """The corpus of pairs that a task reads in addition to its own; None if there is none."""
-    # Only some tasks have the option.
-    name = getattr(options, "neighbours_dir", "")
-    return pathlib.Path(name) if name else None
 
 
 def _log_plan(training: Training) -> None:

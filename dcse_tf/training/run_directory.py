@@ -34,7 +34,7 @@ _FREE = {
     "changes_samples",
 }
 _FILES = {
-    *("data_dir", "encoder", "token_vectors", "token_index", "neighbours_dir"),
+    *("data_dir", "encoder", "token_vectors", "token_index"),
     *("dev_retrieval", "dev_sts"),
 }
 _FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}

@@ -176,7 +176,6 @@ class Trainer:
             them, NAME_loss and NAME_accuracy are averaged by it and not by weight, and left out
             where it is 0.
         clip_norm: maximum global norm of the gradient.
-        jit_compile: whether to compile loss and gradients with XLA.
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
             None: no stop can be requested.
         seed: the seed of the dropout masks.
@@ -191,7 +190,6 @@ class Trainer:
         compute_loss: ComputeLoss,
         metric_names: Sequence[str],
         clip_norm: float,
-        jit_compile: bool = False,
         stop_asked: tf.Variable | None = None,
         seed: int = 0,
         reduce_dtype: str = "float32",
@@ -206,9 +204,6 @@ class Trainer:
         self._reduce_dtype = reduce_dtype
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
         self._pace = 1  # steps between two calls of `tell`
-        self._differentiate = self._sum_gradients
-        if jit_compile:
-            self._differentiate = tf.function(self._sum_gradients, jit_compile=True)
         self._variables = [variable.value for variable in model.trainable_variables]
         with strategy.scope():
             optimizer.build(model.trainable_variables)
@@ -296,7 +291,7 @@ class Trainer:
 
         Must be called in a replica context.
         """
-        gradients, sums = self._differentiate(batch)
+        gradients, sums = self._sum_gradients(batch)
         stopped = tf.cast(self._stop_asked.read_value(), tf.float32)
         sums = {**{name: sums[name] for name in self._names}, "stopped": stopped}
         *gradients, totals = self._sum_over_replicas([*gradients, tf.stack(list(sums.values()))])

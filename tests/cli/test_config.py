@@ -118,7 +118,7 @@ def test_a_broken_file_is_named(tmp_path, content):
         ),
         (PrepareOptions, {"input": ()}, "`input` is required: Files of dialogues"),
         (PrepareOptions, {"output_dir": ""}, "`output_dir` is required: Folder to write"),
-        (TrainOptions, {"task": "gpt"}, "`task`=gpt: expected one of 'dialogue_cse', 'labelled'"),
+        (TrainOptions, {"task": "gpt"}, "`task`=gpt: expected one of 'dialogue_cse', 'mlm'"),
         (TrainOptions, {"encoder_size": "huge"}, "`encoder_size`=huge: expected one of"),
         (TrainOptions, {"temperature": 0.0}, "`temperature`=0.0: expected at least"),
         (TrainOptions, {"temperature": math.nan}, "`temperature`=nan: expected at least"),
@@ -566,7 +566,6 @@ def test_a_batch_must_fit_into_an_epoch(task, batch):
     ("given", "expected"),
     [
         ({}, ("packed", 64)),
-        ({"jit_compile": True}, ("packed", 64)),
         ({"batch_form": "plain"}, ("padded", 64)),
         ({"task": "mlm"}, ("packed", 64)),
         ({"layout": "padded", "row_length": 80}, ("padded", 80)),

@@ -30,7 +30,7 @@ FLAG_FILES = {
     **dict.fromkeys(("dialogue_cse_i1", "cosine", "dse", "simcse", "recommended"), "train"),
     "in_domain": "train",
     "task_oriented": "train",
-    **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained", "labelled"), "train"),
+    **dict.fromkeys(("siamese_single", "siamese_multi", "fine_grained"), "train"),
     "debug": "any",
     "evaluate": "evaluate",
     "retrieval": "build_retrieval",
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(config, tmp
     fields = dataclasses.fields(config)
     names = [field.name for field in fields if field.metadata["files"]]
     read = {field.name for field in fields if field.metadata["reads"]}
-    folders = {"model", "reranker", "encoder", "vocab", "data_dir", "run_dir", "neighbours_dir"}
+    folders = {"model", "reranker", "encoder", "vocab", "data_dir", "run_dir"}
     folders |= {"before", "after", "start", "trained", "data_report"}
     assert read - folders <= set(names)
     for name in names:

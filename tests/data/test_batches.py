@@ -10,7 +10,6 @@ from lettered_corpus import turn_ids
 
 from dcse_tf.bert.layout import Layout
 from dcse_tf.data.batch import (
-    Shapes,
     make_batches,
     sample_negatives,
     turns_of_samples,
@@ -304,21 +303,3 @@ def test_replicas_of_the_dense_form_have_whole_sessions():
 def test_a_session_of_one_turn_gives_no_response():
     (batch,) = make_dense(sessions=[[(1, 0, 0)], [(2, 0, 0), (2, 1, 0)], [(3, 0, 0), (3, 1, 0)]])
     assert len(batch["turn_mask"]) == 4
-
-
-@pytest.mark.parametrize("negatives", [0, 3])
-def test_fixed_shapes_add_rows_without_a_candidate_and_utterances_without_a_token(negatives):
-    shapes = Shapes(rows=9, candidates=1 + (negatives or 12), utterances=40, tokens=MAX_TOKENS)
-    turns = turns_of_samples(make_samples(), 1)
-    draw = tf.constant([1, 0])
-    (free,) = make_batches(turns, negatives, draw, 1, PADDED)
-    (fixed,) = make_batches(turns, negatives, draw, 1, PADDED, shapes=shapes)
-    free, fixed = ({k: v.numpy() for k, v in batch.items()} for batch in (free, fixed))
-    assert fixed["token_ids"].shape == fixed["padding_mask"].shape == (40, MAX_TOKENS)
-    assert fixed["candidate_mask"].shape == fixed["candidate_index"].shape == (9, shapes.candidates)
-    assert fixed["turn_mask"].shape == fixed["context_index"].shape == (9, 3)
-    assert not fixed["candidate_mask"][8:].any()
-    assert not fixed["turn_mask"][8:].any()
-    assert not fixed["padding_mask"][len(free["token_ids"]) :].any()
-    assert candidates(fixed)[:8] == candidates(free)
-    np.testing.assert_array_equal(fixed["context_index"][:8], free["context_index"])

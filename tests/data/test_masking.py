@@ -175,6 +175,3 @@ def test_predictions_are_listed_row_by_row_without_empty_places():
     assert listed["mask_positions"].numpy().tolist() == [2, 1, 8]  # 1 x 5 + 3
     assert listed["mask_ids"].numpy().tolist() == [12, 11, 23]
     assert listed["mask_weights"].numpy().tolist() == [1.0, 1.0, 1.0]
-    filled = list_predictions(batch, multiple=4)
-    assert filled["mask_positions"].numpy().tolist() == [2, 1, 8, 0]
-    assert filled["mask_weights"].numpy().tolist() == [1.0, 1.0, 1.0, 0.0]

@@ -307,32 +307,3 @@ def test_contexts_in_one_sequence_are_those_of_the_turns_apart(corpus, batch_for
             assert [read_turns(ids) for ids in candidates[0]] == [
                 read_turns(ids) for ids in candidates[1]
             ]
-
-
-@pytest.mark.parametrize(("batch_form", "replicas"), [("plain", 1), ("unique", 1), ("dense", 2)])
-def test_fixed_shapes_have_room_for_contexts_in_one_sequence(corpus, batch_form, replicas):
-    """Nothing is lost where batches are filled up."""
-    settings = {"batch_form": batch_form, "batch_size": 4, "replicas": replicas, "negatives": 0}
-    loose, fixed = (flat(corpus, 3, fixed_shapes=f, **settings) for f in (False, True))
-    assert len({batch["token_ids"].shape for batch in fixed}) == 1
-    for one, two in zip(loose, fixed, strict=True):
-        rows, columns = one["candidate_index"].shape
-        assert one["padding_mask"].sum(axis=1).max() <= 12
-        assert not two["candidate_mask"][rows:].any()
-        for name, width in (("context_index", 1), ("candidate_index", columns)):
-            used = (b["token_ids"][b[name][:rows, :width]] for b in (one, two))
-            found, filled = (
-                [row[row != 0].tolist() for rows in ids for row in rows] for ids in used
-            )
-            assert found == filled
-
-
-def test_fixed_shapes_have_room_for_every_utterance_twice(corpus):
-    loose, fixed = (simcse(corpus, 3, replicas=2, fixed_shapes=f) for f in (False, True))
-    assert len({batch["token_ids"].shape for batch in fixed}) == 1
-    for one, two in zip(loose, fixed, strict=True):
-        np.testing.assert_array_equal(one["candidate_mask"], two["candidate_mask"])
-        np.testing.assert_array_equal(one["candidate_index"], two["candidate_index"])
-        utterances, tokens = one["token_ids"].shape
-        np.testing.assert_array_equal(one["token_ids"], two["token_ids"][:utterances, :tokens])
-        assert not two["token_ids"][utterances:].any()

@@ -11,7 +11,7 @@ from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.matching.matching_files import build_turn_attention, make_matching_form
+from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention
 
 SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -156,11 +156,10 @@ def test_a_prefix_must_leave_room_for_a_text(tmp_path):
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "attention"])
-@pytest.mark.parametrize("kind", ["paper", "residual"])
-def test_blank_texts_are_no_turns_and_no_candidates(bert, kind, aggregation):
+def test_blank_texts_are_no_turns_and_no_candidates(bert, aggregation):
     graph = _graph(bert)
     attention = None if aggregation == "mean" else build_turn_attention(aggregation, 64, 1)
-    graph.matching = make_matching_form(kind, attention)
+    graph.matching = MatchingForm(attention)
     encoder = SentenceEncoder(GraphBackend(graph))
     responses = ["thanks", "it left today"]
     expected = encoder.similarity(["where is my parcel", "ok"], responses)

@@ -100,7 +100,7 @@ def test_an_encoder_that_training_did_not_improve_is_not_called_trained(run_dir)
     assert "the one that the training started from, unchanged" in card
 
 
-@pytest.mark.parametrize("task", ["labelled", "mlm", "simcse"])
+@pytest.mark.parametrize("task", ["mlm", "simcse"])
 def test_another_task_is_not_called_the_paper_s(run_dir, task):
     settings = json.loads((run_dir / "config.json").read_text())
     _write(run_dir / "config.json", {**settings, "task": task})
@@ -112,13 +112,12 @@ def test_another_task_is_not_called_the_paper_s(run_dir, task):
 
 def test_no_folder_of_the_machine_is_told(run_dir):
     settings = json.loads((run_dir / "config.json").read_text())
-    settings |= {"neighbours_dir": "/home/me/pairs", "token_index": "/home/me/words/rows.json"}
+    settings |= {"token_index": "/home/me/words/rows.json"}
     _write(run_dir / "config.json", settings)
     card = make_card(run_dir)
     assert str(run_dir.parent) not in card
     assert "/home/me" not in card
     assert "| encoder | models/start |" in card
-    assert "| neighbours_dir | me/pairs |" in card
     assert "| token_index | words/rows.json |" in card
 
 

@@ -45,11 +45,3 @@ def test_samples_without_negatives_are_reported_and_are_no_saturation():
     metrics = {"positive_similarity": 0.0, "negative_similarity": 0.0, "without_negatives": 1.0}
     assert "100% of the samples had no negative" in advise(metrics)
     assert advise({**metrics, "without_negatives": 0.1}) is None
-
-
-def test_too_many_probable_false_negatives_are_reported():
-    metrics = {"positive_similarity": 0.9, "negative_similarity": 0.5, "left_out": 0.978}
-    message = advise(metrics)
-    assert "98% of the negatives were left out" in message
-    assert "above `false_negative_cosine`" in message
-    assert advise({**metrics, "left_out": 0.05}) is None

@@ -129,9 +129,3 @@ def test_attention_without_matching_is_refused():
             cosine_weight=1.0,
             aggregation="attention",
         )
-
-
-def test_a_compiled_step_cannot_centre_over_devices(data_dir, tmp_path):
-    changes = {"center_tokens": True, "jit_compile": True, "logical_cpus": 2}
-    with pytest.raises(OptionError, match="on 2 devices"):
-        _train(data_dir, tmp_path / "run", **changes)

@@ -7,7 +7,6 @@ number, switch and choice is moved, in a preset in whose training it matters.
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 
 import numpy as np
@@ -40,7 +39,7 @@ SILENT = {
     ],
     "is about the end of a run": ["on_divergence", "loss_limit", "max_skipped"],
     "is about dev data": ["dev_samples"],
-    "divides or compiles the same computation": ["deterministic", "logical_cpus", "jit_compile"],
+    "divides the same computation": ["deterministic", "logical_cpus"],
 }
 # Trained on single utterances, this task has contexts in dev response selection alone.
 SILENT_IN = {"simcse": ["context_turns", "context_side"]}
@@ -61,12 +60,9 @@ CASES = {
     "dialogue_cse": [
         *(("dialogue_cse", {}), ("in_domain", {}), ("recommended", {}), ("dialogue_cse_i1", {})),
         *(("task_oriented", {}), ("cosine", {}), ("dse", {})),
-        ("recommended", {"neighbours_dir": "pairs", "neighbour_pairs": 6}),
-        ("dialogue_cse", {"data_dir": "given", "distillation_weight": 0.5}),
     ],
     "siamese_single": [("siamese_single", {}), ("siamese_single", {"batch_form": "dense"})],
     "siamese_multi": [("siamese_multi", {}), ("siamese_multi", {"batch_form": "dense"})],
-    "labelled": [("labelled", {})],
     "mlm": [("mlm", {})],
     "simcse": [("simcse", {})],
     "post_training": [("fine_grained", {})],
@@ -83,7 +79,7 @@ CASES = {
 def folders(tmp_path_factory) -> dict[str, str]:
     """Corpora and an encoder, by the names that `CASES` gives them."""
     folder = tmp_path_factory.mktemp("effects")
-    for name in ("dialogues", "given", "pairs", "encoder"):
+    for name in ("dialogues", "given", "encoder"):
         (folder / name).mkdir()
     turns = [3 + number % 6 for number in range(40)]
     prepare_sessions(folder / "dialogues", turns, words=6)
@@ -92,18 +88,13 @@ def folders(tmp_path_factory) -> dict[str, str]:
         for n in range(12)
     ]
     run(folder / "given", lines(*scored), format="candidates")
-    prepare_sessions(folder / "pairs", [2] * 12)
-    path = folder / "pairs/data/manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["splits"] = {"train": manifest["splits"]["train"]}  # as mine_neighbours leaves it
-    path.write_text(json.dumps(manifest))
 
     config = {**bert.make_bert_config(1, 16, len(TOKENS)), "num_attention_heads": 2}
     backbone = bert.build_backbone(config, 0.0)
     bert.initialize_weights(backbone.trainable_variables, 3, 0.2)
     bert.save_backbone(folder / "encoder", backbone, config)
     read_vocabulary(folder / "dialogues/vocab").write(folder / "encoder")
-    data = {name: str(folder / name / "data") for name in ("dialogues", "given", "pairs")}
+    data = {name: str(folder / name / "data") for name in ("dialogues", "given")}
     return {"encoder": str(folder / "encoder"), **data}
 
 

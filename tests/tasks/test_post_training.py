@@ -327,7 +327,6 @@ def test_pieces_share_the_length_of_a_sequence():
     ("changes", "message"),
     [
         ({"pairs": "nsp"}, "`pairs`=nsp: expected one of 'utterance', 'pieces', 'relevance'"),
-        ({"jit_compile": True}, "`jit_compile`=True: not supported: the shapes"),
         ({"global_batch_size": 1}, "`global_batch_size`=1: turns of other sessions come from"),
         ({"context_side": "both"}, "`context_side`=both: has no meaning"),
         ({"best_metric": "dev/cosine_r1"}, "`best_metric`=dev/cosine_r1: with these settings"),

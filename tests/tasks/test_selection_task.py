@@ -278,7 +278,6 @@ def test_turns_cut_shorter_than_a_response_are_told():
             {"auxiliary": ("next_session",), "consistency_margin": 0.2},
             "`consistency_margin`=0.2: has no meaning without consistency in `auxiliary`",
         ),
-        ({"jit_compile": True}, "`jit_compile`=True: not supported: the shapes"),
         ({"negatives": 8}, "`negatives`=8: they come from the other sessions of the batch"),
         ({"context_side": "both"}, "`context_side`=both: has no meaning"),
         ({"dev_sts": "s"}, "`dev_sts`=s: a re-ranker gives no embeddings of sentences"),

@@ -231,25 +231,8 @@ def test_a_loss_that_diverges_ends_the_steps_of_which_is_told(data_dir):
 
 
 @pytest.mark.parametrize("task", ["dialogue_cse", "mlm"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},  # packed
-        {"jit_compile": True, "layout": "packed", "row_length": 64},
-    ],
-    ids=str,
-)
-def test_layout_and_compiling_change_no_gradient(gradients, task, changes):
-    _compare_gradients(gradients(task, layout="padded"), gradients(task, **changes))
-
-
-def test_a_compiled_dense_step_of_two_devices_is_that_of_one_that_is_not(data_dir):
-    settings = {"batch_form": "dense", "session_turns": 4, "negatives": 0}
-    plain = _build(data_dir, "dialogue_cse", 1, layout="padded", **settings)
-    other = _build(data_dir, "dialogue_cse", 2, jit_compile=True, **settings)
-    metrics = [training.trainer.train(training.batches(), 2) for training in (plain, other)]
-    for name in ("loss", "accuracy", "positive_similarity", "gradient_norm", "samples"):
-        assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
+def test_the_layout_changes_no_gradient(gradients, task):
+    _compare_gradients(gradients(task, layout="padded"), gradients(task, layout="packed"))
 
 
 def test_plain_and_unique_batches_give_the_same_gradients(gradients):
