@@ -19,7 +19,7 @@ from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.staging import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.merge_options import MergeOptions

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.options import PrepareOptions
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
     from dcse_tf.exporting.options import ExportOptions
-    from dcse_tf.search.embed_options import EmbedOptions
+    from dcse_tf.search.search_options import EmbedOptions
     from dcse_tf.serving.options import ServeOptions
     from dcse_tf.sets.options import (
         BuildCandidatesOptions,
@@ -271,8 +271,8 @@ _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
     "compare": ("evaluation.options", "CompareOptions", compare),
     "changes": ("evaluation.options", "ChangesOptions", changes),
-    "embed": ("search.embed_options", "EmbedOptions", embed),
-    "search": ("search.options", "SearchOptions", search),
+    "embed": ("search.search_options", "EmbedOptions", embed),
+    "search": ("search.search_options", "SearchOptions", search),
     "explain": ("sets.options", "ExplainOptions", explain),
     "merge": ("training.merge_options", "MergeOptions", merge),
     "export": ("exporting.options", "ExportOptions", export),

@@ -13,7 +13,7 @@ from dcse_tf.errors import InputError
 
 if TYPE_CHECKING:
     from dcse_tf.search.index import Hit
-    from dcse_tf.search.options import SearchOptions
+    from dcse_tf.search.search_options import SearchOptions
 
 
 def search(options: "SearchOptions") -> None:
@@ -83,16 +83,15 @@ def read_queries() -> Iterator[str]:
 
 
 def print_answer(query: str, hits: "list[Hit]") -> None:
-    """Prints a query and a line per hit: rank, scores, place in the index, count and text.
+    """Prints a query and a line per hit: rank, scores, line, count and text.
 
-    The re-ranker's score, the index's name and the count are left out where they do not apply.
+    The re-ranker's score and the count are left out where they do not apply.
     """
     print(query)
     for hit in hits:
         often = f" (x{hit.count})" if hit.count > 1 else ""
         score = "" if hit.score is None else f"{hit.score:8.4f}  "
-        line = f"line {hit.line}" if hit.index is None else f"{hit.index} line {hit.line}"
-        print(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  {line}{often}  {hit.text}")
+        print(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
     print(flush=True)
 
 

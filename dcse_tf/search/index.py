@@ -1,9 +1,10 @@
-"""A search index on disk, and search in it.
+"""The index of a corpus, and search in it.
 
-The folder of an index holds, in the order in which it is built:
+The folder of an index holds:
 
     made_from.json    what it was made from: model, corpus, settings
-    texts/            the distinct texts, one a line, with their line numbers and counts
+    texts.txt         the distinct texts, one a line
+    texts.npy         int64 [texts, 3]: where each ends in texts.txt, its first line, its count
     embeddings.npy    float32 [texts, dim], rows of length 1
     faiss.index       only for approximate search
 """
@@ -14,7 +15,6 @@ import hashlib
 import math
 import mmap
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,51 +22,35 @@ from absl import logging
 
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.unit_length import normalize
-from dcse_tf.errors import InputError
-from dcse_tf.evaluation import metrics
-from dcse_tf.evaluation.nearest import Nearest, find_nearest
+from dcse_tf.errors import InputError, OutputError, require
+from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
 from dcse_tf.progress import Progress
-from dcse_tf.search.nearest import ApproximateIndex
-from dcse_tf.search.options import ApproximateOptions
 
-TEXTS_FOLDER = "texts"
-EMBEDDINGS_FILE = "embeddings.npy"
-FAISS_FILE = "faiss.index"
+TEXTS_FILE, TABLE_FILE = "texts.txt", "texts.npy"
+EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
 INDEX_TYPE = "`index_type`"  # in made_from.json
-_FORMAT, _FORMAT_VERSION = "format", 2
+FORMAT = {"format": 3}
 
-
-def describe(index_type: str, sources: dict[str, Any]) -> MadeFrom:
-    """The record of what an index is made from.
-
-    Args:
-        index_type: one of `KINDS` in the options.
-        sources: name -> value that identifies the model and the corpus.
-    """
-    return MadeFrom({_FORMAT: _FORMAT_VERSION, INDEX_TYPE: index_type, **sources})
+# Larger than float32's error in a cosine. Rows whose cosine is at most this far below the last of
+# the best are compared again in float64, so that none of the nearest is lost.
+SLACK = 1e-5
+# Upper bound of the difference between cosines of one text that was embedded in different batches.
+_ALIKE = 2 * TIE_TOLERANCE
+# Training rows per list of an approximate index. FAISS warns about fewer than the first; more than
+# the second hardly change a list's centre.
+_LEAST_OF_A_LIST, _MOST_OF_A_LIST = 39, 64
+# Building compares every row with every centre; with more lists that takes longer than it saves.
+_MOST_LISTS = 4096
+_ADDED_ROWS = 65_536  # at a time
 
 
 def is_index(folder: pathlib.Path) -> bool:
-    return (folder / MADE_FROM_FILE).is_file() and (folder / TEXTS_FOLDER).is_dir()
-
-
-def _read_description(folder: pathlib.Path) -> MadeFrom:
-    made_from = MadeFrom.read(folder / MADE_FROM_FILE)
-    version = made_from.values.get(_FORMAT)
-    if version != _FORMAT_VERSION:
-        raise InputError(
-            f"{folder / MADE_FROM_FILE}: an index of format {version!r}, expected "
-            f"{_FORMAT_VERSION}; build it anew"
-        )
-    return made_from
+    return (folder / MADE_FROM_FILE).is_file() and (folder / TEXTS_FILE).is_file()
 
 
 # The texts
-
-TEXTS_FILE = "texts.txt"
-_ARRAYS = ("offsets", "lines", "counts")
 
 
 def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
@@ -82,37 +66,30 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
         InputError: the file cannot be read or has no text.
     """
     row: dict[bytes, int] = {}
-    offsets, lines, counts = (array.array("q") for _ in _ARRAYS)
-    progress = Progress("lines read")
-    number, offset = 0, 0
-    with (folder / TEXTS_FILE).open("wb") as file:
+    table = array.array("q")  # three numbers for each text
+    end = number = 0
+    with (folder / TEXTS_FILE).open("wb") as file, Progress("lines read") as progress:
         for number, text in enumerate(iterate_bare_lines(source), start=1):
+            if number % 100_000 == 0:
+                progress.update(number)
             if is_blank(text):
                 continue
             content = text.encode()
             # 128 bits: the probability of a collision among 10^12 texts is below 10^-14.
-            key = hashlib.blake2b(content, digest_size=16).digest()
-            place = row.setdefault(key, len(lines))
-            if place < len(lines):
-                counts[place] += 1
-                continue
-            offsets.append(offset)
-            lines.append(number)
-            counts.append(1)
-            offset += file.write(content + b"\n")
-            if number % 100_000 == 0:
-                progress.update(number)
-    progress.close()
-    if not lines:
+            place = row.setdefault(hashlib.blake2b(content, digest_size=16).digest(), len(row))
+            if 3 * place < len(table):
+                table[3 * place + 2] += 1
+            else:
+                end += file.write(content + b"\n")
+                table.extend((end, number, 1))
+    if not row:
         raise InputError(f"{source}: no text in {number} lines")
-    offsets.append(offset)
-    for name, values in zip(_ARRAYS, (offsets, lines, counts), strict=True):
-        np.save(folder / f"{name}.npy", np.frombuffer(values, np.int64))
-    logging.info("%d lines, %d distinct texts", number, len(lines))
+    np.save(folder / TABLE_FILE, np.frombuffer(table, np.int64).reshape(-1, 3))
+    logging.info("%d lines, %d distinct texts", number, len(row))
 
 
 class CorpusTexts:
-    """The texts that `write_corpus_texts` wrote.
+    """The texts that `write_corpus_texts` wrote; they stay on disk.
 
     Attributes:
         lines: first line of the corpus with each text, counted from 1; int64 `[texts]`.
@@ -120,56 +97,98 @@ class CorpusTexts:
     """
 
     def __init__(self, folder: pathlib.Path):
-        """Raises InputError if a file is missing or damaged, or does not match the others."""
+        """Raises InputError if a file is missing or damaged, or does not match the other."""
         path = folder / TEXTS_FILE
-        self._offsets, self.lines, self.counts = (
-            _map_array(folder / f"{name}.npy") for name in _ARRAYS
-        )
+        table = read_array(folder / TABLE_FILE)
         try:
             with path.open("rb") as file:
                 self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
-        texts = self.lines.size
-        forms = [
-            (values.dtype, values.shape) for values in (self._offsets, self.lines, self.counts)
-        ]
-        expected = [(np.int64, (number,)) for number in (texts + 1, texts, texts)]
-        if forms != expected or int(self._offsets[-1]) != len(self._content):
+        fits = table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3 and len(table)
+        if not fits or int(table[-1, 0]) != len(self._content):
             raise InputError(f"{path}: does not fit the other files of the index")
+        self._ends, self.lines, self.counts = table.T
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __getitem__(self, row: int) -> str:
-        return self._content[self._offsets[row] : self._offsets[row + 1] - 1].decode(
-            errors="replace"
-        )
+        start = self._ends[row - 1] if row else 0
+        return self._content[start : self._ends[row] - 1].decode(errors="replace")
 
 
-def _map_array(path: pathlib.Path) -> np.ndarray:
+def read_array(path: pathlib.Path) -> np.ndarray:
     """An array of an index, left on disk; raises InputError if it cannot be read."""
     try:
-        return np.load(path, mmap_mode="r")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
 
 
-# The embeddings, and the search
-
-# Upper bound of the difference between cosines of one text that was embedded in different batches.
-_ALIKE = 2 * metrics.TIE_TOLERANCE
-
-
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
-    """Scales rows `[n, dim]` to length 1; a zero row stays zero.
+    """Scales rows `[n, dim]` to length 1, as float32; a zero row stays zero.
 
     Raises:
         InputError: a row is not finite: the encoder has diverged.
     """
     if not np.isfinite(rows).all():
         raise InputError("an embedding is not finite: the encoder has diverged")
-    return normalize(rows)
+    return normalize(rows).astype(np.float32)
+
+
+# The nearest rows
+
+
+# The rows nearest to a query, int64 `[found]`, best first, of equal ones the first rows first; and
+# their cosines, float64 `[found]`, rounded to `TIE_TOLERANCE`: smaller differences mean nothing.
+Nearest = tuple[np.ndarray, np.ndarray]
+
+
+def rank_rows(matrix: np.ndarray, rows: np.ndarray, query: np.ndarray, top: int) -> Nearest:
+    """The `top` nearest to a query `[dim]` among some rows of the matrix, int64 `[candidates]`.
+
+    Equal rows get equal cosines. A matrix product does not ensure that, because its order of
+    summation depends on a row's position.
+    """
+    cosines = quantize((matrix[rows] * query.astype(np.float64)).sum(axis=1))
+    order = np.lexsort((rows, -cosines))[:top]
+    return rows[order], cosines[order]
+
+
+def find_nearest(
+    matrix: np.ndarray, queries: np.ndarray, top: int, block_rows: int = 16_384
+) -> list[Nearest]:
+    """The `top` nearest rows of each query, or all if there are fewer.
+
+    Candidates are found by float32 products of blocks and then compared in float64, so the result
+    depends neither on the size of the blocks nor on the other queries.
+
+    Args:
+        matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
+        queries: float32 `[queries, dim]`, of length 1 each.
+        top: number of rows to find for each query, at least 1.
+        block_rows: number of rows read and compared at a time.
+
+    Raises:
+        InputError: a cosine is not finite.
+    """
+    best: list[Nearest] = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
+    for start in range(0, len(matrix), block_rows):
+        products = np.asarray(queries @ np.asarray(matrix[start : start + block_rows]).T)
+        for place, row in enumerate(products):
+            rows, cosines = best[place]
+            floor = cosines[-1] if len(rows) == top else -np.inf
+            if len(row) > top:
+                floor = max(floor, np.partition(row, -top)[-top])
+            near = start + np.flatnonzero(~(row < floor - SLACK))  # NaN too, to be refused
+            if len(near):
+                found = np.concatenate([rows, near])
+                best[place] = rank_rows(matrix, found, queries[place], top)
+    return best
+
+
+# The index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +201,6 @@ class Hit:
         line: the first line of the corpus with the text, counted from 1.
         count: number of lines with the text in this spelling.
         text: the text.
-        index: the folder of the index that `line` belongs to, if several are searched.
         score: the re-ranker's logit, if there is a re-ranker.
     """
 
@@ -191,120 +209,143 @@ class Hit:
     line: int
     count: int
     text: str
-    index: str | None = None
     score: float | None = None
 
 
-class IndexFolder:
-    """An open index folder; its embeddings and texts stay on disk.
+def import_faiss() -> Any:
+    """Imports the FAISS library; raises InputError if it is not installed."""
+    return require("faiss", extra="search", why="`index_type`=ivf")
 
-    Attributes:
-        path: the folder.
-        made_from: see `describe`.
-        kind: its `index_type`.
+
+def build_faiss(matrix: np.ndarray, path: pathlib.Path) -> None:
+    """Builds and writes an approximate index: lists of rows around centres (IVF).
+
+    Args:
+        matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
+        path: the file to write.
+
+    Raises:
+        InputError: FAISS is not installed.
+        OutputError: the file cannot be written.
     """
-
-    def __init__(self, path: pathlib.Path, options: ApproximateOptions):
-        """Raises InputError if this is no index, a file is damaged, or FAISS is not installed."""
-        self.path = path
-        self.made_from = _read_description(path)
-        self.kind = str(self.made_from.values.get(INDEX_TYPE))
-        self._options = options
-        self._texts = CorpusTexts(path / TEXTS_FOLDER)
-        embeddings = path / EMBEDDINGS_FILE
-        self._matrix = _map_array(embeddings)
-        if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
-            raise InputError(f"{embeddings}: {self._matrix.shape} for {len(self._texts)} texts")
-        self._faiss: ApproximateIndex | None = None
-        if self.kind != "exact":
-            self._faiss = ApproximateIndex.read(path / FAISS_FILE, self.kind, self._matrix)
-
-    def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
-        """The `top` rows nearest to each query; queries are float32 `[queries, dim]`, length 1."""
-        if self._faiss:
-            return self._faiss.find_nearest(queries, top, self._options)
-        return find_nearest(self._matrix, queries, top)
-
-    def read_hit(self, row: int, cosine: float) -> Hit:
-        """The hit for a row, with the rank 0."""
-        line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
-        return Hit(0, cosine, line, count, self._texts[row], str(self.path))
+    faiss = import_faiss()
+    rows, dim = matrix.shape
+    lists = max(1, min(round(4 * math.sqrt(rows)), _MOST_LISTS, rows // _LEAST_OF_A_LIST))
+    centres = faiss.IndexFlatIP(dim)
+    index = faiss.IndexIVFFlat(centres, dim, lists, faiss.METRIC_INNER_PRODUCT)
+    sample = np.linspace(0, rows - 1, min(rows, _MOST_OF_A_LIST * lists)).astype(np.int64)
+    index.train(np.ascontiguousarray(matrix[sample]))
+    for start in range(0, rows, _ADDED_ROWS):
+        index.add(np.ascontiguousarray(matrix[start : start + _ADDED_ROWS]))
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:
+        # FAISS begins the message with a line of its source.
+        reason = str(error).rpartition(" failed: ")[2]
+        raise OutputError(f"{path}: cannot be written: {reason}") from error
 
 
 class SearchIndex:
-    """One index, or several of the same model that are searched as one.
+    """An open index; its texts and embeddings stay on disk, a FAISS index is read into memory.
+
+    Args:
+        path: the folder.
+        nprobe: lists that an approximate search reads.
 
     Attributes:
-        folders: the indexes.
+        path: the folder.
+        made_from: what it was made from.
+
+    Raises:
+        InputError: a file is damaged or does not fit the others, or FAISS is not installed.
     """
 
-    def __init__(self, folders: Sequence[pathlib.Path], options: ApproximateOptions | None = None):
-        """Opens the folders.
+    def __init__(self, path: pathlib.Path, nprobe: int = 32):
+        self.path = path
+        self.made_from = MadeFrom.read(path / MADE_FROM_FILE)
+        version, expected = self.made_from.values.get("format"), FORMAT["format"]
+        if version != expected:
+            raise InputError(
+                f"{path}: an index of format {version!r}, expected {expected}; build it anew"
+            )
+        self._texts = CorpusTexts(path)
+        self._matrix = read_array(path / EMBEDDINGS_FILE)
+        if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
+            found = f"{self._matrix.shape} for {len(self._texts)} texts"
+            raise InputError(f"{path / EMBEDDINGS_FILE}: {found}")
+        self._faiss: Any = None
+        if self.made_from.values.get(INDEX_TYPE) == "ivf":
+            file = path / FAISS_FILE
+            try:
+                self._faiss = import_faiss().read_index(str(file))
+            except RuntimeError as error:
+                raise InputError(f"{file}: not a FAISS index that can be read: {error}") from error
+            if (self._faiss.ntotal, self._faiss.d) != self._matrix.shape:
+                raise InputError(f"{file}: does not fit the other files of the index")
+            self._faiss.nprobe = min(nprobe, self._faiss.nlist)
 
-        Raises:
-            InputError: a folder is no index, a file is damaged, or FAISS is needed and not
-                installed.
+    def find(self, queries: np.ndarray, top: int) -> list[Nearest]:
+        """The `top` rows nearest to each query; queries are float32 `[queries, dim]`, length 1."""
+        if not self._faiss:
+            return find_nearest(self._matrix, queries, top)
+        # Twice as many candidates, ranked by their exact cosines.
+        wanted = min(2 * top, len(self._matrix))
+        _, rows = self._faiss.search(np.ascontiguousarray(queries, np.float32), wanted)
+        return [
+            rank_rows(self._matrix, np.unique(found[found >= 0]), query, top)  # -1: none found
+            for found, query in zip(rows, queries, strict=True)
+        ]
+
+    def measure_recall(self, top: int = 10, sample: int = 1000) -> float:
+        """The share of the exact `top` nearest rows that `find` finds, 0 to 1.
+
+        The queries are `sample` rows. A query's own row, which is always found, does not count.
         """
-        self.folders = [IndexFolder(path, options or ApproximateOptions()) for path in folders]
+        rows = np.unique(np.linspace(0, len(self._matrix) - 1, sample).astype(np.int64))
+        queries = np.asarray(self._matrix[rows])
+        exact = find_nearest(self._matrix, queries, top + 1)
+        shares = []
+        for row, (expected, _), (near, _) in zip(rows, exact, self.find(queries, top + 1)):
+            others = expected[expected != row][:top]
+            if len(others):
+                shares.append(np.isin(others, near).mean())
+        return float(np.mean(shares)) if shares else 1.0
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
         Texts that differ only in upper and lower case and have the same embedding count as one hit,
-        the first of them. A text that is in several indexes is one hit with its counts added.
+        the first of them.
 
         Args:
             embeddings: the queries' embeddings, float `[queries, dim]`.
             top: number of texts for each query, at least 1.
 
         Returns:
-            For each query its hits, best first; ties in the order of the indexes and their lines.
+            For each query its hits, best first; ties in the order of their lines.
         """
         queries = normalize(embeddings).astype(np.float32)
         hits: list[list[Hit]] = [[] for _ in queries]
-        # Of several indexes, one row more than `top`: only a row below the hits shows that all
-        # rows with their texts were seen.
-        asked = top if len(self.folders) == 1 else top + 1
-        open_places = list(range(len(queries)))
-        while open_places:
-            found = zip(*(each.find(queries[open_places], asked) for each in self.folders))
-            places, open_places = open_places, []
-            for place, nearest in zip(places, found, strict=True):
+        asked, short = top, list(range(len(queries)))
+        while short:
+            found = zip(short, self.find(queries[short], asked), strict=True)
+            short = []
+            for place, nearest in found:
                 hits[place] = self._list_hits(nearest)[:top]
-                if _may_miss(hits[place], top, nearest, asked):
-                    open_places.append(place)
+                # Other spellings may have taken the places of other texts: ask for more.
+                if len(hits[place]) < top and len(nearest[0]) == asked:
+                    short.append(place)
             asked *= 2
         return hits
 
-    def _list_hits(self, nearest: Sequence[Nearest]) -> list[Hit]:
-        """Merges the rows found in each index into hits."""
-        rows = np.concatenate([each.rows for each in nearest])
-        cosines = np.concatenate([each.cosines for each in nearest])
-        owners = np.repeat(np.arange(len(nearest)), [len(each.rows) for each in nearest])
-        hits: dict[str, Hit] = {}
+    def _list_hits(self, nearest: Nearest) -> list[Hit]:
+        hits: list[Hit] = []
         spellings: dict[str, float] = {}
-        for at in np.lexsort((rows, owners, -cosines)).tolist():
-            hit = self.folders[owners[at]].read_hit(int(rows[at]), float(cosines[at]))
-            text, folded = hit.text, hit.text.casefold()
-            if text in hits:
-                count = hits[text].count + hit.count
-                hits[text] = dataclasses.replace(hits[text], count=count)
-            elif spellings.get(folded, math.inf) - hit.cosine > _ALIKE:
-                spellings[folded] = hit.cosine
-                index = hit.index if len(nearest) > 1 else None
-                hits[text] = dataclasses.replace(hit, rank=len(hits) + 1, index=index)
-        return list(hits.values())
-
-
-def _may_miss(hits: list[Hit], top: int, nearest: Sequence[Nearest], asked: int) -> bool:
-    """Whether an index that was asked for `asked` rows may have more rows that affect the hits.
-
-    Other spellings of a text may have taken the places of other texts, and the count of a text may
-    be incomplete if several indexes have it.
-    """
-    floor = -math.inf
-    if len(hits) == top:
-        if len(nearest) == 1:
-            return False
-        floor = hits[-1].cosine - _ALIKE
-    return any(len(each.rows) == asked and each.cosines[-1] >= floor for each in nearest)
+        for row, cosine in zip(*(each.tolist() for each in nearest), strict=True):
+            text = self._texts[row]
+            folded = text.casefold()
+            if spellings.get(folded, math.inf) - cosine > _ALIKE:
+                spellings[folded] = cosine
+                line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
+                hits.append(Hit(len(hits) + 1, cosine, line, count, text))
+        return hits

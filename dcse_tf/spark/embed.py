@@ -27,7 +27,7 @@ from dcse_tf.files import (
 )
 from dcse_tf.processors import limit_threads
 from dcse_tf.progress import Progress
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.spark.cluster import connect, list_inputs
 from dcse_tf.stores import exists, fetch, is_url, put_file, remove_folder, sign_file
 
@@ -74,7 +74,7 @@ class Embedded:
     """What `embed` wrote.
 
     Attributes:
-        path: the NumPy file (with `shard`, that of the part), or with `spark_master` the folder of
+        path: the NumPy file , or with `spark_master` the folder of
             Parquet files.
         rows: the number of rows written.
         dim: the dimension of the embeddings.
@@ -95,7 +95,7 @@ def embed(options: EmbedOptions) -> Embedded:
         return Embedded(output, *embed_on_spark(options))
     from dcse_tf.search import embed as job
 
-    return Embedded(job.Shard.parse(options.shard).path(output), *job.embed(options))
+    return Embedded(output, *job.embed(options))
 
 
 def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:

@@ -1,17 +1,9 @@
-"""Work that was stopped and is resumed: the folder of a job, and the rows of an array."""
+"""Work that was stopped and is resumed: the folder of a job."""
 
-import os
-import pathlib
-import re
-import types
-
-import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom, partial_path, resumable
-from dcse_tf.search import embed
-from dcse_tf.search.embed import Rows
 
 MADE_FROM = MadeFrom({"`input`": "5 bytes", "`pooling`": "mean"})
 
@@ -83,95 +75,3 @@ def test_a_folder_whose_record_is_damaged_is_refused(tmp_path, content):
         record.write_text(content)
     with pytest.raises(InputError, match=rf"{record}.*`overwrite`"):
         work(tmp_path / "a", ["first"])
-
-
-ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Rows of which none is written, and one shared sentence."""
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    Rows.create(folder, range(5), ["a\r好"], ROWS[:1])
-    return folder
-
-
-def test_written_rows_are_numpys_own_file(folder, tmp_path):
-    rows = Rows(folder)
-    assert rows.shape == (5, 3)
-    rows.write(1, 2, [ROWS[2:3], ROWS[3:]])
-    rows.write(0, 0, iter([ROWS[:2]]))
-    np.save(tmp_path / "expected.npy", ROWS)
-    assert rows.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()
-
-
-def test_what_is_done_and_what_is_shared_is_known_again(folder):
-    Rows(folder).write(0, 0, [ROWS[:2]])
-    rows = Rows(folder)
-    assert [rows.is_done(block) for block in range(3)] == [True, False, False]
-    assert rows.shared.row == {"a\r好": 0}
-    np.testing.assert_array_equal(rows.shared.embeddings, ROWS[:1])
-
-
-def test_a_block_that_was_cut_off_is_not_done(folder):
-    def broken():
-        yield ROWS[:1] + 100
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Rows(folder).write(0, 0, broken())
-    assert not Rows(folder).is_done(0)
-
-
-def test_rows_are_on_the_disk_before_their_block_is_done(folder, monkeypatch):
-    rows, fsync, seen = Rows(folder), os.fsync, []
-
-    def note(descriptor):
-        inode = os.fstat(descriptor).st_ino
-        name = next(p.name for p in (folder, rows.path) if p.stat().st_ino == inode)
-        seen.append((name, rows.is_done(0)))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
-    rows.write(0, 0, [ROWS[:2]])
-    assert seen == [("rows.npy", False), ("rows", True)]
-    assert rows.is_done(0)
-
-
-@pytest.mark.parametrize("name", ["rows.npy", "shared.npy", "shared.json"])
-@pytest.mark.parametrize("short", [True, False])
-def test_damaged_rows_are_named(folder, name, short):
-    path = folder / name
-    content = path.read_bytes()
-    path.unlink()
-    if short:
-        path.write_bytes(content[:-1])
-    with pytest.raises(InputError, match=rf"{folder}.*`overwrite`"):
-        Rows(folder)
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [(59, "59 bytes"), (5_999, "5.999 kB"), (82_090_000_000, "82.09 GB"), (1.536e15, "1536 TB")],
-)
-def test_sizes_are_shown_in_units_that_can_be_read(count, shown):
-    assert embed._show_bytes(count) == shown
-
-
-def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch):
-    """Two rows of three numbers of four bytes are 24 bytes."""
-    (tmp_path / "a.txt").write_text("a\nb\n")
-    config = types.SimpleNamespace(
-        input=str(tmp_path / "a.txt"), output="out.npy", cache_size=0, block_size=5
-    )
-    mark = lambda texts, _: (np.zeros([len(texts), 3]), np.zeros(len(texts), bool))  # noqa: E731
-    encoder = types.SimpleNamespace(encode_and_mark=mark)
-    free = 23
-    monkeypatch.setattr(embed.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free))
-    with pytest.raises(InputError, match=re.escape("`output`=out.npy: 2 rows of 3 float32 are 24")):
-        embed._begin(config, embed.Shard(), encoder, tmp_path / "rows")
-    assert names(tmp_path) == ["a.txt"]
-    free = 24
-    embed._begin(config, embed.Shard(), encoder, pathlib.Path(tmp_path / "rows"))
-    assert Rows(tmp_path / "rows").shape == (2, 3)

@@ -14,7 +14,7 @@ from dcse_tf.cli.commands import COMMANDS
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.options import Options, option
-from dcse_tf.search.options import SearchOptions
+from dcse_tf.search.search_options import SearchOptions
 from dcse_tf.staging import stage
 
 
@@ -165,7 +165,7 @@ def test_an_output_is_sent_when_the_job_has_succeeded(store):
 
 def test_answers_of_search_are_replaced_without_overwrite_which_is_of_the_index(store):
     store.pipe_file("/answers.jsonl", b"before")
-    options = SearchOptions(model="m", index=("index",), output="memory://answers.jsonl")
+    options = SearchOptions(model="m", index="index", output="memory://answers.jsonl")
     with stage(options) as staged:
         pathlib.Path(staged.output).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(staged.output).write_text("after")
@@ -219,23 +219,6 @@ def test_a_run_is_sent_while_it_is_at_work_and_when_it_is_stopped(store):
     store.rm("/runs/one", recursive=True)
     with stage(options):
         assert not path.exists()
-
-
-def test_a_pattern_of_indexes_names_all_that_are_in_the_store_now(store):
-    for name in ("part-1", "part-0", "other"):
-        store.pipe_file(f"/indexes/{name}/texts", name.encode())
-
-    def read(pattern):
-        with stage(SearchOptions(model="m", index=(pattern,))) as staged:
-            paths = map(pathlib.Path, staged.index)
-            return [(path / "texts").read_text() for path in paths if path.exists()]
-
-    assert read("memory://indexes/part-*") == ["part-0", "part-1"]
-    store.pipe_file("/indexes/part-1/texts", b"built anew")
-    assert read("memory://indexes/part-?/") == ["part-0", "built anew"]
-    assert read("memory://indexes/none-*") == []
-    store.pipe_file("/indexes/[old]/texts", b"a folder of that name")
-    assert read("memory://indexes/[old]") == ["a folder of that name"]
 
 
 def test_only_the_first_worker_sends(store, monkeypatch):

@@ -30,7 +30,7 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, option
 from dcse_tf.search.embed import embed
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow

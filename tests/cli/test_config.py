@@ -10,8 +10,7 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
-from dcse_tf.search.embed_options import EmbedOptions
-from dcse_tf.search.options import SearchOptions
+from dcse_tf.search.search_options import EmbedOptions, SearchOptions
 from dcse_tf.sets.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
@@ -442,15 +441,7 @@ def test_filling_in_twice_changes_nothing():
             "`join_consecutive`=False: has no meaning with `format`=csv",
         ),
         (EmbedOptions, {"text_column": "t"}, "=t: has no meaning without `spark_master`"),
-        *(
-            (EmbedOptions, {name: value, "spark_master": "yarn"}, "no meaning with `spark_master`")
-            for name, value in (
-                ("block_size", 9),
-                ("cache_size", 0),
-                ("workers", 2),
-                ("shard", "0/4"),
-            )
-        ),
+        (EmbedOptions, {"block_size": 9, "spark_master": "yarn"}, "no meaning with `spark_master`"),
         (InspectOptions, {"max_sequence_length": 20}, "=20: has no meaning without `vocab`"),
         (InspectOptions, {"sts": (), "near_duplicate": 0.5}, "=0.5: has no meaning without `retr"),
     ],

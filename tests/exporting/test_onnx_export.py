@@ -23,7 +23,7 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.matching.affine import AffineMap
 from dcse_tf.search import embed
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 
 LENGTH = 12
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
@@ -326,19 +326,17 @@ def test_an_export_whose_model_was_changed_is_another(exports, tmp_path):
 def test_embed_by_an_export_is_resumed(exports, tmp_path, monkeypatch):
     path, output = tmp_path / "in.txt", tmp_path / "out.npy"
     path.write_text("\n".join(SENTENCES * 2) + "\n")
-    config = EmbedOptions(
-        model=str(exports[1]), input=str(path), output=str(output), block_size=3, cache_size=1
-    )
+    config = EmbedOptions(model=str(exports[1]), input=str(path), output=str(output), block_size=3)
     embed.embed(config.replace(output=str(tmp_path / "whole.npy")))
-    blocks, embed_block = [], embed.embed_block
+    blocks, encode = [], SentenceEncoder.encode_and_mark
 
     def count(*given):
         blocks.append(given)
         if len(blocks) == 2:
             raise KeyboardInterrupt
-        return embed_block(*given)
+        return encode(*given)
 
-    monkeypatch.setattr(embed, "embed_block", count)
+    monkeypatch.setattr(SentenceEncoder, "encode_and_mark", count)
     with pytest.raises(KeyboardInterrupt):
         embed.embed(config)
     with pytest.raises(InputError, match=r"`compute_dtype`: float32 \(was int8\)"):

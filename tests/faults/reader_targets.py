@@ -303,14 +303,10 @@ TARGETS: dict[str, Target] = {
     ),
     "blocks": Target("train-blocks.npy", _read_blocks, (_npy(_PLACES),)),
     "index_texts": Target(
-        "offsets.npy",
+        "texts.npy",
         lambda path: list(CorpusTexts(path.parent)),
-        (_npy(np.array([0, 2, 6])),),
-        {
-            "texts.txt": "a\n的\n".encode(),
-            "lines.npy": _npy(np.array([1, 3])),
-            "counts.npy": _npy(np.array([2, 1])),
-        },
+        (_npy(np.array([[2, 1, 2], [6, 3, 1]])),),
+        {"texts.txt": "a\n的\n".encode()},
     ),
     "record": Target("record", _read_record, (_RECORD,)),
     "weights": Target(

@@ -16,8 +16,7 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
-from dcse_tf.search.embed_options import EmbedOptions
-from dcse_tf.search.options import SearchOptions
+from dcse_tf.search.search_options import EmbedOptions, SearchOptions
 from dcse_tf.serving.options import ServeOptions
 from dcse_tf.sets.options import (
     BuildCandidatesOptions,

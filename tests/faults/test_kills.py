@@ -11,8 +11,9 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.files import partial_path
+from dcse_tf.input_files import parse_json
 from dcse_tf.search.embed import embed
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 
 pytestmark = pytest.mark.slow
 
@@ -39,21 +40,18 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
         input=str(tmp_path / "in.txt"),
         output=str(tmp_path / "killed.npy"),
         block_size=100,
-        cache_size=20,
-        # Bytes are the same for equal numbers of threads, which the workers share.
-        workers=2,
     )
     flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
-    flags += ["--block_size=100", "--cache_size=20", "--workers=2"]
+    flags += ["--block_size=100"]
 
     command = [sys.executable, "-m", "dcse_tf.cli.embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        rows = partial_path(tmp_path / "killed.npy") / "rows"
-        while process.poll() is None and len(list(rows.glob("*.done"))) < 3:
+        record = partial_path(tmp_path / "killed.npy") / "done.json"
+        while process.poll() is None and not record.exists():
             time.sleep(0.01)
         process.kill()
         process.communicate(timeout=60)  # until the last process has closed its end
-    assert 3 <= len(list(rows.glob("*.done"))) < 30
+    assert 100 <= parse_json(record.read_text())["rows"] < 3_000
 
     embed(config)
     embed(config.replace(output=str(tmp_path / "alone.npy")))

@@ -29,7 +29,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError
-from dcse_tf.search.embed_options import EmbedOptions
+from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.spark import embed as embed_job
 from dcse_tf.spark import embed_column, tables
 from dcse_tf.spark import prepare as spark_prepare

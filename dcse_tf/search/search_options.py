@@ -1,0 +1,145 @@
+"""The options of `embed` and `search`."""
+
+import dataclasses
+
+from dcse_tf.bert.blanks import is_blank
+from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.options import OptionError, option
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbedOptions(ModelOptions):
+    """Embeds a file of sentences."""
+
+    input: str = option(
+        "",
+        "Text file, one sentence a line, UTF-8; plain or compressed. It may be larger than memory.",
+        required=True,
+        files=True,
+        on_cluster=True,
+    )
+    output: str = option(
+        "",
+        "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
+        "complete, its rows are in a folder of this name with .dcse_tf-partial. If the job is "
+        "stopped, the same command resumes it.",
+        required=True,
+        writes=True,
+        on_cluster=True,
+    )
+    block_size: int = option(
+        100_000,
+        "Lines read, embedded and written at a time; a sentence that is repeated in a block "
+        "is encoded once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: "
+        "154 MB).",
+        minimum=1,
+    )
+    spark_master: str = option(
+        "",
+        "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]. "
+        "`input` is then a Parquet or text file, or a glob for several, and `output` a folder "
+        "of Parquet with all columns of the input and one named embedding. All of its workers "
+        "must be able to reach both.",
+    )
+    text_column: str = option("text", "With `spark_master`: the column to embed.")
+    overwrite: bool = option(
+        False, "Replace `output` if it exists, and start anew instead of resuming."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_needed("spark_master", "text_column")
+        if self.is_given("block_size") and self.spark_master:
+            self.refuse("block_size", "has no meaning with `spark_master`")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(ModelOptions):
+    """Finds the texts of a corpus that are nearest to queries."""
+
+    corpus: str = option(
+        "",
+        "Text file to search, one text a line, UTF-8; plain or compressed. Not needed if "
+        "`index` exists.",
+        files=True,
+    )
+    find: str = option(
+        "similar",
+        "similar: texts that mean the same as the query. responses: texts that answer it, by the "
+        "projection heads that a training with `projection_dim` kept; a query is then the "
+        "dialogue so far, with turns separated by [EOT].",
+        choices=("similar", "responses"),
+    )
+    index: str = option(
+        "",
+        "Folder of the index: built from `corpus` if it does not exist, and reused later. "
+        "Default: a temporary folder.",
+        resumes=True,
+    )
+    embeddings: str = option(
+        "",
+        "NumPy file with the embeddings of `corpus` by `model`, one row for each line, as embed "
+        "writes it, which can be resumed. Default: the texts are embedded.",
+        files=True,
+    )
+    index_type: str = option(
+        "exact",
+        "To build the index. exact compares a query with every text. ivf finds nearly all of the "
+        "nearest texts in a fraction of the time, by an approximate index of FAISS (pip install "
+        "faiss-cpu) that holds all embeddings in memory; its recall is measured after the build.",
+        choices=("exact", "ivf"),
+    )
+    nprobe: int = option(
+        32, "Searching ivf: lists of texts to read. More are slower and find more.", minimum=1
+    )
+    query: str | None = option(
+        None, "A single query. Default: `queries`, or else lines of standard input."
+    )
+    queries: tuple[str, ...] = option(
+        (), "Text files of queries, one a line, comma-separated.", files=True
+    )
+    top: int = option(5, "Texts to find for each query.", minimum=1)
+    reranker: str = option(
+        "",
+        "Re-ranker of responses: a run directory, a checkpoint folder or an export to ONNX. "
+        "Texts are found by their embeddings and ordered by its scores. A query is then the "
+        "dialogue so far, with turns separated by [EOT]; the search uses the mean of their "
+        "embeddings.",
+        reads=True,
+    )
+    rerank_top: int = option(
+        100, "With `reranker`: texts to find by embeddings and then re-order.", minimum=1
+    )
+    cosine_weight: float = option(
+        0.0,
+        "With `reranker`: texts are ordered by its score plus this times their cosine. A re-ranker "
+        "that has seen few dialogues needs the cosine's help: 4 to 32.",
+        minimum=0.0,
+    )
+    output: str = option(
+        "",
+        "File for the answers, one JSON object a line for each query; - for standard output. "
+        "An existing file is replaced. Default: print them in readable form.",
+        writes=True,
+        renews=True,
+    )
+    overwrite: bool = option(False, "Rebuild `index` even if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.corpus or self.index):
+            raise OptionError("nothing to search: give `corpus`, or `index` with one built before")
+        self.check_needed("corpus", "embeddings", "index_type", "overwrite")
+        if self.query is not None and self.queries:
+            raise OptionError("give either `query` or `queries`")
+        if self.query is not None and is_blank(self.query):
+            raise OptionError("`query`: is blank; without it, queries come from standard input")
+        self.check_needed("reranker", "rerank_top", "cosine_weight")
+        if self.projection:
+            raise OptionError("`projection`: give `find`=responses, which uses both heads")
+        if self.find == "responses":  # the heads were trained on whole mean embeddings
+            for name in ("truncate_dim", "pooling"):
+                if self.is_given(name) and getattr(self, name) != "mean":
+                    self.refuse(name, "has no meaning with `find`=responses")
+        if self.reranker and self.rerank_top < self.top:
+            self.refuse("rerank_top", f"expected `top`={self.top} at least, the best of them")

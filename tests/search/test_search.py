@@ -1,0 +1,407 @@
+"""Search: the nearest rows, the index of a corpus, answers, re-ranked ones, and refusals."""
+
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from tiny_bert import DIM, build_backbone, save_checkpoint
+from tiny_reranker import save_reranker
+
+from dcse_tf.cli.queries import search
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.files import MADE_FROM_FILE, MadeFrom
+from dcse_tf.matching.head_files import list_head_maps, project, write_heads
+from dcse_tf.matching.projection import build_heads
+from dcse_tf.options import OptionError
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.search import index as layout
+from dcse_tf.search import job
+from dcse_tf.search.index import (
+    EMBEDDINGS_FILE,
+    FORMAT,
+    SLACK,
+    Hit,
+    SearchIndex,
+    build_faiss,
+    find_nearest,
+    write_corpus_texts,
+)
+from dcse_tf.search.search_options import SearchOptions
+
+# The nearest rows
+
+
+def draw_directions(rows, dim, seed=0):
+    """Float32 `[rows, dim]` of length 1."""
+    matrix = np.random.default_rng(seed).normal(size=(rows, dim))
+    return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
+
+
+def rank_all(matrix, query, top):
+    """By sorting every cosine, float64, in steps of a millionth; equal ones by row."""
+    cosines = np.round(matrix.astype(np.float64) @ query.astype(np.float64), 6)
+    return sorted(range(len(matrix)), key=lambda row: (-cosines[row], row))[:top]
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 1000])
+@pytest.mark.parametrize("top", [1, 5, 200])
+def test_nearest_rows_are_those_of_a_full_sort(block_rows, top):
+    """Each row is there twice, so equal cosines come by row, whatever the blocks."""
+    matrix, queries = np.tile(draw_directions(50, 16), (2, 1)), draw_directions(9, 16, seed=1)
+    for query, found in zip(queries, find_nearest(matrix, queries, top, block_rows), strict=True):
+        rows, cosines = found
+        assert rows.tolist() == rank_all(matrix, query, top)
+        np.testing.assert_allclose(cosines, matrix[rows] @ query, atol=2e-6)
+
+
+class Coarse(np.ndarray):
+    """Queries whose products with rows are wrong by up to the error that float32 may have."""
+
+    def __matmul__(self, other):
+        products = np.asarray(self) @ np.asarray(other)
+        errors = np.random.default_rng(products.shape[1]).uniform(-1, 1, products.shape)
+        return (products + 0.45 * SLACK * errors).astype(np.float32)
+
+
+@pytest.mark.parametrize("block_rows", [1, 9, 200])
+def test_coarse_products_lose_none_of_the_nearest(block_rows):
+    """Cosines are some 1e-6 apart: products misplace them within a block and across blocks."""
+    cosines = 0.6 + 1e-6 * np.random.default_rng(4).permutation(200)
+    matrix = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+    query = np.array([1.0, 0.0], np.float32)
+    ((rows, _),) = find_nearest(matrix, query[None].view(Coarse), 5, block_rows)
+    assert rows.tolist() == rank_all(matrix, query, 5)
+
+
+def test_a_diverged_encoder_is_refused():
+    with pytest.raises(InputError, match="not a finite number"):
+        find_nearest(draw_directions(10, 4), np.full((1, 4), np.nan, np.float32), 3)
+    with pytest.raises(InputError, match="diverged"):
+        layout.scale_to_unit_length(np.array([[1.0, np.inf]]))
+
+
+# The index
+
+
+def write_index(folder, lines, directions, kind="exact"):
+    """An index of lines; each distinct text's direction is given in degrees."""
+    folder.mkdir()
+    (folder.parent / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_corpus_texts(folder.parent / "lines.txt", folder)
+    angles = np.radians(directions)
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    np.save(folder / EMBEDDINGS_FILE, rows.astype(np.float32))
+    if kind == "ivf":
+        build_faiss(rows.astype(np.float32), folder / layout.FAISS_FILE)
+    MadeFrom({**FORMAT, layout.INDEX_TYPE: kind}).write(folder / MADE_FROM_FILE)
+    return folder
+
+
+def test_hits_have_rank_cosine_line_count_and_text(tmp_path):
+    lines = ["好的 ok", "a", "  ", "好的 ok", "b\u2028c", "", "a", "a"]
+    folder = write_index(tmp_path / "index", lines, [60, 0, 90])
+    (hits, none) = SearchIndex(folder).search(np.array([[2.0, 0.0], [0.0, 0.0]]), 9)
+    assert hits == [
+        Hit(1, pytest.approx(1.0), 2, 3, "a"),
+        Hit(2, pytest.approx(0.5), 1, 2, "好的 ok"),
+        Hit(3, pytest.approx(0.0, abs=1e-6), 5, 1, "b\u2028c"),
+    ]
+    assert [hit.line for hit in none] == [1, 2, 5]  # a query of no direction: all are as near
+
+
+@pytest.mark.parametrize("kind", ["exact", "ivf"])
+def test_spellings_that_the_encoder_does_not_tell_apart_are_one_hit(tmp_path, kind):
+    if kind == "ivf":
+        pytest.importorskip("faiss")
+    same = ["Hi there", "hi there", "HI THERE", "hI there", "hi There", "Hi There"]
+    folder = write_index(tmp_path / "a", [*same, "US", "us", "who"], [10] * 6 + [20, 22, 30], kind)
+    for top in (1, 2, 4, 50):
+        (hits, _) = SearchIndex(folder).search(np.array([[1.0, 0.0], [0.0, 1.0]]), top)
+        assert [hit.text for hit in hits] == ["Hi there", "US", "us", "who"][:top]
+        assert [hit.rank for hit in hits] == [1, 2, 3, 4][:top]
+
+
+def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
+    pytest.importorskip("faiss")
+    matrix, queries = draw_directions(2000, 16), draw_directions(20, 16, seed=1)
+    folder = write_index(tmp_path / "a", [f"text {row}" for row in range(2000)], [0.0] * 2000)
+    np.save(folder / EMBEDDINGS_FILE, matrix)
+    MadeFrom({**FORMAT, layout.INDEX_TYPE: "ivf"}).write(folder / MADE_FROM_FILE)
+    for name in (layout.FAISS_FILE, "again"):
+        build_faiss(matrix, folder / name)
+    content = (folder / layout.FAISS_FILE).read_bytes()
+    assert (folder / "again").read_bytes() == content
+    index = SearchIndex(folder, nprobe=1000)
+    found, expected = index.find(queries, 5), find_nearest(matrix, queries, 5)
+    assert [rows.tolist() for rows, _ in found] == [rows.tolist() for rows, _ in expected]
+    # The measure can fall below 1: it is no constant.
+    assert SearchIndex(folder, nprobe=1).measure_recall(1) < 0.9
+    assert index.measure_recall() == 1.0
+    for damaged in (b"nothing", content[:30], content[:-9]):
+        (folder / layout.FAISS_FILE).write_bytes(damaged)
+        with pytest.raises(InputError, match="not a FAISS index"):
+            SearchIndex(folder)
+
+
+def test_no_file_of_an_index_may_be_cut_short_missing_or_another_ones(tmp_path):
+    folder = write_index(tmp_path / "index", ["a", "b", "c"], [0, 10, 20])
+    files = list(folder.iterdir())
+    assert len(files) == 4
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(InputError, match=path.name):
+            SearchIndex(folder)
+        path.unlink()
+        with pytest.raises(InputError, match=path.name):
+            SearchIndex(folder)
+        path.write_bytes(whole)
+    SearchIndex(folder)
+    MadeFrom({"format": 1}).write(folder / MADE_FROM_FILE)
+    with pytest.raises(InputError, match="format 1"):
+        SearchIndex(folder)
+
+
+# The job
+
+# Of 10 lines: one blank, "ok" three times, "where is my parcel" twice.
+LINES = [
+    *["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup"],
+    *["ok", "the cup is blue", "where is my parcel", "it left today", "ok"],
+]
+DISTINCT = list(dict.fromkeys(line for line in LINES if line))
+QUERIES = ["where is my blue parcel", "好的", "the cup is blue"]
+DIALOGUE = "hello [EOT] where is my blue parcel [EOT]"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+
+
+@pytest.fixture(scope="module")
+def encoder(model):
+    return SentenceEncoder.load(model)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    return save_reranker(tmp_path_factory.mktemp("reranker") / "run")
+
+
+@pytest.fixture(scope="module")
+def config(model, tmp_path_factory):
+    """Settings with an index that is built when first used, and serves all tests after it."""
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "corpus.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return SearchOptions(
+        model=str(model), corpus=str(folder / "corpus.txt"), index=str(folder / "index"), top=4
+    )
+
+
+def ask(config, queries):
+    with job.open_searcher(config) as searcher:
+        return [hits for _, hits in searcher.answer_all(queries)]
+
+
+def scale(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_answers_are_the_texts_of_highest_cosine(config, encoder, monkeypatch):
+    cosines = scale(encoder.encode(QUERIES)) @ scale(encoder.encode(DISTINCT)).T
+    answers = ask(config, QUERIES)
+    for row, hits in zip(cosines, answers, strict=True):
+        best = np.argsort(-row)[:4]
+        assert [hit.text for hit in hits] == [DISTINCT[place] for place in best]
+        np.testing.assert_allclose([hit.cosine for hit in hits], row[best], atol=1e-5)
+        assert [hit.line for hit in hits] == [LINES.index(hit.text) + 1 for hit in hits]
+        assert [hit.count for hit in hits] == [LINES.count(hit.text) for hit in hits]
+    # The index is used again without its corpus, and without one it is built for the time being.
+    monkeypatch.setattr(job, "_QUERIES_AT_A_TIME", 1)
+    assert ask(config.replace(index=""), QUERIES) == answers
+    monkeypatch.setattr(job, "build_index", None)
+    assert ask(config.replace(corpus=""), QUERIES) == answers
+
+
+def test_an_approximate_index_of_the_job_answers_the_same(config, tmp_path, monkeypatch, caplog):
+    pytest.importorskip("faiss")
+    caplog.set_level("INFO")
+    ivf = config.replace(index=str(tmp_path / "index"), index_type="ivf")
+    assert ask(ivf, QUERIES) == ask(config, QUERIES)
+    assert "ivf finds 100.0% of the exact 10 nearest" in caplog.messages
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match=r"`index_type`=ivf.*pip install faiss-cpu"):
+        ask(ivf.replace(index=str(tmp_path / "other")), QUERIES)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_an_index_of_given_embeddings_is_that_of_the_texts(config, encoder, tmp_path):
+    rows = encoder.encode(LINES)
+    np.save(tmp_path / "rows.npy", rows)
+    asked = config.replace(embeddings=str(tmp_path / "rows.npy"), index="")
+    for hits, expected in zip(ask(asked, QUERIES), ask(config, QUERIES), strict=True):
+        assert [(hit.text, hit.line) for hit in hits] == [(hit.text, hit.line) for hit in expected]
+    for wrong in (rows[:8], rows[:, 1:], np.roll(rows, 1, axis=0), rows.astype(str)):
+        np.save(tmp_path / "rows.npy", wrong)
+        with pytest.raises(OptionError, match=r"`embeddings`=.*(expected|row .* is not)"):
+            ask(asked, QUERIES)
+
+
+def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
+    with pytest.raises(InputError, match="has no projection heads"):
+        ask(config.replace(find="responses"), QUERIES)
+    shutil.copytree(model, tmp_path / "headed")
+    maps = list_head_maps(build_heads(DIM, 8, 5.0, seed=1))
+    write_heads(tmp_path / "headed", maps)
+    headed = config.replace(
+        model=str(tmp_path / "headed"), find="responses", index=str(tmp_path / "index")
+    )
+    (hits,) = ask(headed, ["ok [EOT] the cup is blue"])
+    mean = encoder.encode(["ok", "the cup is blue"]).mean(axis=0, keepdims=True)
+    context = scale(project(mean, maps["context"]))
+    cosines = (scale(project(encoder.encode(DISTINCT), maps["response"])) @ context.T)[:, 0]
+    best = np.argsort(-cosines)[:4]
+    assert [hit.text for hit in hits] == [DISTINCT[place] for place in best]
+    np.testing.assert_allclose([hit.cosine for hit in hits], cosines[best], atol=1e-5)
+    # The same index is not one of texts that mean the same.
+    with pytest.raises(InputError, match="was built with other settings or inputs"):
+        ask(headed.replace(find="similar"), QUERIES)
+
+
+def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranker):
+    """The four nearest by the mean of the turns, and of these the three of highest score."""
+    turns = ["hello", "where is my blue parcel"]
+    cosines = (
+        scale(encoder.encode(DISTINCT)) @ scale(encoder.encode(turns).mean(0, keepdims=True))[0]
+    )
+    nearest = [DISTINCT[row] for row in np.argsort(-cosines)[:4]]
+    scores = dict(zip(nearest, Reranker.load(reranker).score([turns], [nearest])[0].tolist()))
+    by_text = dict(zip(DISTINCT, cosines.tolist()))
+    reranked = config.replace(reranker=str(reranker), rerank_top=4, top=3)
+    orders = []
+    for weight in (0.0, 1e4):
+        expected = sorted(nearest, key=lambda t: -(scores[t] + weight * by_text[t]))[:3]
+        _, hits = ask(reranked.replace(cosine_weight=weight), ["ok", DIALOGUE])
+        orders.append([hit.text for hit in hits])
+        assert orders[-1] == expected
+        assert [hit.rank for hit in hits] == [1, 2, 3]
+        for hit in hits:
+            assert hit.score == pytest.approx(scores[hit.text], abs=1e-5)
+            assert hit.cosine == pytest.approx(by_text[hit.text], abs=1e-5)
+    assert orders[0] != orders[1]
+
+
+def test_turns_are_separated_by_their_mark():
+    assert job.split_turns("a b [EOT]c[EOT] d") == ["a b", "c", "d"]
+    assert job.split_turns("a [EOT] [EOT]") == ["a"]
+    assert job.split_turns("[EOT]") == ["[EOT]"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model": "other"}, "contents of `model`"),
+        ({"pooling": "cls"}, "`pooling`: cls (was mean)"),
+        ({"max_sequence_length": 9}, "`max_sequence_length`: 9 (was 128)"),
+        ({"index_type": "ivf"}, "`index_type`: ivf (was exact)"),
+        ({"corpus": "other.txt"}, "contents of `corpus`"),
+    ],
+    ids=str,
+)
+def test_an_index_of_something_else_is_refused(config, tmp_path, changes, field):
+    ask(config, [])
+    if "model" in changes:
+        changes = {"model": str(save_checkpoint(tmp_path / "other", build_backbone(seed=4)))}
+    if "corpus" in changes:
+        (tmp_path / "other.txt").write_text("ok\n")
+        changes = {"corpus": str(tmp_path / "other.txt")}
+    with pytest.raises(InputError) as caught:
+        ask(config.replace(**changes), [])
+    assert field in str(caught.value)
+
+
+def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="exists and is not an index"):
+            ask(config.replace(index=str(tmp_path), overwrite=overwrite), [])
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(InputError, match=r"no such index; give `corpus`"):
+        ask(config.replace(index=str(tmp_path / "none"), corpus=""), [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({}, "corpus"),
+        ({"index": "i", "overwrite": True}, "overwrite"),
+        ({"index": "i", "index_type": "ivf"}, "index_type"),
+        ({"index": "i", "embeddings": "e.npy"}, "embeddings"),
+        ({"corpus": "c", "query": "a", "queries": ("b",)}, "query"),
+        ({"corpus": "c", "query": " \u3000"}, "query"),
+        ({"corpus": "c", "top": 0}, "top"),
+        ({"corpus": "c", "rerank_top": 9}, "rerank_top"),
+        ({"corpus": "c", "cosine_weight": 9.0}, "cosine_weight"),
+        ({"corpus": "c", "reranker": "r", "rerank_top": 3}, "rerank_top"),
+        ({"corpus": "c", "projection": "context"}, "projection"),
+        ({"corpus": "c", "find": "responses", "truncate_dim": 8}, "truncate_dim"),
+        ({"corpus": "c", "find": "responses", "pooling": "cls"}, "pooling"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_go_together_are_refused(settings, field):
+    with pytest.raises(OptionError, match=f"`{field}`"):
+        SearchOptions(model="m", **settings)
+
+
+# The command
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard input of some bytes."""
+
+    def __init__(self, content, typed=False):
+        super().__init__(io.BytesIO(content), encoding="utf-8")
+        self._typed = typed
+
+    def isatty(self):
+        return self._typed
+
+
+def run_command(config, capsys, monkeypatch, *given):
+    monkeypatch.setattr(sys, "stdin", Terminal(*(given or [b""])))
+    search(config)
+    return capsys.readouterr().out
+
+
+def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
+    config, tmp_path, capsys, monkeypatch
+):
+    config = config.replace(top=1)
+    printed = run_command(config.replace(query="ok"), capsys, monkeypatch)
+    assert printed == "ok\n   1  1.0000  line 2 (x3)  ok\n\n"
+    to_stdout = config.replace(output="-")
+    lines = [run_command(to_stdout.replace(query=q), capsys, monkeypatch) for q in QUERIES]
+    expected = "".join(lines)
+    assert [json.loads(line)["query"] for line in lines] == QUERIES
+    assert set(json.loads(lines[0])["answers"][0]) == {"rank", "cosine", "line", "count", "text"}
+
+    content = "\n\n".join(QUERIES) + "\n"
+    (tmp_path / "queries.txt").write_text(content, encoding="utf-8")
+    of_file = config.replace(queries=(str(tmp_path / "queries.txt"),))
+    assert run_command(of_file.replace(output="-"), capsys, monkeypatch) == expected
+    assert run_command(to_stdout, capsys, monkeypatch, content.encode()) == expected
+    typed = run_command(to_stdout, capsys, monkeypatch, content.encode(), True)
+    assert typed.replace("query> ", "").strip() == expected.strip()
+
+    output = str(tmp_path / "answers.jsonl")
+    printed = run_command(of_file.replace(output=output), capsys, monkeypatch)
+    assert printed == f"the answers are in {output}\n"
+    assert (tmp_path / "answers.jsonl").read_text(encoding="utf-8") == expected
+    with pytest.raises(InputError, match="standard input:2: not UTF-8"):
+        run_command(config, capsys, monkeypatch, b"ok\n\xd6\xd0\n")
