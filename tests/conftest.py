@@ -96,6 +96,28 @@ def data_dir(
     return folder
 
 
+@pytest.fixture(scope="session")
+def trained_run(data_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The run directory of a few steps of `recommended` on the corpus, from a tiny random BERT."""
+    import dcse_tf
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    dcse_tf.train(
+        preset="recommended",
+        data_dir=str(data_dir),
+        encoder_size="tiny",
+        run_dir=str(folder),
+        steps=6,
+        global_batch_size=8,
+        learning_rate=1e-3,
+        log_every=2,
+        eval_every=6,
+        save_every=3,
+        dev_samples=16,
+    )
+    return folder
+
+
 @pytest.fixture
 def optimized_graphs() -> Iterator[None]:
     """Lets TensorFlow optimize graphs, so that this process gets the same bits as jobs' own do."""
