@@ -7,7 +7,8 @@ for each row, to which a task applies its head, and a vector for each token.
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,59 +19,89 @@ from dcse_tf.bert.checkpoints import MATCHER_FILE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
-from dcse_tf.matching.matching import masked_mean
-from dcse_tf.reading.segments import (
-    SegmentBiLSTM,
-    SegmentLSTM,
-    count_segments,
-    merge_segments,
-    split_segments,
-    take_last,
-)
-
-
-class PairMatcher(Protocol):
-    """The interface of models that match two segments.
-
-    Attributes:
-        token_embedding: the table of token vectors; `MaskedLMHead` can be tied to it.
-        pair_dim, tokens_dim: widths of a call's two outputs.
-    """
-
-    token_embedding: keras.layers.Embedding
-    pair_dim: int
-    tokens_dim: int
-
-    def __call__(
-        self,
-        token_ids: tf.Tensor,
-        segment_ids: tf.Tensor,
-        padding_mask: tf.Tensor,
-        training: bool | None = None,
-    ) -> dict[str, tf.Tensor]:
-        """Reads a table of sequences, see `dcse_tf.bert.pairs.place_segments`.
-
-        Args:
-            token_ids: int32 `[rows, tokens]`, zero-padded.
-            segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
-            padding_mask: bool `[rows, tokens]`, True = real token.
-            training: whether to apply dropout.
-
-        Returns:
-            pair: float32 `[rows, pair_dim]`, a vector of a row's two segments; arbitrary but
-                finite for a row with one segment.
-            tokens: float32 `[rows, tokens, tokens_dim]`; arbitrary but finite at padding.
-        """
-
+from dcse_tf.matching.matching import masked_mean, zero_padding
 
 # Far larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors
 # up. With 0.1, ESIM's first attention is the same everywhere, and it learns nothing for hundreds of
 # steps.
 _EMBEDDING_STDDEV = 1.0
+_SETTINGS = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+
+
+class Segments:
+    """Where the two segments of a table's rows are, and tables of either segment alone.
+
+    A row is one segment, or two without a gap, then padding, see `dcse_tf.bert.pairs`.
+
+    Args:
+        segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
+        padding_mask: bool `[rows, tokens]`, True = real token; there is at least one column.
+
+    Attributes:
+        padding_mask: as given.
+        lengths: int32 `[rows]` for each of the two segments.
+        masks: bool `[rows, n]` and `[rows, m]`, True = real token. A table is as wide as its
+            longest segment; if no row has one, it is a single column of padding.
+    """
+
+    def __init__(self, segment_ids: tf.Tensor, padding_mask: tf.Tensor):
+        self.padding_mask = padding_mask
+        own = [padding_mask & (segment_ids == number) for number in (0, 1)]
+        self.lengths = [tf.reduce_sum(tf.cast(part, tf.int32), axis=1) for part in own]
+        # Without rows, the largest length is negative.
+        self.masks = [
+            tf.sequence_mask(length, tf.maximum(tf.reduce_max(length), 1))
+            for length in self.lengths
+        ]
+
+    def split(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """Float `[rows, tokens, dim]` to the segments' `[rows, n, dim]` and `[rows, m, dim]`.
+
+        Example:
+            A row with the values 1, 2, 3 and the segments 0, 0, 1 has 1, 2 in the first table and
+            3 in the second.
+        """
+        tables, last = [], tf.shape(values)[1] - 1
+        for start, mask in zip((0, self.lengths[0][:, None]), self.masks, strict=True):
+            places = tf.minimum(start + tf.range(tf.shape(mask)[1])[None, :], last)
+            places = tf.broadcast_to(places, tf.shape(mask))
+            tables.append(zero_padding(tf.gather(values, places, batch_dims=1), mask))
+        return tables
+
+    def join(self, tables: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The inverse of `split`: float `[rows, tokens, dim]`, zero at padding."""
+        both, first_length = tf.concat(tables, axis=1), self.lengths[0][:, None]
+        places = tf.range(tf.shape(self.padding_mask)[1])[None, :]
+        behind = places - first_length + tf.shape(tables[0])[1]
+        places = tf.where(places < first_length, places, behind)
+        places = tf.minimum(places, tf.shape(both)[1] - 1)
+        return zero_padding(tf.gather(both, places, batch_dims=1), self.padding_mask)
+
+
+def _read(lstm: keras.layers.Layer, tokens: tf.Tensor, mask: tf.Tensor) -> Any:
+    """The outputs of a Keras LSTM on float `[rows, tokens, dim]`, arbitrary at padding."""
+    # cuDNN refuses rows without a token, so that an empty segment has one of padding here.
+    return lstm(tokens, mask=mask | (tf.range(tf.shape(mask)[1]) == 0))
+
+
+def _name_lstm(name: str, lstm: keras.layers.LSTM) -> dict[str, keras.Variable]:
+    parts = ("kernel", "recurrent_kernel", "bias")
+    return {f"{name}.{part}": getattr(lstm.cell, part) for part in parts}
 
 
 class _LSTMMatcher(keras.layers.Layer):
-    """The base of both models: settings, the embedding, and names for the weights."""
+    """The base of both models: settings, the embedding, and names for the weights.
+
+    Attributes:
+        token_embedding: the table of token vectors; `MaskedLMHead` can be tied to it.
+        pair_dim, tokens_dim: widths of a call's two outputs.
+
+    A call takes token_ids int32, segment_ids int32 (0 in the first segment and 1 in the second) and
+    padding_mask bool (True = real token), all `[rows, tokens]`, and returns
+
+        pair: float32 `[rows, pair_dim]`, a vector of a row's two segments; zero for a row with one.
+        tokens: float32 `[rows, tokens, tokens_dim]`, zero at padding.
+    """
 
     architecture = ""
 
@@ -81,7 +112,6 @@ class _LSTMMatcher(keras.layers.Layer):
         self.hidden_dim = hidden_dim
         self.dropout = dropout
         self.seed = seed
-        self.supports_jit = False
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size, embedding_dim, dtype=self.dtype_policy, name="token_embedding"
         )
@@ -91,26 +121,21 @@ class _LSTMMatcher(keras.layers.Layer):
         seed = self.seed + position
         return keras.layers.Dropout(self.dropout, seed=seed, dtype=self.dtype_policy, name=name)
 
+    def _make_lstm(self, **settings):
+        # Its seed is that of a dropout which is not used.
+        settings |= {"return_sequences": True, "dtype": self.dtype_policy, "seed": self.seed}
+        return keras.layers.LSTM(self.hidden_dim, **settings)
+
     def build(self, token_ids_shape=None, segment_ids_shape=None, padding_mask_shape=None):
         self.token_embedding.build()
-        self.build_reader()
-
-    def build_reader(self):
-        """Creates the weights of the layers after the embedding."""
-        raise NotImplementedError
-
-    def embed(self, token_ids, training):
-        """The token vectors after dropout, float `[rows, tokens, embedding_dim]`."""
-        return self.embedding_dropout(self.token_embedding(token_ids), training=training)
 
     def name_weights(self):
         """A dict from every weight's name in the file to its variable."""
-        raise NotImplementedError
+        return {"embedding": self.token_embedding.embeddings}
 
     def settings(self):
         """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
-        names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     def compute_output_shape(self, token_ids_shape, segment_ids_shape, padding_mask_shape):
         return {
@@ -154,24 +179,30 @@ class DualLSTM(_LSTMMatcher):
     def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
         self.pair_dim = self.tokens_dim = hidden_dim
-        self.lstm = SegmentLSTM(hidden_dim, dtype=self.dtype_policy, name="lstm")
+        self.lstm = self._make_lstm(return_state=True, name="lstm")
 
-    def build_reader(self):
+    def build(self, *shapes):
+        super().build()
         self.lstm.build((None, None, self.embedding_dim))
         shape = (self.hidden_dim, self.hidden_dim)
         self.matching = self.add_weight(shape, "identity", name="matching")
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as described in `PairMatcher`."""
-        lengths = count_segments(segment_ids, padding_mask)
-        tokens = self.lstm(self.embed(token_ids, training), lengths)
-        states = take_last(tokens, lengths)
-        pair = tf.matmul(states[:, 0], ops.convert_to_tensor(self.matching)) * states[:, 1]
-        return {"pair": pair, "tokens": tokens}
+        """Arguments and result as described in the base."""
+        segments = Segments(segment_ids, padding_mask)
+        embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
+        split = segments.split(embedded)
+        tables, states = [], []
+        for table, mask in zip(split, segments.masks, strict=True):
+            outputs, state, _ = _read(self.lstm, table, mask)
+            tables.append(outputs)
+            states.append(zero_padding(state, mask[:, 0]))  # of an empty segment
+        pair = tf.matmul(states[0], ops.convert_to_tensor(self.matching)) * states[1]
+        return {"pair": pair, "tokens": segments.join(tables)}
 
     def name_weights(self):
         return {
-            "embedding": self.token_embedding.embeddings,
+            **super().name_weights(),
             **_name_lstm("lstm", self.lstm),
             "matching": self.matching,
         }
@@ -216,71 +247,73 @@ class ESIM(_LSTMMatcher):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
         self.pair_dim, self.tokens_dim = 8 * hidden_dim, 2 * hidden_dim
         policy = {"dtype": self.dtype_policy}
-        self.context_lstm = SegmentBiLSTM(hidden_dim, name="context_lstm", **policy)
+        self.context_lstm, self.composition_lstm = (
+            keras.layers.Bidirectional(self._make_lstm(), name=name, **policy)
+            for name in ("context_lstm", "composition_lstm")
+        )
         self.projection = keras.layers.Dense(hidden_dim, "relu", name="projection", **policy)
-        self.composition_lstm = SegmentBiLSTM(hidden_dim, name="composition_lstm", **policy)
         self.projection_dropout = self._make_dropout("projection_dropout", 1)
         self.pair_dropout = self._make_dropout("pair_dropout", 2)
 
-    def build_reader(self):
+    def build(self, *shapes):
+        super().build()
         self.context_lstm.build((None, None, self.embedding_dim))
         self.projection.build((None, 8 * self.hidden_dim))
         self.composition_lstm.build((None, None, self.hidden_dim))
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as described in `PairMatcher`."""
-        lengths = count_segments(segment_ids, padding_mask)
-        tokens = self.context_lstm(self.embed(token_ids, training), lengths)
+        """Arguments and result as described in the base."""
+        segments = Segments(segment_ids, padding_mask)
+        embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
+        split = segments.split(embedded)
+        tokens = segments.join(
+            [_read(self.context_lstm, *each) for each in zip(split, segments.masks, strict=True)]
+        )
+        aligned = segments.join(_align(*segments.split(tokens), *segments.masks))
 
-        # Only rows with two segments are computed further.
-        is_pair = tf.reduce_all(lengths > 0, axis=1, keepdims=True)
-        padding_mask &= is_pair
-        aligned = _align(tokens, segment_ids, padding_mask)
-        places = tf.where(padding_mask)
+        # Only the real tokens of rows with two segments are computed further.
+        is_pair = segments.masks[0][:, :1] & segments.masks[1][:, :1]
+        places = tf.where(padding_mask & is_pair)
         own, other = tf.gather_nd(tokens, places), tf.gather_nd(aligned, places)
         features = tf.concat([own, other, own - other, own * other], axis=1)
         projected = self.projection_dropout(self.projection(features), training=training)
         shape = tf.concat([tf.shape(token_ids), [self.hidden_dim]], axis=0)
         projected = tf.scatter_nd(places, projected, tf.cast(shape, places.dtype))
 
-        composed = self.composition_lstm(projected, tf.where(is_pair, lengths, 0))
-        segments = [padding_mask & (segment_ids == number) for number in (0, 1)]
-        pools = [pool(composed, part) for part in segments for pool in (masked_mean, _masked_max)]
+        pools = []
+        for table, mask in zip(segments.split(projected), segments.masks, strict=True):
+            composed = _read(self.composition_lstm, table, mask)
+            pools += [pool(composed, mask & is_pair) for pool in (masked_mean, _masked_max)]
         pair = self.pair_dropout(tf.concat(pools, axis=1), training=training)
         return {"pair": pair, "tokens": tokens}
 
     def name_weights(self):
-        names = {"embedding": self.token_embedding.embeddings}
+        names = super().name_weights()
         for name in ("context_lstm", "composition_lstm"):
             lstm = getattr(self, name)
-            names |= _name_lstm(f"{name}.forward", lstm.forward)
-            names |= _name_lstm(f"{name}.backward", lstm.backward)
+            names |= _name_lstm(f"{name}.forward", lstm.forward_layer)
+            names |= _name_lstm(f"{name}.backward", lstm.backward_layer)
         dense = {"kernel": self.projection.kernel, "bias": self.projection.bias}
         return {**names, **{f"projection.{name}": value for name, value in dense.items()}}
 
 
-def _align(tokens: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor) -> tf.Tensor:
+def _align(
+    first: tf.Tensor, second: tf.Tensor, first_mask: tf.Tensor, second_mask: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """For every token, the mean of the other segment's tokens weighted by attention to them.
 
     Args:
-        tokens: float `[rows, tokens, dim]`.
-        segment_ids, padding_mask: int32 and bool `[rows, tokens]`, see `PairMatcher`.
+        first, second: float `[rows, n, dim]` and `[rows, m, dim]`.
+        first_mask, second_mask: bool `[rows, n]` and `[rows, m]`, True = real token.
 
     Returns:
-        float `[rows, tokens, dim]`, zero at padding.
+        Float of the shapes of `first` and `second`; arbitrary at padding.
     """
-    split = split_segments(tokens, segment_ids, padding_mask)
-    scores = tf.matmul(split.first, split.second, transpose_b=True)  # [rows, first, second]
-    to_second = _masked_softmax(scores, split.second_mask)
-    to_first = _masked_softmax(tf.transpose(scores, [0, 2, 1]), split.first_mask)
-    first, second = tf.matmul(to_second, split.second), tf.matmul(to_first, split.first)
-    return merge_segments(first, second, segment_ids, padding_mask)
-
-
-def _masked_softmax(scores: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
-    """Softmax over the last axis of float `[rows, n, m]`, within what bool `[rows, m]` marks."""
+    scores = tf.matmul(first, second, transpose_b=True)  # [rows, n, m]
     masked = tf.constant(scores.dtype.min, scores.dtype)
-    return tf.nn.softmax(tf.where(is_real[:, None, :], scores, masked))
+    to_second = tf.nn.softmax(tf.where(second_mask[:, None, :], scores, masked))
+    to_first = tf.nn.softmax(tf.where(first_mask[:, :, None], scores, masked), axis=1)
+    return tf.matmul(to_second, second), tf.matmul(to_first, first, transpose_a=True)
 
 
 def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
@@ -292,11 +325,6 @@ def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
     largest = tf.reduce_max(tf.where(is_real[..., None], inputs, masked), axis=-2)
     some = tf.reduce_any(is_real, axis=-1, keepdims=True)
     return tf.where(some, largest, tf.zeros_like(largest))
-
-
-def _name_lstm(name: str, lstm: SegmentLSTM) -> dict[str, keras.Variable]:
-    parts = ("kernel", "recurrent_kernel", "bias")
-    return {f"{name}.{part}": getattr(lstm, part) for part in parts}
 
 
 _ARCHITECTURES: dict[str, type[_LSTMMatcher]] = {"dual_lstm": DualLSTM, "esim": ESIM}
@@ -325,8 +353,7 @@ def build_matcher(
         dropout: probability of dropout while training.
 
     Raises:
-        InputError: the architecture is unknown, a size is not positive, or `dropout` is not in
-            [0, 1).
+        InputError: the architecture is unknown.
 
     Example:
         matcher = build_matcher("esim", len(vocabulary.tokens), seed=1)
@@ -335,25 +362,10 @@ def build_matcher(
     """
     if architecture not in _ARCHITECTURES:
         known = " or ".join(_ARCHITECTURES)
-        raise InputError(f"`architecture`={architecture!r}: expected {known}")
-    for name, value in {
-        "vocabulary_size": vocabulary_size,
-        "embedding_dim": embedding_dim,
-        "hidden_dim": hidden_dim,
-    }.items():
-        if value < 1:
-            raise InputError(f"`{name}`={value}: expected at least 1")
-    if not 0.0 <= dropout < 1.0:
-        raise InputError(f"`dropout`={dropout}: expected 0 or more, and less than 1")
-    kind = _ARCHITECTURES[architecture]
-    matcher = kind(
-        vocabulary_size,
-        embedding_dim,
-        hidden_dim,
-        dropout,
-        seed,
-        dtype="float32",
-        name=architecture,
+        raise InputError(f"architecture {architecture!r}, expected {known}")
+    sizes = vocabulary_size, embedding_dim, hidden_dim
+    matcher = _ARCHITECTURES[architecture](
+        *sizes, dropout, seed, dtype="float32", name=architecture
     )
     matcher.build()
     _initialize(matcher, seed)
@@ -408,14 +420,8 @@ def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
     """
     path = folder / MATCHER_FILE
     content = read_json_object(path, "the settings of a matching model")
-    expected: dict[str, type | tuple[type, ...]] = {
-        "architecture": str,
-        "vocabulary_size": int,
-        "embedding_dim": int,
-        "hidden_dim": int,
-        "dropout": (int, float),
-    }
-    for name, kind in expected.items():
+    kinds = (str, int, int, int, (int, float))
+    for name, kind in zip(_SETTINGS, kinds, strict=True):
         if not isinstance(content.get(name), kind) or isinstance(content[name], bool):
             raise InputError(f"{path}: {name} is {content.get(name)!r}")
     return content
@@ -428,9 +434,8 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
         InputError: a file is missing or damaged, or the weights do not fit the settings.
     """
     content = read_matcher_settings(folder)
-    names = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
     try:
-        matcher = build_matcher(**{name: content[name] for name in names}, seed=0)
+        matcher = build_matcher(**{name: content[name] for name in _SETTINGS}, seed=0)
     except InputError as error:
         raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
     weights.assign(_pair_weights(matcher), weights.read_tensors(folder), str(folder))

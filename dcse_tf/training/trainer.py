@@ -143,7 +143,8 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
         seed: the run's seed.
         step: the next step, counted from 0.
     """
-    layers = model._flatten_layers(include_self=False)
+    # An LSTM's cell has a generator too, which it does not use.
+    layers = [x for x in model._flatten_layers() if isinstance(x, keras.layers.Dropout)]
     found = [getattr(layer, "seed_generator", None) for layer in layers]
     states = [generator.state for generator in found if generator is not None]
 
