@@ -19,7 +19,7 @@ OPTIONAL = {
     "plots": ["matplotlib>=3.9,<4"],
     "search": ["faiss-cpu>=1.15,<2"],
     "spark": ["pyspark>=4.0,<5"],
-    "server": ["fastapi>=0.120,<1", "prometheus_client>=0.21,<1", "uvicorn>=0.35,<1"],
+    "server": ["fastapi>=0.165,<1", "prometheus_client>=0.21,<1", "uvicorn>=0.54,<1"],
     "serving": ["tensorflow-serving-api>=2.21,<3"],
     "sts": ["gensim>=4.4,<5", "krippendorff>=0.8,<1"],
 }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
     from dcse_tf.exporting.options import ExportOptions
     from dcse_tf.search.search_options import EmbedOptions
-    from dcse_tf.serving.options import ServeOptions
+    from dcse_tf.serving.serve import ServeOptions
     from dcse_tf.sets.options import (
         BuildCandidatesOptions,
         BuildRetrievalOptions,
@@ -196,10 +196,10 @@ def export(options: "ExportOptions") -> None:
 
 
 def serve(options: "ServeOptions") -> None:
-    """Answers requests over HTTP: embeddings, re-ranking, matching."""
-    from dcse_tf.serving import job
+    """Answers requests over HTTP: embeddings and re-ranking."""
+    from dcse_tf.serving import serve as job
 
-    job.serve(options, lambda url: print(f"serving at {url}", flush=True), as_flags)
+    job.serve(options, lambda url: print(f"serving at {url}", flush=True))
 
 
 def build_retrieval(options: "BuildRetrievalOptions") -> None:
@@ -276,7 +276,7 @@ _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "explain": ("sets.options", "ExplainOptions", explain),
     "merge": ("training.merge_options", "MergeOptions", merge),
     "export": ("exporting.options", "ExportOptions", export),
-    "serve": ("serving.options", "ServeOptions", serve),
+    "serve": ("serving.serve", "ServeOptions", serve),
     "build_retrieval": ("sets.options", "BuildRetrievalOptions", build_retrieval),
     "build_candidates": ("sets.options", "BuildCandidatesOptions", build_candidates),
     "build_sts": ("sets.options", "BuildStsOptions", build_sts),

@@ -1,1 +1,1 @@
-"""An HTTP server for an encoder and optionally a re-ranker, for OpenAI, Cohere and Jina clients."""
+"""An HTTP server for an encoder and optionally a re-ranker, for OpenAI's and Cohere's clients."""

@@ -1,73 +1,146 @@
-"""The routes: turn requests into work for the batcher, and its results into responses."""
+"""The application: turns requests into work for the batcher, and its results into responses."""
 
 import asyncio
 import base64
 import contextlib
-import math
+import hmac
+import os
+import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import fastapi
 import numpy as np
+import prometheus_client
+import pydantic
 import scipy.special
 from absl import logging
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import multiprocess
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import dcse_tf
 from dcse_tf.data.dialogue import is_blank
+from dcse_tf.encoder.batching import embed_and_measure
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.job import split_turns
-from dcse_tf.serving import metrics
 from dcse_tf.serving.batcher import Batcher, QueueFull
-from dcse_tf.serving.errors import Refusal, refuse
-from dcse_tf.serving.forms import EmbeddingsForm, MatchForm, RerankForm
-from dcse_tf.serving.model import EMBED, MATCH, RERANK, ServedModel
-from dcse_tf.serving.options import ServeOptions
+from dcse_tf.serving.serve import METRICS_VARIABLE, ServeOptions
 
-_RETRY_AFTER = "1"  # seconds
+# Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). RERANK: (turns of a
+# context, response) to the re-ranker's logit.
+EMBED, RERANK = "embed", "rerank"
+_FIRST_TEXT = "hello"
+_BYTES_PER_TOKEN = 4
+_CLIENT_GONE = 499
+_OPEN = ("/health", "/metrics")  # for monitoring, which needs no key
+_TOKEN_IDS = (
+    "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
+    "sends texts with check_embedding_ctx_length=False"
+)
+_CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
+
+_REQUESTS = prometheus_client.Counter(
+    "dcse_requests", "Requests; status 499: the client went away.", ["route", "status"]
+)
+_SECONDS = prometheus_client.Histogram(
+    "dcse_request_seconds", "From a request's headers to the end of the answer.", ["route"]
+)
+_BATCH_TEXTS = prometheus_client.Histogram(  # its sum is the number of texts
+    "dcse_batch_texts",
+    "Texts that were embedded, or documents that were scored, together.",
+    ["kind"],
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+)
+_WAITING = prometheus_client.Gauge(
+    "dcse_waiting_texts", "Texts that are waiting for the model.", multiprocess_mode="livesum"
+)
+
+T = TypeVar("T")
+
+
+def _check_text(text: str) -> str:
+    text.encode()  # half of a surrogate pair is a UnicodeEncodeError, which is a ValueError
+    return text
+
+
+def _read_texts(value: Any) -> Any:
+    """A list from a string or a list; token ids get a message of their own."""
+    values = [value] if isinstance(value, str) else value
+    if isinstance(values, list) and any(isinstance(each, int | list) for each in values[:1]):
+        raise ValueError(_TOKEN_IDS)
+    return values
+
+
+Text = Annotated[str, pydantic.AfterValidator(_check_text)]
+Texts = Annotated[list[Text], pydantic.BeforeValidator(_read_texts), pydantic.Field(min_length=1)]
+
+
+class _Form(pydantic.BaseModel):
+    """A request. Fields that it does not know are refused: the answer may not be what they ask for.
+
+    Attributes:
+        model: the model's name; empty for the server's.
+        user: who asks, which changes nothing.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    model: str = ""
+    user: str | None = None
+
+
+class EmbeddingsForm(_Form):
+    """OpenAI's request for embeddings."""
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class RerankForm(_Form):
+    """Cohere's request to rank documents by their relevance to a query."""
+
+    query: Text
+    documents: Texts
+    top_n: int | None = pydantic.Field(None, ge=1)
+    return_documents: bool = False
 
 
 class Service:
-    """The state that the routes share.
+    """An encoder and optionally a re-ranker, which one thread uses for all requests.
 
     Args:
         options: the settings, including the limits.
-        model: computes the results.
+        encoder: the encoder.
+        reranker: the re-ranker; None if rerank requests use the encoder's cosine.
     """
 
-    def __init__(self, options: ServeOptions, model: ServedModel):
-        self.options = options
-        self.model = model
-        self.stopping = False
+    def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
+        self.name = options.model_name
+        self.encoder = encoder
         self.batcher = Batcher(
-            model.compute,
+            self._compute,
             options.batch_tokens,
             options.max_wait_ms / 1000,
             options.max_queue,
-            metrics.WAITING.set,
+            _WAITING.set,
         )
+        self._reranker = reranker
+        self._unit_norm = options.unit_norm
+        self._longest = encoder.settings.get("max_sequence_length") or 512
 
-    def check(self, name: str, **fields: list[str]) -> None:
-        """Refuses requests for another model, and texts over the limits."""
-        if name not in ("", self.model.name):
-            raise Refusal(404, f"There is no such model; this is {self.model.name}.")
-        for field, texts in fields.items():
-            if not texts:
-                raise Refusal(400, f"{field}: expected at least one text.")
-            if len(texts) > self.options.max_texts:
-                raise Refusal(
-                    400, f"{field}: {len(texts)} texts, expected at most {self.options.max_texts}."
-                )
-            longest = max(range(len(texts)), key=lambda place: len(texts[place]))
-            if len(texts[longest]) > self.options.max_characters:
-                raise Refusal(
-                    400,
-                    f"{field}[{longest}]: {len(texts[longest])} characters, expected at most "
-                    f"{self.options.max_characters}.",
-                )
+    def warm_up(self) -> None:
+        """Computes a text of each kind, so that the graphs that requests need are traced."""
+        assert self.encoder.dim
+        self._compute(EMBED, [_FIRST_TEXT])
+        if self._reranker:
+            self._compute(RERANK, [((_FIRST_TEXT,), _FIRST_TEXT)])
 
     async def embed(self, texts: list[str]) -> tuple[np.ndarray, int, int]:
         """Embeds texts; returns float32 `[texts, dim]`, the number of tokens, and the number of
@@ -77,39 +150,50 @@ class Service:
         rows, tokens, truncated = zip(*found, strict=True)
         return np.stack(rows), sum(tokens), sum(truncated)
 
-    async def score(self, kind: str, turns: list[str], responses: list[str]) -> tuple[Any, int]:
-        """Scores responses to a context; returns float `[responses]` and an estimate of the number
-        of tokens.
-        """
-        # Matching encodes a context once per batch, a re-ranker once per response.
-        of_context = sum(self._estimate(turns))
-        own = self._estimate(responses)
-        share = math.ceil(of_context / len(responses)) if kind == MATCH else of_context
-        items = [(tuple(turns), response) for response in responses]
-        scores = await self.batcher.submit(kind, items, [each + share for each in own])
-        return np.array(scores), of_context + sum(own)
-
-    def _estimate(self, texts: list[str]) -> list[int]:
-        return [self.model.estimate_tokens(text) for text in texts]
-
     async def relevance(self, query: str, documents: list[str]) -> tuple[np.ndarray, int]:
         """Scores documents by their relevance to a query: probabilities by the re-ranker or,
         without one, cosines with the mean embedding of the query's turns. A blank document has the
         lowest, 0 or -1. Returns float64 `[documents]` and the number of tokens.
         """
         turns = split_turns(query)
-        if self.model.reranker:
-            logits, tokens = await self.score(RERANK, turns, documents)
-            return scipy.special.expit(logits), tokens
-        rows, tokens, _ = await self.embed([*turns, *documents])
+        if self._reranker:
+            # It reads the whole context with each document.
+            of_context = sum(self._estimate(turns))
+            tokens = [of_context + own for own in self._estimate(documents)]
+            items = [(tuple(turns), document) for document in documents]
+            logits = await self.batcher.submit(RERANK, items, tokens)
+            return scipy.special.expit(np.array(logits, np.float64)), sum(tokens)
+        rows, read, _ = await self.embed([*turns, *documents])
         rows = normalize(rows)
         context = normalize(rows[: len(turns)].mean(axis=0, keepdims=True))
         cosines = rows[len(turns) :] @ context[0]
-        return np.where([is_blank(text) for text in documents], -1.0, cosines), tokens
+        return np.where([is_blank(text) for text in documents], -1.0, cosines), read
+
+    def _estimate(self, texts: list[str]) -> list[int]:
+        """A quick estimate of the number of tokens of each text, after truncation."""
+        return [min(2 + len(text.encode()) // _BYTES_PER_TOKEN, self._longest) for text in texts]
+
+    def _compute(self, kind: str, items: list[Any]) -> Sequence[Any]:
+        """The results of items of one kind, in their order; in the batcher's thread."""
+        _BATCH_TEXTS.labels(kind).observe(len(items))
+        if kind == RERANK:
+            assert self._reranker
+            contexts, responses = zip(*items, strict=True)
+            candidates = [[response] for response in responses]
+            return np.concatenate(self._reranker.score(contexts, candidates, show_progress=False))
+        rows, tokens, truncated = embed_and_measure(self.encoder.backend, items)
+        rows = self.encoder.finish(rows, self._unit_norm)
+        return list(zip(rows, tokens.tolist(), truncated.tolist(), strict=True))
 
 
-def create_app(service: Service) -> fastapi.FastAPI:
-    """The application, without the `Gate` in front of it."""
+def create_app(service: Service, keys: Collection[str], max_body: int) -> fastapi.FastAPI:
+    """The application.
+
+    Args:
+        service: computes the answers.
+        keys: the valid API keys; if empty, no key is needed.
+        max_body: longest body of a request, in bytes.
+    """
 
     @contextlib.asynccontextmanager
     async def run_batcher(app: fastapi.FastAPI) -> AsyncIterator[None]:
@@ -117,138 +201,161 @@ def create_app(service: Service) -> fastapi.FastAPI:
         yield
         task.cancel()
 
-    app = fastapi.FastAPI(title="dcse_tf", version=dcse_tf.__version__, lifespan=run_batcher)
-    _add_error_handlers(app)
-    _add_embeddings(app, service)
-    _add_rerank(app, service)
-    _add_match(app, service)
+    bearer = HTTPBearer(auto_error=False)
+
+    def check_key(
+        request: fastapi.Request,
+        given: Annotated[HTTPAuthorizationCredentials | None, fastapi.Depends(bearer)],
+    ) -> None:
+        key = given.credentials.encode() if given else b""
+        matches = [hmac.compare_digest(key, known.encode()) for known in keys]
+        if keys and not any(matches) and request.url.path not in _OPEN:
+            message = "Give a key of this server as the header `Authorization: Bearer KEY`."
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+    app = fastapi.FastAPI(
+        title="dcse_tf",
+        lifespan=run_batcher,
+        max_body_size=max_body,
+        strict_content_type=False,
+        dependencies=[fastapi.Depends(check_key)],
+    )
+    _add_routes(app, service)
 
     @app.get("/health")
-    async def health() -> JSONResponse:
-        status = "stopping" if service.stopping else "ok"
-        return JSONResponse({"status": status}, 503 if service.stopping else 200)
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
 
     @app.get("/metrics")
     def show_metrics() -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4")
+        """The metrics of all processes."""
+        registry = prometheus_client.REGISTRY
+        if METRICS_VARIABLE in os.environ:
+            registry = prometheus_client.CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)
+        text = prometheus_client.generate_latest(registry)
+        return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
+    routes = {str(getattr(route, "path", "")) for route in app.routes}
+    app.add_middleware(_CountRequests, routes=routes)
+    for kind in (HTTPException, RequestValidationError, QueueFull, Exception):
+        app.add_exception_handler(kind, _answer_error)
     return app
 
 
-def _add_embeddings(app: fastapi.FastAPI, service: Service) -> None:
-    model = service.model
-
+def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        entry = {"id": model.name, "object": "model", "created": 0, "owned_by": "dcse_tf"}
+        entry = {"id": service.name, "object": "model", "created": 0, "owned_by": "dcse_tf"}
         return {"object": "list", "data": [entry]}
 
     @app.post("/v1/embeddings")
-    async def embeddings(form: EmbeddingsForm) -> JSONResponse:
-        service.check(form.model, input=form.input)
-        dim = model.encoder.dim
+    async def embeddings(form: EmbeddingsForm, request: fastapi.Request) -> JSONResponse:
+        _check_name(form.model, service.name)
+        dim = service.encoder.dim
         if form.dimensions not in (None, dim):
-            raise Refusal(400, f"dimensions: this model's embeddings have {dim}.")
-        rows, tokens, truncated = await service.embed(form.input)
-        rows = normalize(rows).astype(np.float32) if form.normalized else rows
+            raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
+        work = service.embed(form.input)
+        rows, tokens, truncated = await _while_connected(request, work)
         # Little-endian float32, as OpenAI's clients expect.
-        made: Sequence[Any] = (
+        vectors: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
             if form.encoding_format == "base64"
             else rows.tolist()
         )
         data = [
-            {"object": "embedding", "index": place, "embedding": each}
-            for place, each in enumerate(made)
+            {"object": "embedding", "index": place, "embedding": vector}
+            for place, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         # Not in OpenAI's answer, which refuses such texts; its clients take further fields.
         usage |= {"truncated_texts": truncated} if truncated else {}
-        return JSONResponse({"object": "list", "data": data, "model": model.name, "usage": usage})
-
-
-def _add_rerank(app: fastapi.FastAPI, service: Service) -> None:
-    async def rerank(form: RerankForm, give_documents: bool) -> tuple[list[dict], int]:
-        service.check(form.model, query=[form.query], documents=form.documents)
-        _require_turn("query", [form.query])
-        scores, tokens = await service.relevance(form.query, form.documents)
-        order = np.argsort(-scores, kind="stable").tolist()
-        results = [{"index": p, "relevance_score": float(scores[p])} for p in order[: form.top_n]]
-        if give_documents:
-            for each in results:
-                each["document"] = {"text": form.documents[each["index"]]}
-        return results, tokens
+        answer = {"object": "list", "data": data, "model": service.name, "usage": usage}
+        return JSONResponse(answer)
 
     @app.post("/v1/rerank")
-    async def rerank_v1(form: RerankForm) -> JSONResponse:
-        results, tokens = await rerank(form, form.return_documents is not False)
-        usage = {"total_tokens": tokens, "prompt_tokens": tokens}
-        return JSONResponse({"model": service.model.name, "results": results, "usage": usage})
-
     @app.post("/v2/rerank")
-    async def rerank_v2(form: RerankForm) -> JSONResponse:
-        results, tokens = await rerank(form, bool(form.return_documents))
+    async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
+        _check_name(form.model, service.name)
+        if is_blank(form.query):
+            raise HTTPException(400, "query: expected at least one turn that is not blank.")
+        relevance = service.relevance(form.query, form.documents)
+        scores, tokens = await _while_connected(request, relevance)
+        order = np.argsort(-scores, kind="stable").tolist()
+        results = [{"index": p, "relevance_score": float(scores[p])} for p in order[: form.top_n]]
+        if form.return_documents:
+            for each in results:
+                each["document"] = {"text": form.documents[int(each["index"])]}
         meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
 
 
-def _add_match(app: fastapi.FastAPI, service: Service) -> None:
-    @app.post("/match")
-    async def match(form: MatchForm) -> JSONResponse:
-        service.check(form.model, context=form.context, responses=form.responses)
-        _require_turn("context", form.context)
-        if service.model.encoder.match is None:
-            raise Refusal(400, f"{service.model.name} has only sentence embeddings, no matching.")
-        scores, _ = await service.score(MATCH, form.context, form.responses)
-        return JSONResponse({"similarities": scores.tolist()})
+def _check_name(asked: str, name: str) -> None:
+    if asked not in ("", name):
+        raise HTTPException(404, f"There is no such model; this is {name}.")
 
 
-def _require_turn(field: str, texts: list[str]) -> None:
-    if all(map(is_blank, texts)):
-        raise Refusal(400, f"{field}: expected at least one turn that is not blank.")
+async def _while_connected(request: fastapi.Request, work: Coroutine[Any, Any, T]) -> T:
+    """Awaits work, and drops it if the client goes away: nobody would read the answer."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())  # the body is read: only a disconnect comes
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HTTPException(_CLIENT_GONE, "The client went away.")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
 
 
-def _add_error_handlers(app: fastapi.FastAPI) -> None:
-    async def on_refusal(request: fastapi.Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
-        return refuse(request.url.path, error.status, str(error), error.headers)
+class _CountRequests:
+    """Middleware that counts and times requests.
 
-    async def on_full(request: fastapi.Request, error: Exception) -> Response:
-        message = f"Too many texts wait; try again in {_RETRY_AFTER} s."
-        return refuse(request.url.path, 429, message, {"Retry-After": _RETRY_AFTER})
+    Args:
+        app: the application that answers requests.
+        routes: the paths that have their own counts; others are counted together.
+    """
 
-    async def on_wrong_form(request: fastapi.Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return refuse(request.url.path, 400, _describe(error))
+    def __init__(self, app: ASGIApp, routes: Collection[str]):
+        self._app = app
+        self._routes = routes
 
-    async def on_http(request: fastapi.Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        told = {400: "The body is not JSON.", 404: "There is nothing at this path."}
-        message = told.get(error.status_code, f"{error.detail}.")
-        return refuse(request.url.path, error.status_code, message, error.headers)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, status = time.monotonic(), 500
 
-    async def on_fault(request: fastapi.Request, error: Exception) -> Response:
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            _REQUESTS.labels(route, status).inc()
+            _SECONDS.labels(route).observe(time.monotonic() - started)
+
+
+def _answer_error(request: fastapi.Request, error: Exception) -> Response:
+    """The answer to a request that failed: one sentence where OpenAI's and Cohere's clients look
+    for it.
+    """
+    status, message, headers = 500, "The server failed; its log says why.", None
+    if isinstance(error, QueueFull):
+        status, message = 429, "Too many texts wait; try again in 1 s."
+        headers = {"Retry-After": "1"}
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"][1:])) or "the body"
+        status, message = 400, f"{field}: {first['msg'].removeprefix('Value error, ')}."
+    elif isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), error.headers
+    else:
         logging.error("%s: %r", request.url.path, error)
-        return refuse(request.url.path, 500, "The server failed; its log says why.")
-
-    app.add_exception_handler(Refusal, on_refusal)
-    app.add_exception_handler(QueueFull, on_full)
-    app.add_exception_handler(RequestValidationError, on_wrong_form)
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(Exception, on_fault)
-
-
-def _describe(error: RequestValidationError) -> str:
-    """The first error as a sentence that begins with the field."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return f"The body is not JSON: {first['ctx']['error']}."
-    field = ".".join(str(part) for part in first["loc"][1:])
-    if not field:
-        return "The body is not a JSON object."
-    if first["type"] == "extra_forbidden":
-        return f"{field}: is no field of this request, or its meaning is not implemented."
-    if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
-        return text if text.startswith(field) else f"{field}: {text}"
-    return f"{field}: {first['msg']}."
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    openai = {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}
+    return JSONResponse({"error": openai, "message": message}, status, headers)

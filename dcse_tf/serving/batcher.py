@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,31 +16,22 @@ class QueueFull(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class _Request:
-    """A client's request, while it waits for results.
+class _Item:
+    """An item that waits to be computed; items are computed in ascending order of `turn`."""
 
-    Attributes:
-        kind: the kind of its items.
-        left: (place, item, tokens) of the items whose computation has not begun.
-        results: the results so far, by place.
-        missing: how many results are missing.
-        done: receives the results when all are there.
-        arrived: time of arrival by the event loop's clock, in seconds.
-    """
-
+    turn: int
     kind: str
-    left: deque[tuple[int, Any, int]]
-    results: list[Any]
-    missing: int
-    done: asyncio.Future[list[Any]]
-    arrived: float
+    content: Any
+    tokens: int
+    due: float  # by the event loop's clock, in seconds
+    result: asyncio.Future[Any]
 
 
 class Batcher:
     """Collects items until there are enough for a batch, or the first has waited long enough.
 
-    A batch takes items from all waiting requests in turn, so that a large request does not hold up
-    small ones. All items of a batch are of one kind.
+    Requests take turns, item by item, so that a large request does not hold up small ones. All
+    items of a batch are of one kind.
 
     Args:
         compute: computes a batch; called in a separate thread.
@@ -64,17 +54,16 @@ class Batcher:
         self._max_wait = max_wait
         self._max_queue = max_queue
         self._watch = watch
-        self._requests: deque[_Request] = deque()
-        self._items = 0
-        self._tokens = 0
+        self._waiting: list[_Item] = []
+        self._turn = 0  # that of the items which are computed now
         self._arrival = asyncio.Event()
 
-    async def submit(self, kind: str, items: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
+    async def submit(self, kind: str, contents: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
         """Queues items and waits for their results; if cancelled, drops those still waiting.
 
         Args:
             kind: the kind of the items, for `compute`.
-            items: what to compute, at least one item.
+            contents: what to compute, at least one item.
             tokens: estimated number of tokens of each item.
 
         Returns:
@@ -84,32 +73,29 @@ class Batcher:
             QueueFull: too many items are waiting already.
             Exception: `compute` raised it.
         """
-        # One that finds nobody waiting is taken whatever its size, or it would never be.
-        if self._items and self._items + len(items) > self._max_queue:
+        # A request that finds nobody waiting is taken whatever its size, or it would never be.
+        if self._waiting and len(self._waiting) + len(contents) > self._max_queue:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        request = _Request(
-            kind,
-            deque(zip(range(len(items)), items, tokens, strict=True)),
-            [None] * len(items),
-            len(items),
-            loop.create_future(),
-            loop.time(),
-        )
-        self._requests.append(request)
-        self._count(len(items), sum(tokens))
+        due = loop.time() + self._max_wait
+        # The first item is on a par with those computed now, and each other one a turn later: a
+        # request that comes now neither waits for all of a large one nor keeps it waiting.
+        items = [
+            _Item(self._turn + place, kind, content, cost, due, loop.create_future())
+            for place, (content, cost) in enumerate(zip(contents, tokens, strict=True))
+        ]
+        self._set_waiting([*self._waiting, *items])
         self._arrival.set()
         try:
-            return await request.done
+            return await asyncio.gather(*(item.result for item in items))
         finally:
-            if request.left:
-                self._requests.remove(request)
-                self._count(-len(request.left), -sum(cost for _, _, cost in request.left))
+            # After an error or a cancellation some still wait.
+            own = set(items)
+            self._set_waiting([item for item in self._waiting if item not in own])
 
-    def _count(self, items: int, tokens: int) -> None:
-        self._items += items
-        self._tokens += tokens
-        self._watch(self._items)
+    def _set_waiting(self, items: list[_Item]) -> None:
+        self._waiting = items
+        self._watch(len(items))
 
     async def run(self) -> None:
         """Computes batches until it is cancelled."""
@@ -117,56 +103,48 @@ class Batcher:
         with concurrent.futures.ThreadPoolExecutor(1, "model") as thread:
             while True:
                 await self._wait_for_batch()
-                if not self._requests:  # all were dropped in the meantime
+                batch = self._take()
+                if not batch:  # all were dropped in the meantime
                     continue
-                kind, batch = self._take()
-                items = [item for _, _, item in batch]
+                contents = [item.content for item in batch]
                 try:
-                    results = await loop.run_in_executor(thread, self._compute, kind, items)
+                    kind = batch[0].kind
+                    results = await loop.run_in_executor(thread, self._compute, kind, contents)
                 except Exception as error:
-                    for request, _, _ in batch:
-                        self._fail(request, error)
+                    for item in batch:
+                        if not item.result.done():
+                            item.result.set_exception(error)
                 else:
-                    self._deliver(batch, results)
+                    for item, result in zip(batch, results, strict=True):
+                        if not item.result.done():  # its request may have been cancelled
+                            item.result.set_result(result)
 
     async def _wait_for_batch(self) -> None:
-        while not self._requests:
+        while not self._waiting:
             self._arrival.clear()
             await self._arrival.wait()
-        due = min(request.arrived for request in self._requests) + self._max_wait
+        due = min(item.due for item in self._waiting)
         loop = asyncio.get_running_loop()
-        while self._requests and self._tokens < self._batch_tokens and loop.time() < due:
+        while 0 < sum(item.tokens for item in self._waiting) < self._batch_tokens:
+            if loop.time() >= due:
+                break
             self._arrival.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._arrival.wait(), due - loop.time())
 
-    def _take(self) -> tuple[str, list[tuple[_Request, int, Any]]]:
-        """Takes the items of the next batch; requests with items in it go to the queue's end."""
-        kind = self._requests[0].kind
-        turns = deque(request for request in self._requests if request.kind == kind)
-        batch: list[tuple[_Request, int, Any]] = []
+    def _take(self) -> list[_Item]:
+        """Takes the items of the next batch: by turn, of one kind, as many as fit."""
+        ordered = sorted(self._waiting, key=lambda item: item.turn)  # within a turn by arrival
+        batch: list[_Item] = []
         tokens = 0
-        served = set()
-        while turns and (not batch or tokens + turns[0].left[0][2] <= self._batch_tokens):
-            request = turns.popleft()
-            place, item, cost = request.left.popleft()
-            batch.append((request, place, item))
-            tokens += cost
-            served.add(id(request))
-            if request.left:
-                turns.append(request)
-        left = [request for request in self._requests if request.left]
-        self._requests = deque(sorted(left, key=lambda request: id(request) in served))
-        self._count(-len(batch), -tokens)
-        return kind, batch
-
-    def _deliver(self, batch: list[tuple[_Request, int, Any]], results: Sequence[Any]) -> None:
-        for (request, place, _), result in zip(batch, results, strict=True):
-            request.results[place] = result
-            request.missing -= 1
-            if not request.missing and not request.done.done():
-                request.done.set_result(request.results)
-
-    def _fail(self, request: _Request, error: Exception) -> None:
-        if not request.done.done():
-            request.done.set_exception(error)
+        for item in ordered:
+            if item.kind != ordered[0].kind:
+                continue
+            tokens += item.tokens
+            if batch and tokens > self._batch_tokens:
+                break
+            batch.append(item)
+            self._turn = item.turn
+        taken = set(batch)
+        self._set_waiting([item for item in ordered if item not in taken])
+        return batch

@@ -281,14 +281,14 @@ def main() -> None:
         "kernel | page faults | errors | refused | MB after |"
     )
     print(f"{11 * '|---'}|")
-    with start(args, timeout_s=3) as server:
+    with start(args) as server:
         print(f"| 0 {9 * '| '}| {server.megabytes():.0f} |", flush=True)
         for count in CLIENTS:
             print(measure_load(server, count, args.seconds), flush=True)
         fine = try_faults(server, [_leave, _send_slowly, _send_much], args.longest)
         print(f"{server.megabytes():.0f} MB at the end")
 
-    with start(args, workers=2, max_queue=_QUEUE, max_texts=_QUEUE) as server:
+    with start(args, workers=2, max_queue=_QUEUE) as server:
         fine &= try_faults(server, [_kill], args.longest)
         print(f"Two processes in which {_QUEUE} texts may wait:")
         print(measure_load(server, CLIENTS[-1], min(args.seconds, 20)), flush=True)

@@ -24,8 +24,7 @@ CALLS = {
         draw_heatmap(None, "matching")
     """,
     "fastapi": """
-        from dcse_tf.serving.job import serve
-        from dcse_tf.serving.options import ServeOptions
+        from dcse_tf.serving.serve import ServeOptions, serve
         serve(ServeOptions(model="m"), print)
     """,
     "pyarrow": """

@@ -17,7 +17,7 @@ from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateO
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.search_options import EmbedOptions, SearchOptions
-from dcse_tf.serving.options import ServeOptions
+from dcse_tf.serving.serve import ServeOptions
 from dcse_tf.sets.options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,

@@ -7,7 +7,6 @@ import threading
 import time
 
 from dcse_tf.errors import InputError
-from dcse_tf.serving.job import listen
 
 
 class Adder:
@@ -94,14 +93,3 @@ class BrokenElsewhere(Adder):
         if os.getpid() != process:
             raise InputError("vocab.txt: no such file")
         super().__init__(0)
-
-
-def answer_until_told(options, keys, spell, report):
-    """Stands for a server's worker: says its number in place of every answer."""
-    listener = listen(options, shared=True)
-    listener.listen()
-    report.send("ready" if options.name != "broken" else "no such model")
-    while True:
-        connection, _ = listener.accept()
-        connection.sendall(str(os.getpid()).encode())
-        connection.close()

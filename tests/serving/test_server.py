@@ -1,12 +1,14 @@
-"""`dcse serve` as its clients see it: a process with a small random encoder and a re-ranker."""
+"""`dcse serve` as its clients see it, with a small random encoder and a re-ranker.
+
+Most tests ask the application in this process. One starts two workers, as a user does.
+"""
 
 import asyncio
-import base64
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,20 +27,15 @@ from tiny_reranker import save_reranker
 
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.serving.app import Service, create_app
-from dcse_tf.serving.gate import Gate
-from dcse_tf.serving.job import listen, read_keys
-from dcse_tf.serving.model import ServedModel
-from dcse_tf.serving.options import ServeOptions
-from dcse_tf.serving.server import load_model
-
-pytestmark = pytest.mark.slow
+from dcse_tf.serving.serve import ServeOptions, listen, make_app
 
 KEY = "a-key"
 TEXTS = ["where is my parcel", "it left today", "好的发货", "", "thanks for the blue cup " * 9]
-LIMITS = {"max_texts": 16, "max_characters": 300, "max_body_mb": 0.02, "timeout_s": 1}
+DOCUMENTS = ["thanks", "it left today", "i want a refund"]
+QUERY = "where is [EOT] my parcel"
+_RUNNER = asyncio.Runner()  # an application belongs to one event loop
 
 
 @pytest.fixture(scope="module")
@@ -52,365 +49,282 @@ def encoder(models):
     return SentenceEncoder.load(models[0])
 
 
-@pytest.fixture(scope="module")
-def server(models, tmp_path_factory):
-    """The process and its URL."""
-    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
-    keys.write_text(f"another\n{KEY}\n")
-    flags = {"model": models[0], "reranker": models[1], "port": 0, "api_key_file": keys}
-    flags |= LIMITS | {"stop_delay_s": 1}
-    command = [sys.executable, "-m", "dcse_tf.cli.serve"]
-    command += [f"--{name}={value}" for name, value in flags.items()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process, process.stdout.readline().removeprefix("serving at ").strip()
-        process.kill()
+def ask(app, *requests):
+    """The answers to requests (method, path, body), sent at once with the key."""
+
+    async def run():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://s", headers=headers) as client,
+        ):
+            asked = [
+                client.request(method, path, content=json.dumps(b) if isinstance(b, dict) else b)
+                for method, path, b in requests
+            ]
+            return await asyncio.wait_for(asyncio.gather(*asked), 60)
+
+    return _RUNNER.run(run())
+
+
+def post(app, path, **body):
+    (answer,) = ask(app, ("POST", path, body))
+    return answer
 
 
 @pytest.fixture(scope="module")
-def http(server):
-    headers = {"Authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=server[1], headers=headers, timeout=20) as client:
-        yield client
+def app(models):
+    options = ServeOptions(model=str(models[0]), reranker=str(models[1]), max_body_mb=0.02)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DCSE_API_KEY", f"another\n{KEY}")
+        return make_app(options)
 
 
-def test_openai_s_client_gets_the_encoder_s_embeddings(server, encoder):
-    client = openai.OpenAI(base_url=f"{server[1]}/v1", api_key=KEY)
-    expected = encoder.encode(TEXTS)
-    assert client.models.list().data[0].id == "tiny"
-    for form in ({}, {"encoding_format": "float"}, {"dimensions": 64}):  # base64 unless it is said
-        found = client.embeddings.create(model="tiny", input=TEXTS, **form)
-        rows = [each.embedding for each in found.data]
-        np.testing.assert_allclose(rows, expected, atol=1e-5)
-        assert [each.index for each in found.data] == list(range(5))
-        # [CLS] and [SEP] of each, and 4 + 3 + 4 + 0 + 45 words.
-        assert found.usage.prompt_tokens == found.usage.total_tokens == 2 * 5 + 56
-        assert not hasattr(found.usage, "truncated_texts")
-    one = client.embeddings.create(model="tiny", input=TEXTS[0])
-    np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-5)
-    with pytest.raises(openai.BadRequestError, match="dimensions: this model's embeddings have"):
-        client.embeddings.create(model="tiny", input="a", dimensions=32)
-    with pytest.raises(openai.NotFoundError, match="this is tiny"):
-        client.embeddings.create(model="text-embedding-3-small", input="a")
-    with pytest.raises(openai.AuthenticationError, match="Give a key"):
-        openai.OpenAI(base_url=f"{server[1]}/v1", api_key="wrong").models.list()
+@pytest.mark.slow
+def test_two_workers_answer_openai_s_and_cohere_s_clients_and_one_that_is_killed_is_replaced(
+    models, encoder
+):
+    command = [sys.executable, "-c", "from dcse_tf.cli.commands import main; main()", "serve"]
+    command += [f"--model={models[0]}", f"--reranker={models[1]}", "--port=0", "--workers=2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "DCSE_API_KEY": KEY}
+    ) as process:
+        try:
+            url = process.stdout.readline().removeprefix("serving at ").strip()
+            workers = list_children(process.pid)
+            assert len(workers) == 2
+
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
+            assert client.models.list().data[0].id == "tiny"
+            expected = encoder.encode(TEXTS)
+            for form in ({}, {"encoding_format": "float"}, {"dimensions": 64}):  # base64 by default
+                found = client.embeddings.create(model="tiny", input=TEXTS, **form)
+                rows = [each.embedding for each in found.data]
+                np.testing.assert_allclose(rows, expected, atol=1e-5)
+            # [CLS] and [SEP] of each, and 4 + 3 + 4 + 0 + 45 words.
+            assert found.usage.prompt_tokens == found.usage.total_tokens == 2 * 5 + 56
+            with pytest.raises(openai.BadRequestError, match="embeddings have 64"):
+                client.embeddings.create(model="tiny", input="a", dimensions=32)
+            with pytest.raises(openai.NotFoundError, match="this is tiny"):
+                client.embeddings.create(model="text-embedding-3-small", input="a")
+            with pytest.raises(openai.AuthenticationError, match="Give a key"):
+                openai.OpenAI(base_url=f"{url}/v1", api_key="wrong").models.list()
+
+            ranked = Reranker.load(models[1]).rank(QUERY.split(" [EOT] "), DOCUMENTS)
+            client = cohere.ClientV2(KEY, base_url=url)
+            found = client.rerank(model="tiny", query=QUERY, documents=DOCUMENTS, top_n=2)
+            assert [each.index for each in found.results] == [each.place for each in ranked[:2]]
+            got = [each.relevance_score for each in found.results]
+            expected = [1 / (1 + np.exp(-each.score)) for each in ranked[:2]]
+            np.testing.assert_allclose(got, expected, atol=1e-5)
+            with pytest.raises(cohere.BadRequestError, match="documents"):
+                client.rerank(model="tiny", query=QUERY, documents=[])
+
+            os.kill(workers[0], signal.SIGKILL)
+            deadline = time.monotonic() + 60
+            while len(set(list_children(process.pid)) - set(workers)) < 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            # Sixty requests of many clients; each process's counts are in the metrics of any.
+            with (
+                httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as http,
+                concurrent.futures.ThreadPoolExecutor(12) as pool,
+            ):
+                texts = {"input": TEXTS[:2]}
+                answers = pool.map(lambda _: http.post("/v1/embeddings", json=texts), range(60))
+                assert {answer.status_code for answer in answers} == {200}
+                counted = http.get("/metrics").text
+            number = re.search(
+                r'dcse_requests_total{route="/v1/embeddings",status="200"} (\S+)', counted
+            )
+            assert float(number[1]) == 63
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
 
 
-def test_truncated_texts_are_told_in_the_answer_and_counted(server, http):
-    client = openai.OpenAI(base_url=f"{server[1]}/v1", api_key=KEY)
+def list_children(number):
+    """The ids of a process's children, without multiprocessing's resource tracker."""
+    children = pathlib.Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    lines = {int(pid): pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return [pid for pid, line in lines.items() if b"spawn_main" in line]
+
+
+def test_requests_at_once_get_what_each_gets_alone(app, encoder):
+    rng = np.random.default_rng(1)
+    asked = [rng.choice(TEXTS, size=rng.integers(1, 9)).tolist() for _ in range(40)]
+    answers = ask(app, *(("POST", "/v1/embeddings", {"input": texts}) for texts in asked))
+    for texts, answer in zip(asked, answers, strict=True):
+        rows = [each["embedding"] for each in answer.json()["data"]]
+        np.testing.assert_allclose(rows, encoder.encode(texts, show_progress=False), atol=1e-5)
+
+
+def test_the_answer_says_how_many_texts_were_truncated(app):
     texts = ["好" * 126, "好" * 127, "ok", "好" * 200]  # 126 and two special tokens fit
-    usage = client.embeddings.create(model="tiny", input=texts).usage
-    assert usage.prompt_tokens == 3 * 128 + 3
-    assert usage.truncated_texts == 2
-    assert 'dcse_truncated_texts_total{kind="embed"} 2.0' in http.get("/metrics").text
+    usage = post(app, "/v1/embeddings", input=texts).json()["usage"]
+    assert usage == {
+        "prompt_tokens": 3 * 128 + 3,
+        "total_tokens": 3 * 128 + 3,
+        "truncated_texts": 2,
+    }
 
 
-def test_blank_texts_are_never_the_best(http, encoder, models):
-    context, responses = ["where is my parcel", "", "it left"], ["thanks", "", " \t", "ok"]
-    found = http.post("/match", json={"context": context, "responses": responses}).json()
-    expected = encoder.similarity(["where is my parcel", "it left"], ["thanks", "ok"])
-    np.testing.assert_allclose(found["similarities"], [expected[0], -1e9, -1e9, expected[1]], 1e-5)
-
-    given = {"query": "where is my parcel [EOT] it left", "documents": responses}
-    results = http.post("/v2/rerank", json=given).json()["results"]
-    assert [each["index"] for each in results[2:]] == [1, 2]
+def test_blank_documents_come_last(app, models, encoder):
+    documents = ["thanks", "", " \t", "ok"]
+    results = post(app, "/v2/rerank", query=QUERY, documents=documents, return_documents=True)
+    results = results.json()["results"]
+    assert [each["document"]["text"] for each in results[2:]] == ["", " \t"]
     assert [each["relevance_score"] for each in results[2:]] == [0.0, 0.0]
 
-    async def scene():
-        service = Service(ServeOptions(model="m"), ServedModel(encoder, None, "m", False))
-        batcher = asyncio.create_task(service.batcher.run())
-        scores, _ = await service.relevance(given["query"], responses)
-        batcher.cancel()
-        return scores
 
-    scores = asyncio.run(scene())
-    assert scores[1] == scores[2] == -1.0
-    assert scores[[0, 3]].min() > -1.0
-
-
-def test_cohere_s_client_and_jina_s_request_get_the_re_ranker_s_order(server, http, models):
-    documents = ["thanks", "it left today", "i want a refund"]
-    (logits,) = Reranker.load(models[1]).score([["where is", "my parcel"]], [documents])
-    query = "where is [EOT] my parcel"
-    scores = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    order = np.argsort(-scores).tolist()
-
-    client = cohere.ClientV2(KEY, base_url=server[1])
-    found = client.rerank(model="tiny", query=query, documents=documents, top_n=2)
-    assert [each.index for each in found.results] == order[:2]
-    got = [each.relevance_score for each in found.results]
-    np.testing.assert_allclose(got, scores[order[:2]], atol=1e-5)
-
-    given = [{"text": documents[0]}, *documents[1:]]
-    found = http.post("/v1/rerank", json={"query": query, "documents": given}).json()
-    assert [each["document"]["text"] for each in found["results"]] == [documents[i] for i in order]
-    given = {"query": query, "documents": documents, "top_k": 1, "truncation": True}  # Voyage's
-    found = http.post("/v1/rerank", json=given).json()
-    assert [each["index"] for each in found["results"]] == order[:1]
-
-
-def test_jina_s_request_says_the_form_and_the_length_of_embeddings(http, encoder):
-    given = {"input": [{"text": text} for text in TEXTS], "model": "tiny", "task": "text-matching"}
-    given |= {"dimensions": 64, "embedding_type": "base64", "normalized": True}
-    found = http.post("/v1/embeddings", json=given).json()
-    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in found["data"]]
-    expected = encoder.encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(rows, expected, atol=1e-5)
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_curl_needs_no_header_but_the_key(server, encoder):
-    command = ["curl", "--silent", "--header", f"Authorization: Bearer {KEY}", "--data"]
-    command += [json.dumps({"input": TEXTS[2]}), f"{server[1]}/v1/embeddings"]
-    (found,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["data"]
-    np.testing.assert_allclose(found["embedding"], encoder.encode(TEXTS[2]), atol=1e-5)
-
-
-def test_match_is_the_encoder_s_similarity(http, encoder):
-    context, responses = ["where is my parcel", "it left"], ["thanks", "ok", "where is my parcel"]
-    found = http.post("/match", json={"context": context, "responses": responses}).json()
-    expected = encoder.similarity(context, responses)
-    np.testing.assert_allclose(found["similarities"], expected, atol=1e-5)
-
-
-def test_many_clients_at_once_get_what_each_gets_alone(http, encoder):
-    rng = np.random.default_rng(1)
-    asked = [rng.choice(TEXTS, size=rng.integers(1, 9)).tolist() for _ in range(60)]
-
-    def ask(texts):
-        found = http.post("/v1/embeddings", json={"input": texts}).json()
-        return [each["embedding"] for each in found["data"]]
-
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(ask, asked))
-    for texts, rows in zip(asked, answers, strict=True):
-        np.testing.assert_allclose(rows, encoder.encode(texts, show_progress=False), atol=1e-5)
-    counted = http.get("/metrics").text
-    assert 'dcse_requests_total{route="/v1/embeddings",status="200"}' in counted
-    together = float(counted.split('dcse_batch_texts_count{kind="embed"} ')[1].split("\n")[0])
-    texts = float(counted.split('dcse_texts_total{kind="embed"} ')[1].split("\n")[0])
-    assert texts >= sum(map(len, asked)) > together
+@pytest.mark.parametrize("unit_norm", [False, True])
+def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm):
+    """That of the mean of the query's turns; `unit_norm` changes the embeddings' length alone."""
+    service = Service(ServeOptions(model="m", unit_norm=unit_norm), encoder, None)
+    app = create_app(service, [], 1000)
+    answers = ask(
+        app,
+        ("POST", "/v2/rerank", {"query": QUERY, "documents": [*DOCUMENTS, " "]}),
+        ("POST", "/v1/embeddings", {"input": DOCUMENTS}),
+    )
+    scores = {each["index"]: each["relevance_score"] for each in answers[0].json()["results"]}
+    rows = encoder.encode([*QUERY.split(" [EOT] "), *DOCUMENTS], normalize_embeddings=True)
+    context = rows[:2].mean(axis=0)
+    expected = [*(rows[2:] @ context / np.linalg.norm(context)), -1.0]
+    np.testing.assert_allclose([scores[place] for place in range(4)], expected, atol=1e-5)
+    embeddings = [each["embedding"] for each in answers[1].json()["data"]]
+    expected = encoder.encode(DOCUMENTS, normalize_embeddings=unit_norm)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "message"),
     [
-        ("POST", "/v1/embeddings", '{"input": ["a"', 400, "The body is not JSON"),
-        ("POST", "/v1/embeddings", b'{"input": "\xff"}', 400, "The body is not JSON"),
-        ("POST", "/v1/embeddings", "[" * 10_000, 400, "The body is not JSON"),
-        ("POST", "/v1/embeddings", "", 400, "not a JSON object"),
-        ("POST", "/v1/embeddings", "[]", 400, "not a JSON object"),
-        ("POST", "/v1/embeddings", '{"input": []}', 400, "input: expected at least one text"),
-        ("POST", "/v1/embeddings", '{"input": [1, 2]}', 400, "input: .*token ids"),
-        (
-            "POST",
-            "/v1/embeddings",
-            '{"input": [[5], [7]]}',
-            400,
-            "check_embedding_ctx_length=False",
-        ),
-        ("POST", "/v1/embeddings", '{"input": ["a", null]}', 400, r"input\[1\]: expected a string"),
-        ("POST", "/v1/embeddings", '{"input": ["\\ud83d"]}', 400, r"input\[0\]: not a text"),
-        ("POST", "/v1/embeddings", '{"input": {"text": "a"}}', 400, "input: expected a list"),
-        ("POST", "/v1/embeddings", json.dumps({"input": ["a"] * 17}), 400, "17 texts, .* 16"),
-        ("POST", "/v1/embeddings", json.dumps({"input": ["", "a" * 301]}), 400, r"input\[1\]: 301"),
-        ("POST", "/v1/embeddings", '{"input": "a", "encoding_format": "int8"}', 400, "encoding"),
-        ("POST", "/v1/embeddings", "a" * 20_001, 413, "more than 20,000 bytes"),
+        ("POST", "/v1/embeddings", '{"input": ["a"', 400, "JSON"),
+        ("POST", "/v1/embeddings", b'{"input": "\xff"}', 400, "body"),
+        ("POST", "/v1/embeddings", "[" * 10_000, 400, "body"),
+        ("POST", "/v1/embeddings", "", 400, "the body"),
+        ("POST", "/v1/embeddings", {"input": []}, 400, "input: "),
+        ("POST", "/v1/embeddings", {"input": [[5], [7]]}, 400, "check_embedding_ctx_length=False"),
+        ("POST", "/v1/embeddings", {"input": ["a", None]}, 400, r"input.1: .*string"),
+        ("POST", "/v1/embeddings", '{"input": ["\\ud83d"]}', 400, r"input.0: .*surrogates"),
+        ("POST", "/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400, "encoding"),
+        ("POST", "/v1/embeddings", {"input": "a", "late_chunking": True}, 400, "late_chunking: "),
+        ("POST", "/v1/embeddings", {"input": "a", "model": "b"}, 404, "this is tiny"),
         ("GET", "/v1/embeddings", "", 405, "Method Not Allowed"),
-        ("POST", "/v1/completions", "{}", 404, "nothing at this path"),
-        ("POST", "/v1/rerank", '{"query": "a", "documents": []}', 400, "documents: expected"),
+        ("POST", "/v1/completions", {}, 404, "Not Found"),
         ("POST", "/v2/rerank", '{"query": "\\ud83d", "documents": ["a"]}', 400, "query: "),
-        ("POST", "/v2/rerank", '{"query": "a", "documents": ["a"], "top_n": 0}', 400, "top_n: "),
-        ("POST", "/v2/rerank", '{"query": "a", "documents": [{"t": "a"}]}', 400, r"documents\[0\]"),
-        ("POST", "/match", '{"context": [], "responses": ["a"]}', 400, "context: expected"),
-        ("POST", "/match", '{"context": ["", " "], "responses": ["a"]}', 400, "context: .* blank"),
-        ("POST", "/v2/rerank", '{"query": " ", "documents": ["a"]}', 400, "query: .* blank"),
-        ("POST", "/v1/rerank", '{"query": "a", "documents": ["a"], "top": 1}', 400, "^top: is no"),
-        ("POST", "/v1/embeddings", '{"input": "a", "late_chunking": true}', 400, "late_chunking: "),
-        ("POST", "/v1/embeddings", '{"input": "a", "truncate": false}', 400, "truncate: "),
+        ("POST", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 400, "top_n: "),
+        ("POST", "/v2/rerank", {"query": " ", "documents": ["a"]}, 400, "query: .* blank"),
     ],
 )
-def test_what_cannot_be_answered_is_one_sentence(http, method, path, body, status, message):
-    answer = http.request(method, path, content=body)
+def test_what_cannot_be_answered_is_one_sentence_where_either_client_reads_it(
+    app, method, path, body, status, message
+):
+    (answer,) = ask(app, (method, path, body))
     assert answer.status_code == status
     told = answer.json()
-    if path.startswith("/v1/") and path != "/v1/rerank":
-        told = told["error"]
-        assert told["type"] == "invalid_request_error"
-    text = told["detail"] if path == "/match" else told["message"]
-    assert len(text.splitlines()) == 1
-    assert re.search(message, text)
+    assert told["message"] == told["error"]["message"]
+    assert re.search(message, told["message"])
 
 
-def test_who_has_no_key_is_asked_for_one_except_for_health(server):
-    for headers in ({}, {"Authorization": KEY}, {"Authorization": "Bearer a-ke"}):
-        answer = httpx.post(f"{server[1]}/match", headers=headers)
-        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-    assert httpx.get(f"{server[1]}/health").json() == {"status": "ok"}
+def test_a_body_that_is_too_long(app):
+    (answer,) = ask(app, ("POST", "/v1/embeddings", "a" * 20_001))
+    assert answer.status_code == 413
 
 
-def send_raw(server, *parts, pause=0.0):
-    """Sends parts of a request; returns the answer up to the end of the connection."""
-    host, port = server[1].removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        for part in parts:
-            connection.sendall(part)
-            time.sleep(pause)
-        return b"".join(iter(lambda: connection.recv(4096), b""))
+def test_who_has_no_key_is_asked_for_one_except_for_health(app):
+    async def run():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://s") as client:
+            for headers in ({}, {"Authorization": KEY}, {"Authorization": "Bearer a-ke"}):
+                answer = await client.post("/v1/embeddings", headers=headers, json={"input": "a"})
+                assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert (await client.get("/health")).json() == {"status": "ok"}
+
+    _RUNNER.run(run())
 
 
-def test_a_long_body_without_a_length_and_a_late_one(server):
-    head = f"POST /match HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n".encode()
-    chunk = b"4e20\r\n" + b"a" * 20_000 + b"\r\n"
-    chunked = send_raw(
-        server, head, b"Transfer-Encoding: chunked\r\n\r\n", chunk, chunk, b"0\r\n\r\n"
-    )
-    assert chunked.startswith(b"HTTP/1.1 413 ")
-    late = send_raw(server, head + b"Content-Length: 9\r\n\r\n", b"{", b'"', pause=0.6)
-    assert late.startswith(b"HTTP/1.1 408 ")
-    assert b"within 1 seconds" in late
+def test_a_full_queue_a_client_that_goes_away_and_a_model_that_fails(monkeypatch):
+    begun, let = threading.Event(), threading.Semaphore(0)
 
-
-def make_model(begun, let):
-    """Takes a text for its length, and waits until it is let."""
-
-    def compute(kind, items):
+    def embed(backend, texts):
         begun.set()
         let.acquire(timeout=10)
-        return [(np.full([2], len(text), np.float32), 1, False) for text in items]
+        if "fail" in texts:
+            raise ZeroDivisionError
+        return np.ones([len(texts), 2]), np.ones(len(texts), int), np.zeros(len(texts), bool)
 
-    encoder = types.SimpleNamespace(dim=2, match=None)
-    return types.SimpleNamespace(
-        name="m", encoder=encoder, reranker=None, compute=compute, estimate_tokens=lambda text: 1
+    monkeypatch.setattr("dcse_tf.serving.app.embed_and_measure", embed)
+    encoder = types.SimpleNamespace(
+        dim=2, settings={}, backend=None, finish=lambda rows, unit_norm: rows
     )
+    service = Service(ServeOptions(model="m", max_queue=2), encoder, None)
+    app = create_app(service, [], 1000)
+
+    async def run():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://s") as client,
+        ):
+
+            def send(*texts):
+                work = client.post("/v1/embeddings", json={"input": texts})
+                return asyncio.create_task(work)
+
+            computing = send("a")
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            leaves = asyncio.create_task(call_and_leave(app, {"input": ["b", "c"]}))
+            while len(service.batcher._waiting) < 2:
+                await asyncio.sleep(0.01)
+            refused = await send("d")
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            await leaves
+            assert not service.batcher._waiting
+            let.release(3)
+            assert [(await send("fail")).status_code, (await send("d")).status_code] == [500, 200]
+            assert (await computing).status_code == 200
+
+    _RUNNER.run(asyncio.wait_for(run(), 20))
 
 
-def test_a_full_queue_and_a_client_that_goes_away():
-    begun, let = threading.Event(), threading.Semaphore(0)
-    options = ServeOptions(model="m", max_queue=2, max_texts=2)
+async def call_and_leave(app, body):
+    """Sends a request, and disconnects after a moment."""
+    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")]}
+    messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
-    async def post(gate, texts, leave):
-        """The status of a request whose client leaves when the event is set, and its headers."""
-        said = []
-        scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "headers": []}
-        scope |= {"query_string": b"", "raw_path": b""}
-        body = iter([{"type": "http.request", "body": json.dumps({"input": texts}).encode()}])
+    async def receive():
+        for message in messages:
+            return message
+        await asyncio.sleep(0.3)
+        return {"type": "http.disconnect"}
 
-        async def receive():
-            for message in body:
-                return message
-            await leave.wait()
-            return {"type": "http.disconnect"}
+    async def send(message):
+        pass
 
-        async def send(message):
-            said.append(message)
-
-        await gate(scope, receive, send)
-        return (said[0]["status"], dict(said[0]["headers"])) if said else (None, {})
-
-    async def scene():
-        service = Service(options, make_model(begun, let))
-        gate = Gate(create_app(service), {"/v1/embeddings"}, [], 1000, 1.0)
-        batcher = asyncio.create_task(service.batcher.run())
-        never, leave = asyncio.Event(), asyncio.Event()
-        computing = asyncio.create_task(post(gate, ["a"], never))
-        while not begun.is_set():
-            await asyncio.sleep(0.01)
-        leaves = asyncio.create_task(post(gate, ["b", "c"], leave))
-        while service.batcher._items < 2:
-            await asyncio.sleep(0.01)
-        status, headers = await post(gate, ["d"], never)
-        assert (status, headers[b"retry-after"]) == (429, b"1")
-        leave.set()
-        assert await leaves == (None, {})
-        assert service.batcher._items == 0
-        let.release(2)
-        assert (await computing)[0] == (await post(gate, ["d"], never))[0] == 200
-        batcher.cancel()
-
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    await app(scope, receive, send)
 
 
-def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder):
-    """That of the mean of the query's turns; `unit_norm` changes the embeddings' length alone."""
-    turns, documents = ["where is", "my parcel"], ["thanks", "my parcel", "it left"]
-
-    async def scene(unit_norm):
-        model = ServedModel(encoder, None, "m", unit_norm)
-        service = Service(ServeOptions(model="m"), model)
-        batcher = asyncio.create_task(service.batcher.run())
-        scores, _ = await service.relevance(" [EOT] ".join(turns), documents)
-        rows, *_ = await service.embed(documents)
-        batcher.cancel()
-        return scores, rows
-
-    rows = encoder.encode([*turns, *documents], normalize_embeddings=True).astype(np.float64)
-    context = rows[:2].mean(axis=0)
-    for unit_norm in (False, True):
-        scores, embeddings = asyncio.run(scene(unit_norm))
-        np.testing.assert_allclose(scores, rows[2:] @ context / np.linalg.norm(context), atol=1e-5)
-        expected = encoder.encode(documents, normalize_embeddings=unit_norm)
-        np.testing.assert_allclose(embeddings, expected, atol=1e-5)
-
-
-def test_truncated_embeddings_are_the_encoder_s(models, encoder):
-    options = ServeOptions(model=str(models[0]), truncate_dim=24, unit_norm=True)
-    service = Service(options, load_model(options))
-
-    async def scene():
-        batcher = asyncio.create_task(service.batcher.run())
-        transport = httpx.ASGITransport(create_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            answers = [
-                await client.post("/v1/embeddings", json={"input": TEXTS, "dimensions": number})
-                for number in (24, 64)
-            ]
-        batcher.cancel()
-        return answers
-
-    found, refused = asyncio.run(scene())
-    rows = np.array([each["embedding"] for each in found.json()["data"]])
-    short = SentenceEncoder(encoder.backend, truncate_dim=24)
-    expected = short.encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(rows, expected, atol=1e-5)
-    whole = encoder.encode(TEXTS)[:, :24]
-    np.testing.assert_allclose(
-        rows, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=1e-5
-    )
-    assert "embeddings have 24" in refused.json()["error"]["message"]
-
-
-def test_settings_that_no_server_can_have(tmp_path, monkeypatch):
-    (tmp_path / "empty").write_text("\n")
-    options = ServeOptions(model="m", api_key_file=str(tmp_path / "empty"))
-    with pytest.raises(InputError, match=r"`api_key_file`=.*: expected one key a line, found none"):
-        read_keys(options)
-    (tmp_path / "marked").write_text("one\r\n\r\ntwo\r\n", encoding="utf-8-sig")
-    marked = ServeOptions(model="m", api_key_file=str(tmp_path / "marked"))
-    assert read_keys(marked) == ["one", "two"]  # the byte-order mark is no part of a key
-    monkeypatch.setenv("DCSE_API_KEY", "of the environment")
-    assert read_keys(ServeOptions(model="m")) == ["of the environment"]
+def test_an_address_that_is_taken():
     with listen(ServeOptions(model="m", port=0)) as taken:
         assert taken.proto == socket.IPPROTO_TCP  # or an answer takes 40 ms longer
-        taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            InputError, match=f"`port`={port}: cannot listen there: Address already"
-        ):
+        with pytest.raises(InputError, match=f"`port`={port}: cannot listen there"):
             listen(ServeOptions(model="m", port=port))
-    with pytest.raises(OptionError, match="`max_texts`=9: would never fit into `max_queue`=8"):
-        ServeOptions(model="m", max_texts=9, max_queue=8)
 
 
-def test_sigterm_answers_what_is_asked_and_ends_with_status_0(server, http):
-    """The last test of the file: the process ends."""
-    process, url = server
-    os.kill(process.pid, signal.SIGTERM)
-    time.sleep(0.2)
-    health = httpx.get(f"{url}/health")
-    assert (health.status_code, health.json()) == (503, {"status": "stopping"})
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda _: http.post("/v1/embeddings", json={"input": TEXTS}), range(20))
-        assert {answer.status_code for answer in answers} == {200}
-    assert process.wait(20) == 0
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health")
+@pytest.mark.slow
+def test_a_worker_that_cannot_load_its_model_ends_the_server():
+    command = [sys.executable, "-c", "from dcse_tf.cli.commands import main; main()", "serve"]
+    command += ["--model=/no/such/model", "--port=0", "--workers=2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert "--model=/no/such/model" in done.stderr or "`model`=/no/such/model" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: a worker could not start")

@@ -1,0 +1,250 @@
+"""An invertible map from embeddings to a Gaussian, and its fit by maximum likelihood (Li et al.
+2020, "On the Sentence Embeddings from Pre-trained Language Models").
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from keras import ops
+
+from dcse_tf.baselines.flow import FlowOptions
+from dcse_tf.baselines.whitening import measure_directions
+from dcse_tf.bert.bert import initialize_weights
+from dcse_tf.errors import InputError
+from dcse_tf.progress import Progress
+
+_MAX_LOG_SCALE = 1.0  # a coupling stretches a coordinate by at most e
+_EPSILON = 1e-6  # added to standard deviations, to avoid dividing a constant coordinate by 0
+_KERNEL_STDDEV = 0.05  # standard deviation of the couplings' initial hidden kernels
+
+_FIRST_BATCH = 2048  # embeddings that the flow is initialised with
+_MAX_HELD_OUT = 1000  # embeddings
+_CLIP_NORM = 1.0  # largest norm of the gradient of the mean log-likelihood per dimension
+_CHECKS = 20  # evaluations of the held-out likelihood in the whole fit
+_PATIENCE = 5  # the fit ends after this many evaluations without an improvement
+
+
+class FlowStep(keras.layers.Layer):
+    """Standardises each coordinate (ActNorm), reorders them, and couples them (Dinh et al. 2017).
+
+    The coupling shifts and scales the second half of the coordinates, depending on the first: a
+    network of two hidden ReLU layers computes shift and log-scale, the latter bounded by tanh. Its
+    last layer begins as zeros, and so the coupling as the identity.
+
+    Args:
+        hidden_dim: width of the hidden layers.
+    """
+
+    def __init__(self, hidden_dim: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+
+    def build(self, input_shape):
+        dim = input_shape[-1]
+        self.shift = self.add_weight(shape=(dim,), name="shift", initializer="zeros")
+        self.log_scale = self.add_weight(shape=(dim,), name="log_scale", initializer="zeros")
+        self.order = self.add_weight(
+            shape=(dim,), name="order", initializer="zeros", dtype="int32", trainable=False
+        )
+        self.kept = dim // 2
+        widths = [self.kept, self.hidden_dim, self.hidden_dim, 2 * (dim - self.kept)]
+        self.kernels, self.biases = [], []
+        for i, shape in enumerate(itertools.pairwise(widths)):
+            kernel = self.add_weight(shape=shape, name=f"kernel_{i}", initializer="zeros")
+            bias = self.add_weight(shape=shape[1:], name=f"bias_{i}", initializer="zeros")
+            self.kernels.append(kernel)
+            self.biases.append(bias)
+
+    def initialize(self, x: tf.Tensor, rng: np.random.Generator, seed: int) -> None:
+        """Standardises x, float `[n, dim]`, and draws the order and the kernels."""
+        self.shift.assign(-ops.mean(x, axis=0))
+        self.log_scale.assign(-ops.log(ops.std(x, axis=0) + _EPSILON))
+        self.order.assign(rng.permutation(x.shape[1]).astype(np.int32))
+        initialize_weights(self.kernels[:-1], seed, _KERNEL_STDDEV)
+
+    def call(self, x):
+        """Maps x, float `[n, dim]`, to `[n, dim]` and log |det| of the Jacobian, `[n]`."""
+        x = (x + self.shift) * ops.exp(self.log_scale)
+        x = ops.take(x, self.order, axis=1)
+        kept, changed = x[:, : self.kept], x[:, self.kept :]
+        hidden = kept
+        for kernel, bias in zip(self.kernels[:-1], self.biases[:-1], strict=True):
+            hidden = ops.relu(ops.matmul(hidden, kernel) + bias)
+        shift, log_scale = ops.split(ops.matmul(hidden, self.kernels[-1]) + self.biases[-1], 2, -1)
+        log_scale = _MAX_LOG_SCALE * ops.tanh(log_scale)
+        y = ops.concatenate([kept, changed * ops.exp(log_scale) + shift], axis=1)
+        return y, ops.sum(self.log_scale) + ops.sum(log_scale, axis=1)
+
+
+class Flow(keras.layers.Layer):
+    """Steps on some coordinates of embeddings, float `[n, dim]` to `[n, dimensions]`.
+
+    If a coordinate is a function of the others, the embeddings have no density and the likelihood
+    grows without bound. Such coordinates are dropped before the first step.
+
+    Args:
+        dimensions: number of coordinates used; the variable `coordinates` says which.
+        depth: number of steps.
+        hidden_dim: width of the hidden layers of the couplings.
+    """
+
+    def __init__(self, dimensions: int, depth: int, hidden_dim: int, **kwargs: Any):
+        super().__init__(dtype="float32", **kwargs)
+        self.dimensions = dimensions
+        self.steps = [FlowStep(hidden_dim, name=f"step_{i}", dtype="float32") for i in range(depth)]
+
+    def build(self, input_shape):
+        self.coordinates = self.add_weight(
+            shape=(self.dimensions,),
+            name="coordinates",
+            initializer="zeros",
+            dtype="int32",
+            trainable=False,
+        )
+        for step in self.steps:
+            step.build((None, self.dimensions))
+
+    def initialize(self, x: tf.Tensor, seed: int) -> None:
+        """Draws the weights of each step, and standardises what reaches it of x, embeddings of at
+        least a few hundred sentences, float `[n, dimensions]`.
+        """
+        for i, step in enumerate(self.steps):
+            step.initialize(x, np.random.default_rng([seed, i]), seed + i)
+            x, _ = step(x)
+
+    def transform(self, x):
+        """Maps x, float `[n, dimensions]`, to z of the same shape and log |det dz/dx|, `[n]`."""
+        total = ops.zeros_like(x[:, 0])
+        for step in self.steps:
+            x, log_determinant = step(x)
+            total = total + log_determinant
+        return x, total
+
+    def call(self, embeddings):
+        return self.transform(ops.take(embeddings, self.coordinates, axis=1))[0]
+
+    def log_likelihood(self, x):
+        """Log-density of x, float `[n, dimensions]`, in nats, if z is Gaussian; float `[n]`."""
+        z, log_determinant = self.transform(x)
+        squares = ops.sum(ops.square(z) + math.log(2.0 * math.pi), axis=1)
+        return log_determinant - 0.5 * squares
+
+    def named_variables(self) -> Iterator[tuple[str, keras.Variable]]:
+        """All variables, with names that do not depend on where the flow was built."""
+        yield "coordinates", self.coordinates
+        for step in self.steps:
+            for variable in step.variables:
+                yield f"{step.name}/{variable.name}", variable
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedFlow:
+    """A flow and its likelihoods, in nats per dimension.
+
+    Attributes:
+        flow: the flow after `best_step`.
+        before, after: mean log-likelihood of the held-out embeddings before and after the fit.
+        best_step: the step with the best likelihood; 0 if fitting did not help.
+        held_out: number of embeddings held out. It is 0 if there are fewer than ten embeddings; the
+            likelihoods are then those of all embeddings.
+    """
+
+    flow: Flow
+    before: float
+    after: float
+    best_step: int
+    held_out: int
+
+
+def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> FittedFlow:
+    """Fits a flow with Adam. The batch of a step depends only on (seed, step).
+
+    The last tenth of the embeddings, at most 1,000, is held out. Their likelihood is measured
+    twenty times during the fit and the best flow is kept, because a flow soon memorizes a small
+    corpus.
+
+    Args:
+        embeddings: float32 `[sentences, dim]`, in random order.
+        options: the size of the flow and the settings of the fit.
+
+    Raises:
+        InputError: the embeddings vary in fewer than two directions, or the fit has diverged.
+    """
+    count, dim = embeddings.shape
+    coordinates = measure_directions(embeddings).independent_coordinates()
+    if len(coordinates) < 2:
+        raise InputError(f"the embeddings of {count} sentences vary in one direction: no flow")
+    if len(coordinates) < dim:
+        logging.info("%d of %d coordinates are independent and used", len(coordinates), dim)
+
+    held_out = min(_MAX_HELD_OUT, count // 10)
+    x = np.ascontiguousarray(embeddings[:, coordinates], np.float32)
+    fitted = x[: count - held_out]
+    others = x[-held_out:] if held_out else x
+
+    flow = Flow(len(coordinates), options.depth, options.hidden_dim, name="flow")
+    flow.build((None, dim))
+    flow.coordinates.assign(coordinates)
+    flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), options.seed)
+    before = _measure(flow, others)
+    best_step, after = _run_steps(flow, fitted, others, options)
+    return FittedFlow(flow, before, after, best_step, held_out)
+
+
+def _measure(flow: Flow, x: np.ndarray) -> float:
+    """The mean log-likelihood per dimension."""
+    value = float(np.mean(flow.log_likelihood(tf.constant(x)))) / x.shape[1]
+    if not np.isfinite(value):
+        raise InputError("the flow has diverged: give a lower `learning_rate` or `depth`")
+    return value
+
+
+def _run_steps(
+    flow: Flow, x: np.ndarray, others: np.ndarray, options: FlowOptions
+) -> tuple[int, float]:
+    """Fits the flow to x, float32 `[n, dimensions]`, and restores its best state.
+
+    Returns:
+        The step at which the likelihood of `others`, the held-out embeddings, was best, and that.
+    """
+    variables = flow.trainable_variables
+    optimizer = keras.optimizers.Adam(options.learning_rate, global_clipnorm=_CLIP_NORM)
+    optimizer.build(variables)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, flow.dimensions], tf.float32)])
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(flow.log_likelihood(batch)) / flow.dimensions
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    def copy() -> list[np.ndarray]:
+        return [np.array(variable) for variable in variables]
+
+    progress = Progress("steps of the flow")
+    best, best_step, kept = _measure(flow, others), 0, copy()
+    every = max(1, options.steps // _CHECKS)
+    for number in range(1, options.steps + 1):
+        rng = np.random.default_rng([options.seed, number])
+        batch = x[rng.choice(len(x), min(options.batch_size, len(x)), replace=False)]
+        loss = float(step(tf.constant(batch)))
+        if number % every == 0 or number == options.steps:
+            found = _measure(flow, others)
+            logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, -loss, found)
+            if found > best:
+                best, best_step, kept = found, number, copy()
+            elif number - best_step >= _PATIENCE * every:
+                logging.info("the held-out likelihood no longer improves: the fit ends here")
+                break
+        progress.update(number, options.steps)
+    progress.close()
+    for variable, value in zip(variables, kept, strict=True):
+        variable.assign(value)
+    return best_step, best
