@@ -1,13 +1,15 @@
-"""The base of all configurations: options with help texts, validation, JSON input and output."""
+"""The base of all configurations: options with help texts, validation, JSON input and output.
 
-import copy
+A configuration is a frozen dataclass. One field is a flag of the command line, a keyword of the
+library's function, a key of the JSON and a check at once, and says itself what it is: what it
+names on disk, whether it may change when a run is resumed, where `--help` shows it.
+"""
+
 import dataclasses
 import os
 import pathlib
-import types
-import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from dcse_tf.files import atomic_file, write_json
 from dcse_tf.input_files import parse_json
@@ -33,15 +35,12 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     or_zero: bool = False,
-    required: bool = False,
     words: Mapping[str, float] | None = None,
-    reads: bool = False,
-    files: bool = False,
-    writes: bool = False,
-    renews: bool = False,
-    resumes: bool = False,
+    required: bool = False,
+    path: Literal["", "reads", "files", "writes", "renews", "resumes"] = "",
     on_cluster: bool = False,
-    ignored_elsewhere: bool = False,
+    resume: Literal["same", "free", "from now on"] = "same",
+    group: str = "",
 ) -> Any:
     """Declares a field of a configuration; its command-line flag is made from it.
 
@@ -53,17 +52,18 @@ def option(
         minimum: the smallest number allowed.
         maximum: the largest number allowed.
         or_zero: whether 0 is allowed although it is below `minimum`; the job then chooses a value.
+        words: word -> number, for numbers that may be given as a word.
         required: whether the option must be given.
-        words: word -> number, for numbers that the command line may give as a word.
-        reads: whether it names files or folders that the job reads.
-        files: whether it names files that the job reads; the command line checks that they exist
-            before anything is loaded.
-        writes: whether it names a file or folder that the job replaces.
-        renews: whether the job replaces it without `overwrite`, which is about something else.
-        resumes: whether it names a folder that a later run of the job continues or uses.
+        path: what it names on disk, if anything. "reads": folders, or files that may not be there
+            by this name, such as a checkpoint on a hub; "files": files, which are checked to exist
+            before anything is loaded; "writes": an output that the job replaces only with
+            `overwrite`; "renews": one that it replaces; "resumes": a folder that a later run
+            continues.
         on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
-        ignored_elsewhere: whether the entries of a family without this option ignore it, so that
-            one flag file can serve them all; otherwise they refuse it.
+        resume: what a training run that is resumed says to another value. "same": it is refused;
+            of what the job reads, the content is compared and not the name. "free": training does
+            not depend on it. "from now on": it changes the steps to come, and is logged.
+        group: the heading under which `--help` lists it.
     """
     metadata = {
         "help": help,
@@ -71,38 +71,51 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "or_zero": or_zero,
-        "required": required,
         "words": words or {},
-        "reads": reads or files,
-        "files": files,
-        "writes": writes,
-        "renews": renews,
-        "resumes": resumes,
+        "required": required,
+        "path": path,
         "on_cluster": on_cluster,
-        "ignored_elsewhere": ignored_elsewhere,
+        "resume": resume,
+        "group": group,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def redefault(owner: "type[Options]", name: str, default: Any) -> Any:
-    """Redeclares an option of a base class with another default but the same help and bounds.
+class Variant(Protocol):
+    """An entry of a registry that has options of its own, such as a training task."""
 
-    For example `learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)`.
-    """
-    metadata = next(field.metadata for field in dataclasses.fields(owner) if field.name == name)
-    return dataclasses.field(default=default, metadata=metadata)
+    @property
+    def help(self) -> str:
+        """What it is, in a few words for `--help`."""
+
+    @property
+    def options(self) -> type["Options"]:
+        """The class of its options."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Base class of the configurations; validates its values when constructed.
 
+    A subclass gives an inherited option another default by a plain value, `epochs: float = 10.0`.
+    Everything else about the option stays.
+
     Attributes:
-        family: the family that this class stands for on the command line. It does not apply to
-            subclasses.
+        variants: for a class that stands for several, such as the options of `train`: the option
+            that chooses among them, and the registry of what it chooses.
     """
 
-    family: ClassVar["Family | None"] = None
+    variants: ClassVar[tuple[str, Mapping[str, Variant]] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        inherited: dict[str, dataclasses.Field] = {}
+        for base in reversed(cls.__mro__[1:]):
+            inherited |= vars(base).get("__dataclass_fields__", {})
+        for name in vars(cls).get("__annotations__", {}).keys() & inherited:
+            value = vars(cls).get(name, dataclasses.MISSING)
+            if not isinstance(value, dataclasses.Field):
+                own = dataclasses.field(default=value, metadata=inherited[name].metadata)
+                setattr(cls, name, own)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -110,10 +123,30 @@ class Options:
         _refuse_loss(self)
 
     @classmethod
-    def all_fields(cls) -> Sequence[dataclasses.Field]:
-        """The options that the command line offers; for a family, those of all its entries."""
-        family = vars(cls).get("family")
-        return family.merge_fields(cls) if family else dataclasses.fields(cls)
+    def fields(cls) -> dict[str, dataclasses.Field]:
+        """Name -> field, of each option."""
+        return {field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def choice(cls) -> tuple[str, Mapping[str, Variant]]:
+        """`variants` of this class itself, which do not apply to its subclasses; or ("", {})."""
+        load_plugins()
+        return vars(cls).get("variants") or ("", {})
+
+    @classmethod
+    def choose(cls, name: str | None = None) -> type["Options"]:
+        """The class that a name chooses, or None by default; the class itself if it has no others.
+
+        Raises:
+            OptionError: there is nothing of this name.
+        """
+        chooser, entries = cls.choice()
+        if not chooser:
+            return cls
+        field = cls.fields()[chooser]
+        chosen: Any = name or field.default
+        _check(field, chosen)
+        return entries[chosen].options
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Raises OptionError for a setting that contradicts others; `why` completes the message."""
@@ -121,8 +154,7 @@ class Options:
 
     def is_given(self, name: str) -> bool:
         """Whether a setting differs from its default."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return getattr(self, name) != defaults[name]
+        return getattr(self, name) != self.fields()[name].default
 
     def check_needed(self, name: str, *others: str) -> None:
         """Refuses the first of `others` that is given although the option `name` is not in use."""
@@ -135,25 +167,34 @@ class Options:
         _refuse_unknown(type(self), changes)
         return dataclasses.replace(self, **changes)
 
+    def select(self, **rules: str) -> dict[str, Any]:
+        """The values of the options of a kind, such as `select(resume="free")`."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if all(field.metadata[rule] == value for rule, value in rules.items())
+        }
+
     def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yields (option name, files) for each option that names files the job reads."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.metadata["files"] and value:
-                yield field.name, value if isinstance(value, tuple) else (value,)
+        for name, value in self.select(path="files").items():
+            if value:
+                yield name, value if isinstance(value, tuple) else (value,)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds a configuration; for a family, that of the entry that the values choose.
+        """Builds a configuration; of a class that stands for several, the one that is chosen.
 
         Raises:
-            OptionError: an option is unknown, belongs to other entries, or has an invalid value.
+            OptionError: an option is unknown or has an invalid value.
         """
-        if family := vars(cls).get("family"):
-            return family.choose(cls, values)
+        if chooser := cls.choice()[0]:
+            chosen: Any = cls.choose(values.get(chooser))
+            known = chosen.fields()
+            return chosen.from_dict({k: v for k, v in values.items() if k in known or k != chooser})
         _refuse_unknown(cls, values)
         # JSON has only lists; options are tuples, so that a configuration is immutable.
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
@@ -172,193 +213,45 @@ class Options:
             raise OptionError(f"{path}: not a {cls.__name__}: {error}") from error
 
 
-class Entry(typing.Protocol):
-    """What a family requires of an entry."""
-
-    @property
-    def name(self) -> str:
-        """The value of the choosing option that selects this entry."""
-
-    @property
-    def options(self) -> type[Options]:
-        """The class of its options."""
-
-
-E = typing.TypeVar("E", bound=Entry)
-
-
-@dataclasses.dataclass(frozen=True)
-class Family(typing.Generic[E]):
-    """Entries with options of their own; one option of the command line chooses among them.
-
-    The command line has the options of all entries. An option that several entries have is one
-    flag, so they must declare it identically, except for its default (see `redefault`).
-
-    Attributes:
-        chooser: the name of the option that chooses.
-        entries: name -> entry, in the order of registration.
-    """
-
-    chooser: str
-    entries: dict[str, E] = dataclasses.field(default_factory=dict)
-
-    def register(self, entry: E) -> None:
-        """Adds an entry.
-
-        Raises:
-            ValueError: the name is empty or taken, or another entry declares one of the options
-                differently.
-        """
-        who = f"{self.chooser} {entry.name!r}"
-        if not entry.name or entry.name in self.entries:
-            raise ValueError(f"{who}: expected a name that no other has")
-        declared = self._list_fields()
-        for field in _resolve_fields(entry.options):
-            for other, theirs in declared.get(field.name, {}).items():
-                if (field.type, field.metadata) != (theirs.type, theirs.metadata):
-                    raise ValueError(
-                        f"{who}: declares option {field.name!r} differently from {other!r}, and "
-                        "one flag stands for both; give it another name, or only another default "
-                        "by redefault"
-                    )
-        self.entries[entry.name] = entry
-
-    def choose(self, cls: type[Options], values: Mapping[str, Any]) -> Any:
-        """Builds the options of the entry that the values choose, or of the default entry.
-
-        Args:
-            cls: the class that stands for the family.
-            values: option name -> value.
-
-        Raises:
-            OptionError: an option is unknown, belongs to other entries, or has an invalid value.
-        """
-        load_plugins()
-        field = self._find_chooser(cls)
-        name: Any = values.get(self.chooser) or field.default
-        _check(field, name)
-        options = self.entries[name].options
-        declared = self._list_fields()
-        kept = {}
-        for key, value in {**values, self.chooser: name}.items():
-            owners = declared.get(key, {})
-            if name in owners or not owners:  # `from_dict` refuses unknown ones
-                kept[key] = value
-            elif not any(field.metadata["ignored_elsewhere"] for field in owners.values()):
-                raise OptionError(
-                    f"`{key}`={show(value)}: has no meaning with `{self.chooser}`={name}, only "
-                    f"with {', '.join(owners)}"
-                )
-        if self.chooser not in declared:
-            del kept[self.chooser]
-        return options.from_dict(kept)
-
-    def merge_fields(self, cls: type[Options]) -> list[dataclasses.Field]:
-        """The choosing option, and one field for each option that any entry has.
-
-        The help text says where entries differ. If their defaults differ, the field's is None.
-        """
-        load_plugins()
-        declared = self._list_fields()
-        declared.pop(self.chooser, None)
-        return [self._find_chooser(cls), *map(self._merge, declared.values())]
-
-    def _merge(self, fields: dict[str, dataclasses.Field]) -> dataclasses.Field:
-        """Merges the fields of one option; `fields` maps the names of entries to them."""
-        merged = copy.copy(next(iter(fields.values())))
-        text = merged.metadata["help"]
-        if without := [name for name in self.entries if name not in fields]:
-            few = len(without) < len(fields)
-            text += f" Not for {', '.join(without)}." if few else f" Only for {', '.join(fields)}."
-
-        by_default: dict[Any, list[str]] = {}
-        for name, field in fields.items():
-            by_default.setdefault(field.default, []).append(name)
-        if len(by_default) > 1:
-            merged.default = None
-            usual = max(by_default, key=lambda value: len(by_default[value]))
-            del by_default[usual]
-            told = (f"{_tell(value)} ({', '.join(names)})" for value, names in by_default.items())
-            text += f" Default: {'; '.join(told)}; otherwise {_tell(usual)}."
-        merged.metadata = types.MappingProxyType({**merged.metadata, "help": text})
-        return merged
-
-    def _find_chooser(self, cls: type[Options]) -> dataclasses.Field:
-        return next(field for field in _resolve_fields(cls) if field.name == self.chooser)
-
-    def _list_fields(self) -> dict[str, dict[str, dataclasses.Field]]:
-        """Option name -> entry name -> field, for every option of every entry."""
-        found: dict[str, dict[str, dataclasses.Field]] = {}
-        for name, entry in self.entries.items():
-            for field in _resolve_fields(entry.options):
-                found.setdefault(field.name, {})[name] = field
-        return found
-
-
-def _tell(default: Any) -> str:
-    return show(default) or "none"
-
-
-def _resolve_fields(cls: type[Options]) -> list[dataclasses.Field]:
-    """Copies of the fields, with annotations resolved to types where they are strings."""
-    hints = typing.get_type_hints(cls)
-    fields = [copy.copy(field) for field in dataclasses.fields(cls)]
-    for field in fields:
-        field.type = hints[field.name]
-    return fields
-
-
 def _refuse_unknown(cls: type, values: Mapping[str, Any]) -> None:
     known = {field.name for field in dataclasses.fields(cls)}
-    unknown = sorted(set(values) - known)
-    if unknown:
+    if unknown := sorted(set(values) - known):
         raise OptionError(
             f"unknown setting {', '.join(unknown)}; {cls.__name__} knows {', '.join(sorted(known))}"
         )
 
 
 def _check(field: dataclasses.Field, value: Any) -> None:
-    rules = field.metadata
+    """Refuses a value that its option does not allow, or that no option could have."""
+    rules, expected = field.metadata, ""
     if rules["required"] and value in ("", None, ()):
         raise OptionError(f"`{field.name}` is required: {rules['help']}")
     if value is None:
         return
-    if rules["choices"] and value not in rules["choices"]:
-        raise OptionError(
-            f"`{field.name}`={show(value)}: expected one of "
-            f"{', '.join(map(repr, rules['choices']))}"
-        )
-    zero = rules["or_zero"] and value == 0
-    if rules["minimum"] is not None and not value >= rules["minimum"] and not zero:
-        raise OptionError(
-            f"`{field.name}`={show(value)}: expected {'0 or ' if rules['or_zero'] else ''}"
-            f"at least {rules['minimum']}"
-        )
-    if rules["maximum"] is not None and not value <= rules["maximum"]:
-        raise OptionError(f"`{field.name}`={show(value)}: expected at most {rules['maximum']}")
-    _check_type(field.name, value)
 
-
-def _check_type(name: str, value: Any) -> None:
-    """Refuses numbers that TensorFlow cannot represent and texts that cannot be file names."""
+    low, high = rules["minimum"], rules["maximum"]
     texts = value if isinstance(value, tuple) else (value,)
-    if isinstance(value, tuple) and not all(value):
-        raise OptionError(f"`{name}`={show(value)}: an entry is empty")
-    for text in texts:
-        if isinstance(text, str) and not _is_plain(text):
-            raise OptionError(f"`{name}`={show(value)}: holds a null character or is not UTF-8")
-    if isinstance(value, float) and not abs(value) <= _LARGEST_FLOAT:
-        raise OptionError(f"`{name}`={value}: expected at most {_LARGEST_FLOAT:g}, a finite number")
-    if isinstance(value, int) and value > _LARGEST_INT:
-        raise OptionError(f"`{name}`={show(value)}: expected at most {_LARGEST_INT}")
+    if rules["choices"] and value not in rules["choices"]:
+        expected = f"one of {', '.join(map(repr, rules['choices']))}"
+    elif low is not None and not value >= low and not (rules["or_zero"] and value == 0):
+        expected = f"{'0 or ' if rules['or_zero'] else ''}at least {low}"
+    elif high is not None and not value <= high:
+        expected = f"at most {high}"
+    elif isinstance(value, float) and not abs(value) <= _LARGEST_FLOAT:
+        expected = f"at most {_LARGEST_FLOAT:g}, a finite number"
+    elif isinstance(value, int) and value > _LARGEST_INT:
+        expected = f"at most {_LARGEST_INT}"
+    elif isinstance(value, tuple) and not all(value):
+        expected = "no empty entry"
+    elif not all(_is_plain(text) for text in texts if isinstance(text, str)):
+        expected = "text in UTF-8 without null characters"
+    if expected:
+        raise OptionError(f"`{field.name}`={show(value)}: expected {expected}")
 
 
 def _is_plain(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, for instance from a file name that is not UTF-8
-        return False
-    return "\0" not in text
+    """Whether a text can be a file's name: a lone surrogate, for instance, is not UTF-8."""
+    return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
 def show(value: Any) -> str:
@@ -378,38 +271,30 @@ def _refuse_loss(options: Options) -> None:
     An output may lie elsewhere in an input folder, such as RUN/export. Only paths are compared; no
     file is accessed.
     """
-    fields = dataclasses.fields(options)
-    for output in (field.name for field in fields if field.metadata["writes"]):
-        written = getattr(options, output)
-        if not written:
+    read = {**options.select(path="reads"), **options.select(path="files")}
+    sources = [
+        (name, source)
+        for name, value in read.items()
+        for source in (value if isinstance(value, tuple) else (value,))
+        if source
+    ]
+    written = {**options.select(path="writes"), **options.select(path="renews")}
+    for output, value in written.items():
+        if not value:
             continue
-        if os.path.basename(os.path.normpath(written)) in ("", ".", ".."):
-            raise OptionError(
-                f"`{output}`={show(written)}: expected the name of a file or a folder"
-            )
-        target = os.path.abspath(written)
-        for name, source in _sources(options):
+        if os.path.basename(os.path.normpath(value)) in ("", ".", ".."):
+            options.refuse(output, "expected the name of a file or a folder")
+        target = os.path.abspath(value)
+        for name, source in sources:
             path = os.path.abspath(source)
             if _lies_in(path, target):
-                raise OptionError(
-                    f"`{output}`={show(written)}: would overwrite `{name}`={show(source)}"
-                )
+                options.refuse(output, f"would overwrite `{name}`={show(source)}")
             parts = [path] if os.path.basename(path) in _PARTS else []
             parts += [os.path.join(path, part) for part in _PARTS]
             if any(_lies_in(target, part) for part in parts):
-                raise OptionError(
-                    f"`{output}`={show(written)}: lies inside what `{name}`={show(source)} reads"
-                )
+                options.refuse(output, f"lies inside what `{name}`={show(source)} reads")
 
 
 def _lies_in(path: str, folder: str) -> bool:
     """Whether an absolute path is the folder itself or lies below it."""
     return path == folder or path.startswith(os.path.join(folder, ""))
-
-
-def _sources(options: Options) -> Iterator[tuple[str, str]]:
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.metadata["reads"]:
-            paths = value if isinstance(value, tuple) else (value,)
-            yield from ((field.name, path) for path in paths if path)

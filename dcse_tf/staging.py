@@ -62,18 +62,20 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
                 continue
             if rules["on_cluster"] and getattr(options, "spark_master", ""):
                 continue  # the cluster's tasks access it themselves
-            if rules["resumes"] or (rules["writes"] and getattr(options, "versioned", False)):
+            if rules["path"] == "resumes" or (
+                rules["path"] in ("writes", "renews") and getattr(options, "versioned", False)
+            ):
                 if isinstance(value, tuple):
                     names = tuple(each for name in names for each in find_folders(name))
                 paths = [
                     stack.enter_context(_keep(name, every)) if is_url(name) else name
                     for name in names
                 ]
-            elif rules["writes"]:
+            elif rules["path"] in ("writes", "renews"):
                 paths = [str(local_path(value))]
-                outputs.append(_begin_output(value, options, rules["renews"]))
-            elif rules["reads"]:
-                of_option = (field.name, rules["files"], isinstance(value, tuple))
+                outputs.append(_begin_output(value, options, rules["path"] == "renews"))
+            elif rules["path"]:
+                of_option = (field.name, rules["path"] == "files", isinstance(value, tuple))
                 paths = [path for name in names for path in _fetch(name, *of_option)]
             else:
                 continue  # a text that only looks like a URL

@@ -1,5 +1,6 @@
 """The documentation's site: `sphinx-build -W -b html docs docs/_build/html`."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -66,18 +67,21 @@ def list_options(app: object, name: str, source: list[str]) -> None:
     if name != "options":
         return
 
-    from dcse_tf.cli.commands import COMMANDS
-    from dcse_tf.cli.flags import list_fields
+    from dcse_tf.cli.commands import JOBS, list_options
 
-    for job, (kind, function) in COMMANDS.items():
+    for title, kind in list_options():
+        if kind.choice()[0]:  # its tasks or baselines follow, each with all of its options
+            continue
         rows = ["| option | default | |", "|---|---|---|"]
-        for field in list_fields(kind):
+        for field in dataclasses.fields(kind):
             default = "required" if field.metadata["required"] else _show(field.default)
             text = re.sub(r"([|*<\[{]|\b_|_\b)", r"\\\1", field.metadata["help"])
             if field.metadata["choices"]:
                 text += f" One of: {', '.join(field.metadata['choices'])}."
             rows.append(f"| `{field.name}` | {default} | {text} |")
-        source[0] += f"\n## {job}\n\n{function.__doc__}\n\n" + "\n".join(rows) + "\n"
+        source[0] += (
+            f"\n## {title}\n\n{JOBS[title.split()[0]][2].__doc__}\n\n" + "\n".join(rows) + "\n"
+        )
 
 
 def _show(default: object) -> str:

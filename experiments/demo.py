@@ -38,8 +38,8 @@ def check_encoder() -> None:
 
 def run(job: str, *flags: str) -> None:
     """Runs a job and shows its output; exits if it fails."""
-    print(f"\n$ python -m dcse_tf.cli.{job} {shlex.join(flags)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", f"dcse_tf.cli.{job}", *flags], check=False)
+    print(f"\n$ dcse {job} {shlex.join(flags)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "dcse_tf.cli", job, *flags], check=False)
     if done.returncode:
         sys.exit(done.returncode)
 

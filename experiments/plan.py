@@ -68,7 +68,7 @@ class Planner:
 
     def add_run(self, name: str, job: str, flags: list[str], output: str, needs: list[str]) -> str:
         """Adds a job of the package."""
-        command = ("-m", f"dcse_tf.cli.{job}", *flags)
+        command = ("-m", "dcse_tf.cli", job, *flags)
         self.runs.setdefault(name, Run(name, command, output, tuple(dict.fromkeys(needs))))
         return name
 

@@ -310,7 +310,7 @@ class Runner:
 
 def _refuses_its_output(command: Sequence[str]) -> bool:
     """Whether a command is a job that does not start if its output exists already."""
-    job = command[1].removeprefix("dcse_tf.cli.") if command[0] == "-m" else ""
+    job = command[2] if tuple(command[:2]) == ("-m", "dcse_tf.cli") else ""
     return bool(job) and job not in ("train", "evaluate")
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
-from dcse_tf.options import redefault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +13,7 @@ class CenteringOptions(FittedToEmbeddings):
     """Settings of `kind`=centering."""
 
     # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
-    max_sentences: int = redefault(FittedToEmbeddings, "max_sentences", 10_000)
+    max_sentences: int = 10_000
 
 
 def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:

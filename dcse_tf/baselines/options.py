@@ -1,16 +1,16 @@
-"""Settings of `fit_baseline`: the options of all baselines combined, for the command line."""
+"""Settings of `fit_baseline`: which baseline, whose options are then its own."""
 
 import dataclasses
 
-from dcse_tf.baselines.registry import BASELINES, FAMILY
+from dcse_tf.baselines.registry import BASELINES
 from dcse_tf.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True)
 class FitBaselineOptions(Options):
-    """Combines the options of all baselines; `from_dict` returns only those of the chosen one."""
+    """Stands for the options of the baseline that `kind` chooses."""
 
-    family = FAMILY
+    variants = ("kind", BASELINES)
 
     kind: str | None = option(
         None,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dcse_tf.bert.options import EncoderOptions
-from dcse_tf.options import Family, Options, option
+from dcse_tf.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class BaselineOptions(Options):
         "",
         "Folder to write, for `model` of evaluate and embed; it appears only when it is complete.",
         required=True,
-        writes=True,
+        path="writes",
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
@@ -32,7 +32,7 @@ class FittedToTexts(BaselineOptions):
         "Folder written by prepare_data (with the encoder's vocabulary, if there is an "
         "encoder). The baseline is fitted to the distinct utterances of its train split.",
         required=True,
-        reads=True,
+        path="reads",
     )
     max_sentences: int = option(
         100_000,
@@ -52,7 +52,7 @@ class FittedToEmbeddings(FittedToTexts, EncoderOptions):
         "The checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a "
         "run directory. It is not trained.",
         required=True,
-        reads=True,
+        path="reads",
     )
     batch_tokens: int = option(2048, "Tokens encoded at a time, including padding.", minimum=1)
 
@@ -105,8 +105,7 @@ class BaselineSpec:
         name: its value of `kind`.
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
-            `FittedToTexts`, or of `BaselineOptions` if it needs no corpus. A setting that
-            another baseline also has must be declared in the same way; its default may differ.
+            `FittedToTexts`, or of `BaselineOptions` if it needs no corpus.
         fit: (options, corpus) -> `Fitted`.
         make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
             to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
@@ -145,19 +144,19 @@ class BaselineSpec:
             raise ValueError(f"baseline {self.name}: give make_layer or make_encode, not both")
 
 
-FAMILY: Family[BaselineSpec] = Family("kind")
 # In order of registration.
-BASELINES = FAMILY.entries
+BASELINES: dict[str, BaselineSpec] = {}
 
 
 def register_baseline(spec: BaselineSpec) -> None:
     """Registers a baseline for `fit_baseline` and for all jobs that load an encoder.
 
     Raises:
-        ValueError: there is a baseline of this name already, or another baseline declares an option
-            of the same name differently, so that one flag cannot stand for both.
+        ValueError: there is a baseline of this name already.
     """
-    FAMILY.register(spec)
+    if not spec.name or spec.name in BASELINES:
+        raise ValueError(f"baseline {spec.name!r}: expected a name that no other has")
+    BASELINES[spec.name] = spec
 
 
 def find_baseline(options: BaselineOptions) -> BaselineSpec:

@@ -26,10 +26,10 @@ class WordVectorsOptions(BaselineOptions):
         "File of word vectors: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), "
         "or .npz (one array [words, dim], with `word_index`).",
         required=True,
-        files=True,
+        path="files",
     )
     word_index: str = option(
-        "", "For .npz: JSON file that gives the row of each word ({word: row}).", files=True
+        "", "For .npz: JSON file that gives the row of each word ({word: row}).", path="files"
     )
     word_unit: str = option(
         "words",

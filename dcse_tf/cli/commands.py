@@ -1,4 +1,4 @@
-"""The jobs as commands: `dcse JOB --flag=value`, or `python -m dcse_tf.cli.JOB`.
+"""The jobs as commands: `dcse JOB --flag=value`, or `python -m dcse_tf.cli JOB`.
 
 Only a job's own modules import TensorFlow, so that --help and errors in flags appear at once.
 """
@@ -7,18 +7,19 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import dcse_tf
 from dcse_tf import progress
-from dcse_tf.cli.flags import as_flags, define_flags, find_files, one_line, parse_flags
-from dcse_tf.cli.presets import describe_presets, list_presets
+from dcse_tf.arguments import find_files, parse_flags
+from dcse_tf.cli.help import HELP, as_flags, describe_job, list_all_presets, list_jobs, one_line
+from dcse_tf.cli.launch import launch
 from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
@@ -263,7 +264,7 @@ def merge_sts(options: "MergeStsOptions") -> None:
 
 # The module and the name of each job's options, and its function, in the order in which --help
 # lists them. --help describes a job with its function's docstring.
-_JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
+JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "prepare_data": ("data.options", "PrepareOptions", prepare_data),
     "inspect_data": ("sets.options", "InspectOptions", inspect_data),
     "train": ("tasks.options", "TrainOptions", train),
@@ -284,23 +285,22 @@ _JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
 }
 
 
-class _Commands(Mapping[str, tuple[type[Options], Callable[[Any], None]]]):
-    """The options and function of each job. Options are imported when a job is looked up: those of
-    all jobs take longer than a small export takes to load.
+def load_options(job: str) -> type[Options]:
+    """The class of a job's options.
+
+    It is imported when it is needed: the options of all jobs take longer than a small export to
+    load.
     """
-
-    def __getitem__(self, job: str) -> tuple[type[Options], Callable[[Any], None]]:
-        module, name, function = _JOBS[job]
-        return getattr(importlib.import_module(f"dcse_tf.{module}"), name), function
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_JOBS)
-
-    def __len__(self) -> int:
-        return len(_JOBS)
+    module, name, _ = JOBS[job]
+    return getattr(importlib.import_module(f"dcse_tf.{module}"), name)
 
 
-COMMANDS = _Commands()
+def list_options() -> Iterator[tuple[str, type[Options]]]:
+    """Yields "job" and its options for every job, and "job NAME" for each task and baseline."""
+    for job in JOBS:
+        kind = load_options(job)
+        yield job, kind
+        yield from ((f"{job} {name}", each.options) for name, each in kind.choice()[1].items())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -309,37 +309,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the job and its flags; None to take them from sys.argv.
     """
-    job, *arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if arguments is None:
+        faulthandler.enable()
+        arguments = sys.argv[1:]
+    job, *arguments = arguments or ["--help"]
     with _tell_errors():
-        if job in ("--help", "-h", "help"):
-            print(_list_jobs())
+        if job in HELP:
+            print(list_jobs({name: str(entry[2].__doc__) for name, entry in JOBS.items()}))
         elif job == "--version":
-            print(dcse_tf.__version__)
+            print(importlib.metadata.version("dcse_tf"))
         elif job == "presets":
-            print(f"Settings for a job, by the names that --preset takes:\n\n{describe_presets()}")
+            print(f"Settings for a job, by the names that --preset takes:\n\n{list_all_presets()}")
         elif job == "launch":
-            from dcse_tf.cli.launch import launch
-
             launch(arguments)
-        elif job in COMMANDS:
+        elif job in JOBS:
             run(job, arguments)
         else:
             sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
 
 
-def run(job: str, arguments: Sequence[str] | None = None) -> None:
+def run(job: str, arguments: Sequence[str]) -> None:
     """Runs a job; user errors end the process with a one-line message.
 
     Args:
         job: the job's name.
-        arguments: the job's flags; None to take them from sys.argv.
+        arguments: the job's flags.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    kind, function = COMMANDS[job]
-    faulthandler.enable()
     with _tell_errors():
-        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-            print(_describe(job))
+        kind = load_options(job)
+        if HELP & {*arguments}:
+            others = [argument for argument in arguments if argument not in HELP]
+            print(describe_job(job, str(JOBS[job][2].__doc__), kind, others))
             return
         options = parse_flags(kind, job, arguments)
         find_files(options)
@@ -348,7 +348,7 @@ def run(job: str, arguments: Sequence[str] | None = None) -> None:
             stage(options) as staged,
             name_missing_tensorflow(job),
         ):
-            function(staged)
+            JOBS[job][2](staged)
 
 
 @contextlib.contextmanager
@@ -378,28 +378,3 @@ def _reader_has_gone() -> bool:
     poll = select.poll()
     poll.register(_STDOUT, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _list_jobs() -> str:
-    lines = [f"  {job:18}{function.__doc__}" for job, (*_, function) in _JOBS.items()]
-    lines.append(f"  {'launch':18}Trains with several processes on this machine.")
-    lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
-    return "\n".join(
-        ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
-    )
-
-
-def _describe(job: str) -> str:
-    options, function = COMMANDS[job]
-    parts = [f"usage: dcse {job} --flag=value ...", str(function.__doc__)]
-    parts.append(define_flags(options, job).get_help(include_special_flags=False).strip())
-    parts.append(
-        "  --flagfile: File with one flag a line and comments after #; names of flag files in it "
-        "are relative\n    to it. If a flag is given several times, the last value counts."
-    )
-    if list_presets(job):
-        parts.append(
-            "  --preset: Name of a preset, whose settings apply where nothing else is given; "
-            "separate several\n    by commas:\n" + describe_presets(job)
-        )
-    return "\n\n".join(parts)

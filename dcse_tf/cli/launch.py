@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from dcse_tf.cli.flags import find_files, parse_flags
+from dcse_tf.arguments import find_files, parse_flags
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.options import OptionError
 from dcse_tf.processors import available_processors
@@ -143,7 +143,7 @@ def _start(
     flags: Sequence[str], environment: dict[str, str], log: IO[bytes] | None
 ) -> subprocess.Popen:
     # In its own session, a worker gets Ctrl-C only by forwarding, not from the terminal as well.
-    command = [sys.executable, "-m", "dcse_tf.cli.train", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", "train", *flags]
     streams: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT} if log else {}
     return subprocess.Popen(command, env=environment, start_new_session=True, **streams)
 
@@ -185,9 +185,3 @@ def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
             # EXIT_STATUS comes from workers that lost another one, which is the one at fault.
             return min(failed, key=lambda i: ended[i] == EXIT_STATUS, default=None)
         time.sleep(_POLL)
-
-
-if __name__ == "__main__":
-    from dcse_tf.cli.commands import main
-
-    main(["launch", *sys.argv[1:]])

@@ -31,7 +31,7 @@ class CorpusOptions(Options):
         "with one file inside; globs are allowed. package:NAME/FILE names a file inside an "
         "installed Python package.",
         required=True,
-        files=True,
+        path="files",
         on_cluster=True,
     )
     columns: tuple[str, ...] = option(
@@ -143,13 +143,13 @@ class PrepareOptions(SplitOptions):
         "",
         "Folder to write; it appears only when it is complete.",
         required=True,
-        writes=True,
+        path="writes",
     )
     vocab: str = option(
         "",
         "Checkpoint whose vocabulary and casing are used: a folder, a hub name, "
         "package:NAME or a run directory. Give this or `vocab_size`.",
-        reads=True,
+        path="reads",
     )
     prefix: str = option(
         "",

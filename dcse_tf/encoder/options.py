@@ -14,7 +14,7 @@ class ModelOptions(EncoderOptions):
         "",
         "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
         required=True,
-        reads=True,
+        path="reads",
         on_cluster=True,
     )
     batch_tokens: int = option(

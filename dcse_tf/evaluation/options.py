@@ -54,26 +54,26 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     retrieval: tuple[str, ...] = option(
         (),
         "Semantic retrieval sets (select.txt), comma-separated; scored by MAP and MRR.",
-        files=True,
+        path="files",
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt), comma-separated; scored by Spearman's correlation.",
-        files=True,
+        path="files",
     )
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
         "comma-separated; scored by R@k and MRR of the true response among `candidates`. Scores "
         "named bidirectional also show an encoder as many turns after the response.",
-        files=True,
+        path="files",
     )
     candidates_file: tuple[str, ...] = option(
         (),
         "Files of grouped candidates, such as the test files of E-commerce and Ubuntu or "
         "those of build_candidates, comma-separated; scored by R@k, MAP and MRR of the true "
         "response in its group.",
-        files=True,
+        path="files",
     )
     candidates_format: str = option(
         "jsonl", "Format of `candidates_file`.", choices=CANDIDATE_FORMATS
@@ -109,7 +109,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     output: str = option(
         "",
         "JSON file for the results. Default: only print the table.",
-        writes=True,
+        path="writes",
     )
     join_consecutive: bool = option(
         False,
@@ -170,7 +170,7 @@ class CompareOptions(Options):
         "Two or more files written by evaluate's `output`, comma-separated; each is compared "
         "with the first.",
         required=True,
-        files=True,
+        path="files",
     )
 
     def __post_init__(self) -> None:
@@ -187,15 +187,15 @@ class ChangesOptions(SelectionOptions):
         "",
         "The encoder before: a folder, a hub name, package:NAME, a run directory or an export.",
         required=True,
-        reads=True,
+        path="reads",
     )
-    after: str = option("", "The encoder after: likewise.", required=True, reads=True)
+    after: str = option("", "The encoder after: likewise.", required=True, path="reads")
     data_dir: str = option(
         "",
         "Folder written by prepare_data. The sentences and sessions of its dev split are "
         "compared or, if there are too few, sentences of the train split.",
         required=True,
-        reads=True,
+        path="reads",
     )
     sentences: int = option(
         1000,
@@ -205,7 +205,7 @@ class ChangesOptions(SelectionOptions):
     output_dir: str = option(
         "",
         "Folder for changes.md and changes.json. Default: only print.",
-        writes=True,
+        path="writes",
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 

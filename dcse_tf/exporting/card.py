@@ -23,6 +23,7 @@ from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.matching_files import has_matching
+from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
@@ -117,21 +118,6 @@ def _hash_weights(folder: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hash_file(path) for path in sorted(found)}
 
 
-# Settings about paths, logging and speed, which do not affect what is learnt.
-_LEFT_OUT = {
-    "changes_samples",
-    "data_dir",
-    "keep_checkpoints",
-    "log_every",
-    "logical_cpus",
-    "profile_steps",
-    "run_dir",
-    "save_every",
-}
-# Settings that name files or folders, of which the card tells only the end.
-_PATHS = {field.name for field in TrainOptions.all_fields() if field.metadata["reads"]}
-# For each option, the words that the command line accepts for some numbers, such as "all".
-_WORDS = {field.name: field.metadata["words"] for field in TrainOptions.all_fields()}
 _VERSIONS = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 
 
@@ -171,11 +157,7 @@ def collect_training(config: ExportOptions, source: pathlib.Path) -> Described:
         kept={"kept checkpoint": kept.describe()} if kept else {},
         corpus=_describe_corpus(run_dir) if trained else {},
         report=_describe_report(config.data_report) if config.data_report else {},
-        settings={
-            name: _plain(name, value)
-            for name, value in sorted(settings.items())
-            if name not in _LEFT_OUT and value is not None and value != ""
-        },
+        settings=_describe_settings(settings),
         scores=[score for name in config.results for score in _read_scores(name, config.run_dir)],
     )
 
@@ -324,13 +306,25 @@ def _read_scores(name: str, run_dir: str) -> list[Score]:
     return scores
 
 
-def _plain(name: str, value: Any) -> str:
+def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that training depends on, as text."""
+    fields = TrainOptions.choose(settings.get("task")).fields()
+    found = {}
+    for name, value in sorted(settings.items()):
+        rules = fields[name].metadata if name in fields else option(None, "").metadata
+        free = rules["resume"] == "free" or rules["path"] == "resumes"
+        if not free and value is not None and value != "":
+            found[name] = _plain(value, rules)
+    return found
+
+
+def _plain(value: Any, rules: Mapping[str, Any]) -> str:
     """A setting as text, without the paths of the machine that the model was trained on."""
-    if isinstance(value, str) and name in _PATHS:
+    if isinstance(value, str) and rules["path"]:
         return value if value.startswith("package:") else "/".join(value.split("/")[-2:])
     if isinstance(value, list):
         return ", ".join(value) or "none"
-    words = {number: word for word, number in _WORDS.get(name, {}).items()}
+    words = {number: word for word, number in rules["words"].items()}
     return words.get(value, str(value))
 
 

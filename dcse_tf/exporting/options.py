@@ -15,13 +15,13 @@ class ExportOptions(EncoderOptions):
         "What to export: the run directory of an encoder or a re-ranker, or any checkpoint (a "
         "folder, a hub name, package:NAME).",
         required=True,
-        reads=True,
+        path="reads",
     )
     output_dir: str = option(
         "",
         "Folder to write; it appears only when it is complete.",
         required=True,
-        writes=True,
+        path="writes",
     )
     format: str = option(
         "saved_model",
@@ -62,7 +62,7 @@ class ExportOptions(EncoderOptions):
     data_dir: str = option(
         "",
         "With `format`=static: a corpus that prepare_data wrote with the encoder's vocabulary.",
-        reads=True,
+        path="reads",
     )
     static_dim: int = option(256, "With `format`=static: dimensions of the vectors.", minimum=1)
     static_sentences: int = option(
@@ -71,10 +71,10 @@ class ExportOptions(EncoderOptions):
     results: tuple[str, ...] = option(
         (),
         "Files of results that evaluate wrote for this model, for the model card.",
-        files=True,
+        path="files",
     )
     data_report: str = option(
-        "", "Folder that inspect_data wrote for the corpus, for the model card.", reads=True
+        "", "Folder that inspect_data wrote for the corpus, for the model card.", path="reads"
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 

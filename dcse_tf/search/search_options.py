@@ -15,7 +15,7 @@ class EmbedOptions(ModelOptions):
         "",
         "Text file, one sentence a line, UTF-8; plain or compressed. It may be larger than memory.",
         required=True,
-        files=True,
+        path="files",
         on_cluster=True,
     )
     output: str = option(
@@ -24,7 +24,7 @@ class EmbedOptions(ModelOptions):
         "complete, its rows are in a folder of this name with .dcse_tf-partial. If the job is "
         "stopped, the same command resumes it.",
         required=True,
-        writes=True,
+        path="writes",
         on_cluster=True,
     )
     block_size: int = option(
@@ -61,7 +61,7 @@ class SearchOptions(ModelOptions):
         "",
         "Text file to search, one text a line, UTF-8; plain or compressed. Not needed if "
         "`index` exists.",
-        files=True,
+        path="files",
     )
     find: str = option(
         "similar",
@@ -74,13 +74,13 @@ class SearchOptions(ModelOptions):
         "",
         "Folder of the index: built from `corpus` if it does not exist, and reused later. "
         "Default: a temporary folder.",
-        resumes=True,
+        path="resumes",
     )
     embeddings: str = option(
         "",
         "NumPy file with the embeddings of `corpus` by `model`, one row for each line, as embed "
         "writes it, which can be resumed. Default: the texts are embedded.",
-        files=True,
+        path="files",
     )
     index_type: str = option(
         "exact",
@@ -96,7 +96,7 @@ class SearchOptions(ModelOptions):
         None, "A single query. Default: `queries`, or else lines of standard input."
     )
     queries: tuple[str, ...] = option(
-        (), "Text files of queries, one a line, comma-separated.", files=True
+        (), "Text files of queries, one a line, comma-separated.", path="files"
     )
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
@@ -105,7 +105,7 @@ class SearchOptions(ModelOptions):
         "Texts are found by their embeddings and ordered by its scores. A query is then the "
         "dialogue so far, with turns separated by [EOT]; the search uses the mean of their "
         "embeddings.",
-        reads=True,
+        path="reads",
     )
     rerank_top: int = option(
         100, "With `reranker`: texts to find by embeddings and then re-order.", minimum=1
@@ -120,8 +120,7 @@ class SearchOptions(ModelOptions):
         "",
         "File for the answers, one JSON object a line for each query; - for standard output. "
         "An existing file is replaced. Default: print them in readable form.",
-        writes=True,
-        renews=True,
+        path="renews",
     )
     overwrite: bool = option(False, "Rebuild `index` even if it exists.")
 

@@ -42,7 +42,7 @@ class ServeOptions(ModelOptions):
         "",
         "A trained re-ranker that ranks the documents of rerank requests: a run directory, a "
         "checkpoint folder or an export to ONNX. Default: rank by the cosine of embeddings.",
-        reads=True,
+        path="reads",
     )
     name: str = option(
         "",

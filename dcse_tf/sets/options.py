@@ -7,7 +7,7 @@ from typing import Any
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.options import CorpusOptions, SplitOptions
-from dcse_tf.options import OptionError, Options, option, redefault, show
+from dcse_tf.options import OptionError, Options, option, show
 
 STRATEGIES = ("unigram", "word2vec", "intent")
 WORD_KINDS = ("auto", "words", "jieba", "characters")
@@ -86,7 +86,7 @@ class LabelledOptions(CorpusOptions):
 class BuildRetrievalOptions(LabelledOptions):
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
 
-    output: str = option("", "The select.txt to write.", required=True, writes=True)
+    output: str = option("", "The select.txt to write.", required=True, path="writes")
     sentences: int = option(
         10000,
         "Sentences to draw, spread as evenly over the labels as possible. The paper: about "
@@ -128,7 +128,7 @@ class BuildCandidatesOptions(SplitOptions):
         "",
         "The JSON Lines file to write, one context with its candidates a line.",
         required=True,
-        writes=True,
+        path="writes",
     )
     responses: str = option(
         "one",
@@ -166,7 +166,7 @@ class BuildCandidatesOptions(SplitOptions):
     model: str = option(
         "",
         "With `negatives_from`=model: the encoder; takes the same values as in evaluate.",
-        reads=True,
+        path="reads",
     )
     skip_top: int = option(
         0,
@@ -182,8 +182,8 @@ class BuildCandidatesOptions(SplitOptions):
         choices=WORD_KINDS,
     )
     # No split: negatives come from all other sessions.
-    dev_fraction: float = redefault(SplitOptions, "dev_fraction", 0.0)
-    test_fraction: float = redefault(SplitOptions, "test_fraction", 0.0)
+    dev_fraction: float = 0.0
+    test_fraction: float = 0.0
     seed: int = option(
         0, "Seed of the draws, and of the split into train, dev and test.", minimum=0
     )
@@ -207,7 +207,7 @@ class BuildStsOptions(LabelledOptions):
         "",
         "Folder to write the sheets to.",
         required=True,
-        writes=True,
+        path="writes",
     )
     pairs: int = option(
         1000, "Number of pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2
@@ -224,7 +224,7 @@ class BuildStsOptions(LabelledOptions):
         "",
         "File of word vectors: word2vec text, .bin, or GloVe text. Default: train them on the "
         "input.",
-        files=True,
+        path="files",
     )
     vector_size: int = option(100, "Size of trained word vectors.", minimum=1, maximum=10_000)
     sentences: int = option(
@@ -259,9 +259,9 @@ class MergeStsOptions(Options):
         (),
         "The filled sheets, comma-separated; globs are allowed.",
         required=True,
-        files=True,
+        path="files",
     )
-    output: str = option("", "The sts.txt to write.", required=True, writes=True)
+    output: str = option("", "The sts.txt to write.", required=True, path="writes")
     min_annotators: int = option(
         1, "Leave out pairs with degrees from fewer annotators.", minimum=1
     )
@@ -276,14 +276,14 @@ class InspectOptions(CorpusOptions):
         "",
         "Folder for report.html, report.json and leaks.tsv.",
         required=True,
-        writes=True,
+        path="writes",
     )
     vocab: str = option(
         "",
         "Checkpoint whose vocabulary is used to count tokens, unknown words and what would be "
         "cut: a folder, a hub name, package:NAME or a run directory. Default: count only "
         "words.",
-        reads=True,
+        path="reads",
     )
     max_sequence_length: int = option(
         50,
@@ -300,12 +300,12 @@ class InspectOptions(CorpusOptions):
     retrieval: tuple[str, ...] = option(
         (),
         "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
-        files=True,
+        path="files",
     )
     sts: tuple[str, ...] = option(
         (),
         "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
-        files=True,
+        path="files",
     )
     near_duplicate: float = option(
         0.8,
@@ -332,13 +332,13 @@ class ExplainOptions(Options):
         "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME. An export has "
         "no token embeddings to show.",
         required=True,
-        reads=True,
+        path="reads",
     )
     input: str = option(
         "",
         "File of sessions in jsonl form, such as the test.jsonl that prepare_data writes.",
         required=True,
-        files=True,
+        path="files",
     )
     session: str = option("", "Id of the session. Default: the first with at least two turns.")
     response: int | None = option(
@@ -351,7 +351,7 @@ class ExplainOptions(Options):
         "",
         "Folder for explanation.html, explanation.json, matching.png and contributions.png.",
         required=True,
-        writes=True,
+        path="writes",
     )
     context_turns: int = option(
         3, "Context turns on each side of the response, at most.", minimum=1

@@ -8,9 +8,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from dcse_tf.evaluation.names import PROJECTED
-from dcse_tf.options import option, redefault
+from dcse_tf.options import option
 from dcse_tf.tasks.levers import LeverOptions
-from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
+from dcse_tf.tasks.options import ContextOptions, ContrastOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors, centering_parts
 
@@ -29,13 +29,13 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
     on, unless `batch_form` is dense.
     """
 
-    task: str = redefault(TrainOptions, "task", "dialogue_cse")
-    epochs: float = redefault(TrainOptions, "epochs", 10.0)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 20)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 5e-5)
-    freeze_layers: int = redefault(TrainOptions, "freeze_layers", -1)
-    freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
-    best_metric: str = redefault(TrainOptions, "best_metric", "dev/matching_r1")
+    task: str = "dialogue_cse"
+    epochs: float = 10.0
+    global_batch_size: int = 20
+    learning_rate: float = 5e-5
+    freeze_layers: int = -1
+    freeze_embeddings: bool = True
+    best_metric: str = "dev/matching_r1"
 
     aggregation: str = option(
         "mean",

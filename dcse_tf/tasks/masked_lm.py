@@ -9,8 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dcse_tf.options import redefault
-from dcse_tf.tasks.options import MaskingOptions, TrainOptions
+from dcse_tf.tasks.options import MaskingOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
 
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 class MaskedLmOptions(MaskingOptions):
     """Options with the paper's values (section 5.3) as defaults; it gives no number of epochs."""
 
-    task: str = redefault(TrainOptions, "task", "mlm")
-    epochs: float = redefault(TrainOptions, "epochs", 0.5)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 50)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 2e-5)
-    best_metric: str = redefault(TrainOptions, "best_metric", "dev/accuracy")
+    task: str = "mlm"
+    epochs: float = 0.5
+    global_batch_size: int = 50
+    learning_rate: float = 2e-5
+    best_metric: str = "dev/accuracy"
 
 
 def _build_model(setup: Setup[MaskedLmOptions]) -> "keras.Model":

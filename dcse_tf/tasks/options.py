@@ -32,9 +32,16 @@ MOST_EPOCHS = 1e6
 class RunOptions(Options):
     """Seed, devices, and how often the training loop logs, saves and evaluates."""
 
-    seed: int = option(0, "Seed of all randomness in the run.", minimum=0)
+    seed: int = option(
+        0,
+        "Seed of all randomness in the run.",
+        minimum=0,
+        group="optimizer",
+    )
     deterministic: bool = option(
-        False, "Make every operation deterministic: slower, but the same result bit for bit."
+        False,
+        "Make every operation deterministic: slower, but the same result bit for bit.",
+        group="devices and speed",
     )
     logical_cpus: int = option(
         1,
@@ -42,21 +49,59 @@ class RunOptions(Options):
         "used, if there are any.",
         minimum=1,
         maximum=1024,
+        group="devices and speed",
+        resume="free",
     )
-    log_every: int = option(10, "Steps between two summaries.", minimum=1)
-    save_every: int = option(200, "Steps between two checkpoints.", minimum=1)
-    eval_every: int = option(200, "Steps between two evaluations on dev data.", minimum=1)
-    keep_checkpoints: int = option(2, "Checkpoints to keep, the latest ones.", minimum=1)
+    log_every: int = option(
+        10,
+        "Steps between two summaries.",
+        minimum=1,
+        group="log and checkpoints",
+        resume="free",
+    )
+    save_every: int = option(
+        200,
+        "Steps between two checkpoints.",
+        minimum=1,
+        group="log and checkpoints",
+        resume="free",
+    )
+    eval_every: int = option(
+        200,
+        "Steps between two evaluations on dev data.",
+        minimum=1,
+        group="evaluation",
+        resume="from now on",
+    )
+    keep_checkpoints: int = option(
+        2,
+        "Checkpoints to keep, the latest ones.",
+        minimum=1,
+        group="log and checkpoints",
+        resume="free",
+    )
     on_divergence: str = option(
         "stop",
         "What to do if the loss of a step is not a number or exceeds `loss_limit`. stop: "
         "stop; skip: go back to the last checkpoint and leave out the batch. In either case "
         "its sessions are written to a file.",
         choices=("stop", "skip"),
+        group="log and checkpoints",
+        resume="from now on",
     )
-    loss_limit: float = option(1000.0, "A loss above this counts as divergence.", minimum=0.0)
+    loss_limit: float = option(
+        1000.0,
+        "A loss above this counts as divergence.",
+        minimum=0.0,
+        group="optimizer",
+        resume="from now on",
+    )
     max_skipped: int = option(
-        3, "With `on_divergence`=skip: batches left out in the whole run, at most.", minimum=1
+        3,
+        "With `on_divergence`=skip: batches left out in the whole run, at most.",
+        minimum=1,
+        group="log and checkpoints",
+        resume="from now on",
     )
     profile_steps: int = option(
         0,
@@ -64,6 +109,8 @@ class RunOptions(Options):
         "tensorboard-plugin-profile), after the first ten steps since the start of the job. "
         "0: none.",
         minimum=0,
+        group="log and checkpoints",
+        resume="free",
     )
     projector_sentences: int = option(
         1000,
@@ -71,6 +118,8 @@ class RunOptions(Options):
         "those of `dev_retrieval` with their intents, or else those of the dev split. 0: "
         "none.",
         minimum=0,
+        group="log and checkpoints",
+        resume="free",
     )
     changes_samples: int = option(
         1000,
@@ -78,24 +127,32 @@ class RunOptions(Options):
         "end of the training, see changes. 0, or without `dev_samples`: no comparison.",
         minimum=LEAST_SENTENCES,
         or_zero=True,
+        group="evaluation",
+        resume="free",
     )
     dev_samples: int = option(
-        200, "Samples of the dev split to use in an evaluation. 0: none.", minimum=0
+        200,
+        "Samples of the dev split to use in an evaluation. 0: none.",
+        minimum=0,
+        group="evaluation",
     )
     dev_retrieval: str = option(
         "",
         "select.txt file evaluated while training (MAP, MRR). Default: none.",
-        files=True,
+        path="files",
+        group="evaluation",
     )
     dev_sts: str = option(
         "",
         "sts.txt file evaluated while training (Spearman). Default: none.",
-        files=True,
+        path="files",
+        group="evaluation",
     )
     best_metric: str = option(
         "dev/cosine_r1",
         "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, "
         "dev/spearman. For a loss the lowest value is the best, otherwise the highest.",
+        group="evaluation",
     )
 
 
@@ -103,19 +160,27 @@ class RunOptions(Options):
 class TrainOptions(RunOptions):
     """Trains an encoder on dialogues, on single utterances, or by masked language modelling."""
 
-    family = registry.FAMILY
+    variants = ("task", registry.TASKS)
 
     task: str = option(
         "dialogue_cse",
         "What the encoder learns, and from what.",
         choices=registry.TASKS,
+        group="main",
     )
-    data_dir: str = option("", "Folder written by prepare_data.", required=True, reads=True)
+    data_dir: str = option(
+        "",
+        "Folder written by prepare_data.",
+        required=True,
+        path="reads",
+        group="main",
+    )
     encoder: str = option(
         "",
         "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
         "this or `encoder_size`.",
-        reads=True,
+        path="reads",
+        group="main",
     )
     encoder_size: str = option(
         "",
@@ -123,62 +188,97 @@ class TrainOptions(RunOptions):
         + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
         + ") with the vocabulary of `data_dir`.",
         choices=("", *ENCODER_SIZES),
+        group="main",
     )
     token_vectors: str = option(
         "",
         "With `encoder_size`: file of word or character vectors (see fit_baseline --help) "
         "that initialise the token embeddings, projected to their width; other tokens start "
         "random.",
-        files=True,
+        path="files",
+        group="encoder",
     )
     token_index: str = option(
         "",
         "With `token_vectors`=FILE.npz: JSON file that gives the row of each word.",
-        files=True,
+        path="files",
+        group="encoder",
     )
     run_dir: str = option(
         "",
         "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
         "Running the same command again resumes from the last checkpoint.",
         required=True,
-        resumes=True,
+        path="resumes",
+        group="main",
     )
-    steps: int = option(0, "Optimizer steps in total. 0: computed from `epochs`.", minimum=0)
+    steps: int = option(
+        0,
+        "Optimizer steps in total. 0: computed from `epochs`.",
+        minimum=0,
+        group="main",
+        resume="from now on",
+    )
     epochs: float = option(
         1.0,
         "Passes over the samples of the train split, if `steps` is 0. Some presets set `steps`: "
         "then give `steps`=0 as well.",
         minimum=0.0,
         maximum=MOST_EPOCHS,
+        group="main",
+        resume="free",
     )
     global_batch_size: int = option(
         64,
         "Samples in each step, over all devices: sessions or, for a task that learns from "
         "single utterances, utterances.",
         minimum=1,
+        group="main",
     )
-    learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0)
-    warmup_steps: int = option(-1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1)
+    learning_rate: float = option(
+        3e-5,
+        "Peak learning rate.",
+        minimum=0.0,
+        group="main",
+    )
+    warmup_steps: int = option(
+        -1,
+        "Steps of linear warm-up. -1: a tenth of `steps`.",
+        minimum=-1,
+        group="optimizer",
+    )
     decay: str = option(
         "exponential",
         "After the warm-up: exponential (x 0.98 every 10,000 steps, never below 1e-5 if it "
         "started above, as the authors' code does), linear (to 0 at `steps`), or constant.",
         choices=("exponential", "linear", "constant"),
+        group="optimizer",
     )
     weight_decay: float = option(
-        0.01, "AdamW's decoupled weight decay; not applied to biases and layer norms.", minimum=0.0
+        0.01,
+        "AdamW's decoupled weight decay; not applied to biases and layer norms.",
+        minimum=0.0,
+        group="optimizer",
     )
     clip_norm: float = option(
-        3.0, "Largest global norm of the gradient; larger gradients are scaled down.", minimum=1e-30
+        3.0,
+        "Largest global norm of the gradient; larger gradients are scaled down.",
+        minimum=1e-30,
+        group="optimizer",
     )
     reduce_dtype: str = option(
         "float32",
         "Type in which gradients are summed over devices. bfloat16 halves what several "
         "workers send each other in every step.",
         choices=("float32", "bfloat16"),
+        group="devices and speed",
     )
     dropout: float = option(
-        0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
+        0.1,
+        "Dropout probability inside the encoder while training.",
+        minimum=0.0,
+        maximum=0.9,
+        group="encoder",
     )
     layout: str = option(
         "",
@@ -186,6 +286,7 @@ class TrainOptions(RunOptions):
         "packed: several in a row; padded: all to the longest. Default: packed, or padded if the "
         "batch allows nothing else.",
         choices=("", "packed", "padded"),
+        group="devices and speed",
     )
     row_length: int = option(
         0,
@@ -194,19 +295,26 @@ class TrainOptions(RunOptions):
         minimum=8,
         or_zero=True,
         maximum=65_536,
+        group="devices and speed",
     )
     compute_dtype: str = option(
         "float32",
         "Type that the encoder computes in; weights, similarity and loss stay float32. "
         "bfloat16 is faster only on CPUs and GPUs that support it.",
         choices=("float32", "bfloat16"),
+        group="devices and speed",
     )
     freeze_layers: int = option(
         0,
         "Number of transformer layers, from the bottom, that are not trained; -1: half of them.",
         minimum=-1,
+        group="encoder",
     )
-    freeze_embeddings: bool = option(False, "Do not train the embedding layers.")
+    freeze_embeddings: bool = option(
+        False,
+        "Do not train the embedding layers.",
+        group="encoder",
+    )
     lora_rank: int = option(
         0,
         "Instead of the layers that are not frozen, train adapters of this rank on their "
@@ -215,6 +323,7 @@ class TrainOptions(RunOptions):
         "several times the learning rate. 0: none.",
         minimum=0,
         maximum=1024,
+        group="encoder",
     )
 
     def __post_init__(self) -> None:
@@ -375,11 +484,13 @@ class ContextOptions(Options):
         "Context turns on each side of the response, at most; in dev response selection before it.",
         minimum=1,
         maximum=1000,
+        group="batches and context",
     )
     context_side: str = option(
         "both",
         "Turns before and after the response (both, as in the paper) or before only.",
         choices=("both", "before"),
+        group="batches and context",
     )
 
     @property
@@ -403,6 +514,7 @@ class ContrastOptions(Options):
         "Subtract the mean token embedding, a running average, before matching and pooling. "
         "Not in the paper; keeps similarities from saturating. The trained encoder includes "
         "it in its weights.",
+        group="encoder",
     )
 
 
@@ -417,12 +529,14 @@ class BatchOptions(TrainOptions):
         "the paper; unique: the same, but each distinct utterance is encoded once; dense: "
         "every turn of a session is a response, and each distinct utterance is encoded once.",
         choices=("plain", "unique", "dense"),
+        group="batches and context",
     )
     session_turns: int = option(
         16,
         "dense: consecutive turns used in a visit to a session, at most; drawn at random.",
         minimum=2,
         maximum=10_000,
+        group="batches and context",
     )
     negatives: int = option(
         9,
@@ -430,7 +544,7 @@ class BatchOptions(TrainOptions):
         "that the batch has.",
         minimum=0,
         words={"all": 0},
-        ignored_elsewhere=True,  # flags/debug.flags is for every task
+        group="batches and context",
     )
 
     def default_layout(self) -> str:

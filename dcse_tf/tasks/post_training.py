@@ -14,8 +14,8 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import MaskingOptions, TrainOptions
+from dcse_tf.options import option
+from dcse_tf.tasks.options import MaskingOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
@@ -41,14 +41,14 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
     losses and the warm-up are this project's.
     """
 
-    task: str = redefault(TrainOptions, "task", "post_training")
-    epochs: float = redefault(TrainOptions, "epochs", 25.0)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 32)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
+    task: str = "post_training"
+    epochs: float = 25.0
+    global_batch_size: int = 32
+    learning_rate: float = 3e-5
     # This accuracy keeps rising, while the segments' class is learnt soon. It is also less noisy: a
     # dev session has dozens of masked tokens, but only one pair of segments.
-    best_metric: str = redefault(TrainOptions, "best_metric", "dev/masked_lm_accuracy")
-    max_predictions: int = redefault(MaskingOptions, "max_predictions", 77)
+    best_metric: str = "dev/masked_lm_accuracy"
+    max_predictions: int = 77
 
     pairs: str = option(
         "utterance",

@@ -2,14 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.options import Family
-
 if TYPE_CHECKING:
     from dcse_tf.tasks.spec import TaskSpec
 
-FAMILY: "Family[TaskSpec[Any]]" = Family("task")
 # In order of registration.
-TASKS = FAMILY.entries
+TASKS: "dict[str, TaskSpec[Any]]" = {}
 
 
 def register_task(spec: "TaskSpec[Any]") -> None:
@@ -20,7 +17,7 @@ def register_task(spec: "TaskSpec[Any]") -> None:
 
         @dataclasses.dataclass(frozen=True)
         class MyOptions(TrainOptions):
-            task: str = redefault(TrainOptions, "task", "mine")
+            task: str = "mine"
             margin: float = option(0.2, "Margin of the loss.", minimum=0.0)
 
         register_task(TaskSpec(MyOptions, "triplets with a margin", build_model=..., ...))
@@ -29,7 +26,8 @@ def register_task(spec: "TaskSpec[Any]") -> None:
         spec: the task.
 
     Raises:
-        ValueError: a task of this name exists, or another task declares an option of the same name
-            differently, so that one flag cannot serve both.
+        ValueError: a task of this name exists.
     """
-    FAMILY.register(spec)
+    if not spec.name or spec.name in TASKS:
+        raise ValueError(f"task {spec.name!r}: expected a name that no other has")
+    TASKS[spec.name] = spec

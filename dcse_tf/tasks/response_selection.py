@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
-from dcse_tf.options import option, redefault
+from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.sequence_options import SequenceOptions
 from dcse_tf.tasks.spec import Scorer, Scores, Setup, TaskSpec, Tensors
@@ -45,12 +44,19 @@ class ResponseSelectionOptions(SequenceOptions):
     Their batch of 32 pairs is 16 sessions here, each with its true response and a negative.
     """
 
-    task: str = redefault(TrainOptions, "task", "response_selection")
-    epochs: float = redefault(TrainOptions, "epochs", 10.0)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 16)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
-    best_metric: str = redefault(TrainOptions, "best_metric", "dev/reranker_r1")
-    negatives: int = redefault(BatchOptions, "negatives", 1)
+    task: str = "response_selection"
+    epochs: float = 10.0
+    global_batch_size: int = 16
+    learning_rate: float = 3e-5
+    best_metric: str = "dev/reranker_r1"
+    negatives: int = option(
+        1,
+        "Negatives for each response, drawn from other sessions of the batch; all (0): all that "
+        "the batch has.",
+        minimum=0,
+        words={"all": 0},
+        group="batches and context",
+    )
 
     architecture: str = option(
         "bert",

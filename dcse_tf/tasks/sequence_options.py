@@ -4,8 +4,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import ContextOptions, TrainOptions
+from dcse_tf.options import option
+from dcse_tf.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
@@ -20,7 +20,13 @@ class SequenceOptions(TrainOptions):
     The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
     """
 
-    context_turns: int = redefault(ContextOptions, "context_turns", 20)
+    context_turns: int = option(
+        20,
+        "Turns before the response that are its context, at most.",
+        minimum=1,
+        maximum=1000,
+        group="batches and context",
+    )
     max_context_tokens: int = option(
         0,
         "Tokens of a context, at most, including [CLS] and [SEP]; it is cut at the beginning. "

@@ -11,8 +11,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.options import option, redefault
-from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions, TrainOptions
+from dcse_tf.options import option
+from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import Setup, TaskSpec, Tensors, centering_parts
 
@@ -28,13 +28,13 @@ class SiameseSingleOptions(ContrastOptions, BatchOptions):
     The temperature is 1, since a network's scores need none.
     """
 
-    task: str = redefault(TrainOptions, "task", "siamese_single")
-    epochs: float = redefault(TrainOptions, "epochs", 10.0)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 20)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 5e-5)
-    freeze_layers: int = redefault(TrainOptions, "freeze_layers", -1)
-    freeze_embeddings: bool = redefault(TrainOptions, "freeze_embeddings", True)
-    temperature: float = redefault(ContrastOptions, "temperature", 1.0)
+    task: str = "siamese_single"
+    epochs: float = 10.0
+    global_batch_size: int = 20
+    learning_rate: float = 5e-5
+    freeze_layers: int = -1
+    freeze_embeddings: bool = True
+    temperature: float = 1.0
 
     @property
     def context(self) -> Context:
@@ -46,7 +46,7 @@ class SiameseSingleOptions(ContrastOptions, BatchOptions):
 class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     """The options of siamese_single, with a choice of the context's turns."""
 
-    task: str = redefault(TrainOptions, "task", "siamese_multi")
+    task: str = "siamese_multi"
     context_tokens: int = option(
         256,
         "Tokens of a context in one sequence, [CLS] a [SEP] b [SEP] and so on, at most; those "

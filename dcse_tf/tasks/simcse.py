@@ -7,7 +7,6 @@ everything that needs it is imported inside the functions.
 import dataclasses
 from typing import TYPE_CHECKING
 
-from dcse_tf.options import redefault
 from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
     """Options with Gao et al.'s values for unsupervised BERT-base: one epoch, nothing frozen."""
 
-    task: str = redefault(TrainOptions, "task", "simcse")
-    epochs: float = redefault(TrainOptions, "epochs", 1.0)
-    global_batch_size: int = redefault(TrainOptions, "global_batch_size", 64)
-    learning_rate: float = redefault(TrainOptions, "learning_rate", 3e-5)
-    temperature: float = redefault(ContrastOptions, "temperature", 0.05)
+    task: str = "simcse"
+    epochs: float = 1.0
+    global_batch_size: int = 64
+    learning_rate: float = 3e-5
+    temperature: float = 0.05
 
 
 def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":

@@ -15,7 +15,7 @@ from dcse_tf.files import lock_folder
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.advice import advise
 from dcse_tf.training.best_encoder import BestEncoder
-from dcse_tf.training.build import Inputs, Training, build_training, read_inputs
+from dcse_tf.training.build import Training, build_training, read_inputs
 from dcse_tf.training.changes import ShowChanges
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import (
@@ -71,7 +71,7 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
     inputs = read_inputs(options)
     resolved = options.resolve(inputs.manifest, inputs.positions)
     strategy = make_strategy(options.logical_cpus, options.deterministic)
-    content = describe_inputs(inputs.manifest, _list_files(options, inputs))
+    content = describe_inputs(options, inputs.manifest, inputs.folder)
     resolved = begin_run(resolved, options, content, strategy.num_replicas_in_sync, worker.is_chief)
 
     signals = StopSignals()
@@ -178,16 +178,6 @@ def _make_controller(
         signals=signals,
         several=worker.count > 1,
     )
-
-
-def _list_files(options: TrainOptions, inputs: Inputs) -> dict[str, pathlib.Path]:
-    """The files that a run starts from besides the corpus, by a description of each."""
-    files = checkpoints.list_weight_files(inputs.folder) if inputs.folder else []
-    found = {f"the encoder's {path.name}": path for path in files}
-    for name in ("token_vectors", "token_index", "dev_retrieval", "dev_sts"):
-        if path := getattr(options, name):
-            found[f"`{name}`"] = pathlib.Path(path)
-    return found
 
 
 def _log_plan(training: Training) -> None:

@@ -17,19 +17,19 @@ class MergeOptions(SelectionOptions):
         "The encoder that the training started from: a folder, a hub name, package:NAME or a run "
         "directory.",
         required=True,
-        reads=True,
+        path="reads",
     )
     trained: str = option(
         "",
         "The encoder trained from it: likewise. Without it the start itself is centred (`center`).",
-        reads=True,
+        path="reads",
     )
     output_dir: str = option(
         "",
         "Folder to write the encoder to, for `model` and `encoder`; pooling, length, matching "
         "and projection heads are those of the trained one.",
         required=True,
-        writes=True,
+        path="writes",
     )
     share: float = option(
         0.5,
@@ -43,7 +43,7 @@ class MergeOptions(SelectionOptions):
         "",
         "For `share`=auto and `center`: folder that prepare_data wrote, with the encoders' "
         "vocabulary.",
-        reads=True,
+        path="reads",
     )
     shares: tuple[str, ...] = option(
         ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0"),
@@ -60,7 +60,7 @@ class MergeOptions(SelectionOptions):
     guard: tuple[str, ...] = option(
         (),
         "auto: semantic retrieval sets (select.txt), comma-separated, on which MAP must not fall.",
-        files=True,
+        path="files",
     )
     guard_tolerance: float = option(
         0.3,

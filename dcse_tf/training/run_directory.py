@@ -1,14 +1,14 @@
 """Records the settings and inputs of a run in its directory, and checks them when it is resumed."""
 
 import pathlib
-from collections.abc import Set
+from typing import Any
 
 from absl import logging
 
-from dcse_tf.bert.checkpoints import ENCODER_FOLDER
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
-from dcse_tf.files import MadeFrom, atomic_file, hash_file, write_json
+from dcse_tf.files import MadeFrom, atomic_file, hash_file, hash_folder, write_json
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint
@@ -17,27 +17,6 @@ CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
 CORPUS_FILE = "corpus.json"
 _DEVICES = "devices"
-# Settings that may differ when a run is resumed:
-# - _FREE: training does not depend on them (of `logical_cpus` only the number of devices matters,
-#   and that is compared separately).
-# - _FILES: the content of these files is compared instead of their names.
-# - _FROM_NOW_ON: these change training from now on, which is logged.
-_FREE = {
-    "run_dir",
-    "epochs",  # once resolved, they follow from the steps, which are compared
-    "logical_cpus",
-    "log_every",
-    "save_every",
-    "keep_checkpoints",
-    "profile_steps",
-    "projector_sentences",
-    "changes_samples",
-}
-_FILES = {
-    *("data_dir", "encoder", "token_vectors", "token_index"),
-    *("dev_retrieval", "dev_sts"),
-}
-_FROM_NOW_ON = {"steps", "eval_every", "on_divergence", "loss_limit", "max_skipped"}
 
 
 def begin_run(
@@ -99,21 +78,42 @@ def _refuse_to_replace(run_dir: pathlib.Path) -> None:
         )
 
 
-def describe_inputs(manifest: Manifest, files: dict[str, pathlib.Path]) -> dict[str, str]:
+def describe_inputs(
+    options: TrainOptions, manifest: Manifest, encoder: pathlib.Path | None
+) -> dict[str, str]:
     """Fingerprints of a run's inputs, by the names under which a change is reported.
 
+    Of every option that names what training reads, the content counts and not the name.
+
     Args:
+        options: the run's options.
         manifest: the manifest of the corpus.
-        files: further input files, by such names.
+        encoder: the checkpoint folder that the run starts from; None for random weights.
     """
     splits = ", ".join(f"{name} {_counts(manifest, name)}" for name in manifest.splits)
     longest = f"at most {manifest.max_sequence_length} tokens"
-    fingerprints = {
+    found = {
         "the corpus": manifest.corpus_fingerprint,
         "the vocabulary": manifest.tokenizer_fingerprint,
         "the corpus' splits and lengths": f"{splits}, {longest}",
     }
-    return {**fingerprints, **{name: hash_file(path) for name, path in files.items()}}
+    if encoder:
+        files = list_weight_files(encoder)
+        found |= {f"the encoder's {path.name}": hash_file(path) for path in files}
+    read = {**options.select(path="reads"), **options.select(path="files")}
+    for name in read.keys() - {"data_dir", "encoder"}:
+        for path in map(pathlib.Path, _list(read[name])):
+            of_option = f"`{name}`" if read[name] == str(path) else f"`{name}` {path.name}"
+            if path.is_dir():
+                files_of_it = hash_folder(path)
+                found |= {f"{of_option} {file}": digest for file, digest in files_of_it.items()}
+            else:
+                found[of_option] = hash_file(path)
+    return found
+
+
+def _list(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,) if value else ()
 
 
 def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
@@ -140,25 +140,27 @@ def _counts(manifest: Manifest, split: str) -> str:
 
 
 def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
-    from_now_on = set(_FROM_NOW_ON)
+    fixed, changing = _select(before, "same"), _select(before, "from now on")
     remedy = "use the same, or another `run_dir`"
     if options.decay == "linear":
         # The learning rate reaches 0 at the last step, so changing that step would make it jump.
-        from_now_on.remove("steps")
+        fixed["`steps`"] = changing.pop("`steps`")
         remedy += " (`steps` may change with another `decay` than linear)"
 
-    fixed = before.to_dict().keys() - _FREE - _FILES - from_now_on
+    # Of another task, only the options that both have can be compared, among them `task` itself.
+    now = {f"`{name}`": value for name, value in options.to_dict().items()}
+    fixed = {name: value for name, value in fixed.items() if name in now}
     problem = f"{path}: the run was begun with other settings"
-    _select(before, fixed).require(_select(options, fixed), problem, remedy)
-
-    for change in _select(before, from_now_on).compare(_select(options, from_now_on)).values():
+    MadeFrom(fixed).require(MadeFrom({name: now[name] for name in fixed}), problem, remedy)
+    here = MadeFrom({name: now.get(name) for name in changing})
+    for change in MadeFrom(changing).compare(here).values():
         logging.info("from now on %s", change)
 
 
-def _select(options: TrainOptions, names: Set[str]) -> MadeFrom:
-    return MadeFrom(
-        {f"`{name}`": value for name, value in options.to_dict().items() if name in names}
-    )
+def _select(options: TrainOptions, resume: str) -> dict[str, Any]:
+    """The values to compare, by `name`; paths are compared by what they name."""
+    found = options.select(resume=resume, path="")
+    return {f"`{name}`": value for name, value in found.items()}
 
 
 def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:

@@ -23,7 +23,7 @@ from dcse_tf.inspecting.explanation import Explanation, explain_response
 from dcse_tf.inspecting.heatmap import MAPS, draw_heatmap
 from dcse_tf.options import show
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.options import RunOptions, TrainOptions
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup
 from dcse_tf.training.controller import Hook
 from dcse_tf.training.dev_evaluation import DevEvaluation
@@ -108,10 +108,8 @@ def _flatten(text: str) -> str:
     return " ".join(text.split()) or _NONE
 
 
-# Options without a column in the table of hyperparameters: no result depends on them, or another
-# column shows them. All other options have a column, including a task's own.
-_UNTOLD = {field.name for field in dataclasses.fields(RunOptions)} - {"seed"}
-_UNTOLD |= {"run_dir", "encoder_size", "token_index", "epochs", "layout", "row_length"}
+# Groups of options on which no result depends, or only which one is kept.
+_UNTOLD = {"evaluation", "log and checkpoints", "devices and speed"}
 # Scores by which runs are compared. By default the table of hyperparameters shows only the first
 # five metrics by name. These scores are named "best/...", which sorts before "eval/..." and
 # "train/...", and no task has more than five of them.
@@ -201,13 +199,17 @@ class TensorBoardShowcase(Hook):
 
 def list_settings(options: TrainOptions) -> dict[str, Setting]:
     """The settings to show in the table of hyperparameters."""
-    values = options.to_dict()
-    values["encoder"] = options.encoder or f"random, {options.encoder_size}"
-    return {
-        name: "none" if value == "" else show(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if name not in _UNTOLD
-    }
+    found: dict[str, Setting] = {}
+    for field in dataclasses.fields(options):
+        rules, value = field.metadata, getattr(options, field.name)
+        if (
+            rules["group"] not in _UNTOLD
+            and rules["resume"] != "free"
+            and rules["path"] != "resumes"
+        ):
+            found[field.name] = show(value) if isinstance(value, tuple) else value
+            found[field.name] = "none" if value == "" else found[field.name]
+    return found
 
 
 def choose_session(sessions: list[tuple[str, list[str]]], turns: int) -> tuple[str, list[str]]:

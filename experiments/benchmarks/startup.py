@@ -69,7 +69,7 @@ def make_cases(folder: pathlib.Path, args: argparse.Namespace) -> list[measure.C
         maker.run("export", *given, *([f"--data_dir={data}"] if name == "static" else []))
 
     output = f"--output={folder / 'rows.npy'}"
-    embed = ("-m", "dcse_tf.cli.embed", f"--input={text}", output, "--overwrite")
+    embed = ("-c", jobs.DCSE, "embed", f"--input={text}", output, "--overwrite")
     commands = {"import tensorflow": ("-c", "import tensorflow")}
     commands["import dcse_tf"] = ("-c", "import dcse_tf")
     commands |= {name: (*embed, f"--model={model}") for name, model in models.items()}

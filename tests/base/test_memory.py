@@ -53,7 +53,7 @@ def job(tmp_path_factory):
     (folder / "lines.txt").write_text("\n".join(lines) + "\n")
     tokens = LINES * (WORDS + 2)
     return [
-        *("-m", "dcse_tf.cli.embed", f"--model={model}", f"--input={folder / 'lines.txt'}"),
+        *("-m", "dcse_tf.cli", "embed", f"--model={model}", f"--input={folder / 'lines.txt'}"),
         f"--batch_tokens={tokens}",
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import make_dialogues
 
 from dcse_tf import api, stores
-from dcse_tf.cli.commands import COMMANDS
+from dcse_tf.cli.commands import list_options
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.options import Options, option
@@ -22,11 +22,11 @@ from dcse_tf.staging import stage
 class Job(Options):
     """One of each kind of option."""
 
-    input: tuple[str, ...] = option((), "", files=True)
-    file: str = option("", "", files=True)
-    model: str = option("", "", reads=True)
-    output: str = option("", "", writes=True)
-    run_dir: str = option("", "", resumes=True)
+    input: tuple[str, ...] = option((), "", path="files")
+    file: str = option("", "", path="files")
+    model: str = option("", "", path="reads")
+    output: str = option("", "", path="writes")
+    run_dir: str = option("", "", path="resumes")
     prefix: str = option("", "")
     on_divergence: str = option("", "")
     overwrite: bool = option(False, "")
@@ -114,10 +114,9 @@ def test_a_file_of_equal_size_is_told_from_the_one_before(store, tmp_path):
 def test_every_option_that_is_a_file_or_a_folder_may_be_a_url():
     left = [
         (job, field.name)
-        for job, (kind, _) in COMMANDS.items()
-        for field in kind.all_fields()
-        if field.metadata["help"].startswith(("File", "Folder"))
-        and not any(field.metadata[use] for use in ("reads", "writes", "resumes"))
+        for job, kind in list_options()
+        for field in dataclasses.fields(kind)
+        if field.metadata["help"].startswith(("File", "Folder")) and not field.metadata["path"]
     ]
     assert not left
 

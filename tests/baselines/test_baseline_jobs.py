@@ -393,9 +393,7 @@ def test_an_encoder_from_outside_is_fitted_and_loaded(registered, fit, dialogues
 
 
 def test_the_command_line_has_the_settings_of_what_was_registered(registered):
-    fields = {field.name: field for field in FitBaselineOptions.all_fields()}
-    text = "How much of the mean is subtracted. Only for shifting."
-    assert fields["share"].metadata["help"] == text
+    fields = {field.name: field for field in dataclasses.fields(FitBaselineOptions)}
     assert list(fields["kind"].metadata["choices"]) == [*KINDS, "shifting", "lengths"]
     given = {"encoder": "e", "data_dir": "d", "output_dir": "o", "share": 0.5}
     found = FitBaselineOptions.from_dict({"kind": "shifting", **given})

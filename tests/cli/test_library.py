@@ -8,10 +8,10 @@ import pytest
 
 import dcse_tf
 from dcse_tf import api
-from dcse_tf.api import make_options
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.exporting import saved_model
+from dcse_tf.keywords import make_options
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.merge_options import MergeOptions
 

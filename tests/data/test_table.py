@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from dialogue_files import DIALOGUES, json_lines, run
 
-from dcse_tf.cli.flags import find_files
+from dcse_tf.arguments import find_files
 from dcse_tf.data.corpus import read_raw_sessions
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import parquet, table

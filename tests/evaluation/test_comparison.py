@@ -154,7 +154,8 @@ def test_the_command_compares_each_with_the_first(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "dcse_tf.cli.compare",
+        "dcse_tf.cli",
+        "compare",
         f"--results={','.join(map(str, paths))}",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")

@@ -125,7 +125,7 @@ def run_killed(
 
 
 def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
-    command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", job, *flags]
     if workers > 1:
         module = "dcse_tf.cli.launch"
         command = [sys.executable, "-m", module, f"--workers={workers}", job, *flags]

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def _run(job, *flags):
-    command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *map(str, flags)]
+    command = [sys.executable, "-m", "dcse_tf.cli", job, *map(str, flags)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -44,7 +44,7 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
     flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
     flags += ["--block_size=100"]
 
-    command = [sys.executable, "-m", "dcse_tf.cli.embed", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", "embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         record = partial_path(tmp_path / "killed.npy") / "done.json"
         while process.poll() is None and not record.exists():

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from lettered_corpus import TOKENS, prepare_sessions, write_sessions, write_vocabulary_folder
 
-from dcse_tf.cli.flags import read_flags
+from dcse_tf.arguments import read_flags
 from dcse_tf.tasks.options import TrainOptions
 
 FILE = pathlib.Path(__file__).parent / "golden.json"
@@ -142,7 +142,7 @@ def train(case: str, inputs: dict[str, str]) -> list[tuple[float, float]]:
     from dcse_tf.training.build import build_training
 
     preset, changes = CASES[case]
-    of_preset = read_flags(TrainOptions, "train", [f"--preset={preset}"] if preset else [])
+    _, of_preset = read_flags(TrainOptions, "train", [f"--preset={preset}"] if preset else [])
     values = {**of_preset, "data_dir": "dialogues", "encoder": "encoder", **SMALL, **changes}
     for name in ("data_dir", "encoder"):
         values[name] = inputs.get(values[name], values[name])

@@ -275,7 +275,7 @@ def test_the_command_prints_the_report_without_tensorflow(no_tensorflow, tmp_pat
 
 
 def run_command(environment, folder, *flags):
-    command = [sys.executable, "-m", "dcse_tf.cli.inspect_data", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", "inspect_data", *flags]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 

@@ -15,7 +15,6 @@ USE = """
 import pathlib
 
 import dcse_tf
-from dcse_tf.cli.commands import run
 
 pathlib.Path("chats.txt").write_text(
     "\\n---\\n".join(
@@ -35,8 +34,9 @@ trained = dcse_tf.train(
 )
 print("trained:", trained.kept.describe())
 
-run("fit_baseline", ["--kind=scaling", "--strength=0.5", "--encoder=run", "--data_dir=data",
-                     "--output_dir=scaled"])
+dcse_tf.fit_baseline(
+    kind="scaling", strength=0.5, encoder="run", data_dir="data", output_dir="scaled"
+)
 results = dcse_tf.evaluate(model="scaled", response_selection="data/test.jsonl")
 print("evaluated:", [result.task for result in results])
 """

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dcse_tf.cli.flags import parse_flags
+from dcse_tf.arguments import parse_flags
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.sets.options import InspectOptions
 

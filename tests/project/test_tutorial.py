@@ -11,8 +11,8 @@ import sys
 import pytest
 from absl import flags
 
-from dcse_tf.cli.commands import COMMANDS as JOBS
-from dcse_tf.cli.flags import define_flags, parse_flags
+from dcse_tf.arguments import define_flags, parse_flags
+from dcse_tf.cli.commands import JOBS, list_options, load_options
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.input_files import BadLines
 
@@ -68,8 +68,7 @@ def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
     if job == "launch":
         _, job, *arguments = arguments
     assert job in JOBS
-    options, _ = JOBS[job]
-    parse_flags(options, job, arguments)
+    parse_flags(load_options(job), job, arguments)
 
 
 def test_the_commands_are_found():
@@ -91,7 +90,7 @@ def test_the_commands_are_found():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_flag_named_in_the_text_is_some_jobs(page):
-    holders = [define_flags(options, job) for job, (options, _) in JOBS.items()]
+    holders = [define_flags(options) for _, options in list_options()]
     prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`--(?:no)?(\w+)(?:=([^`\s]*))?`", prose)
     assert len(named) > 1

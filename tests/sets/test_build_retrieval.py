@@ -199,7 +199,7 @@ def test_the_command_line(table):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     output = folder / "select.txt"
     flags = [f"--input={table}", f"--output={output}", "--sentences=30", "--max_negatives=5"]
-    command = [sys.executable, "-m", "dcse_tf.cli.build_retrieval", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", "build_retrieval", *flags]
 
     def run(*more):
         return subprocess.run(

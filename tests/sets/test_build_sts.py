@@ -290,7 +290,7 @@ def test_sheets_that_nobody_filled_are_refused(sentences, tmp_path):
 
 
 def _run(name, *flags):
-    command = [sys.executable, "-m", f"dcse_tf.cli.{name}", *flags]
+    command = [sys.executable, "-m", "dcse_tf.cli", name, *flags]
     return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
 
 

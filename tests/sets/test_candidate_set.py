@@ -361,7 +361,8 @@ def test_the_command_builds_once_and_starts_no_tensorflow(tmp_path, no_tensorflo
     command = [
         sys.executable,
         "-m",
-        "dcse_tf.cli.build_candidates",
+        "dcse_tf.cli",
+        "build_candidates",
         *flags,
         "--negatives_from=bm25",
     ]

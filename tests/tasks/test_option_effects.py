@@ -16,10 +16,9 @@ from dialogue_files import run
 from lettered_corpus import TOKENS, prepare_sessions
 from test_given_candidates import lines, make_group
 
+from dcse_tf.arguments import list_presets, read_flags
 from dcse_tf.bert import bert
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.cli.flags import read_flags
-from dcse_tf.cli.presets import list_presets
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import TrainOptions
@@ -99,7 +98,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 def make_options(task: str, preset: str, changes: dict, folders: dict[str, str]) -> TrainOptions:
-    given = read_flags(TrainOptions, "train", [f"--preset={preset}"] if preset else [])
+    _, given = read_flags(TrainOptions, "train", [f"--preset={preset}"] if preset else [])
     known = {field.name for field in dataclasses.fields(TASKS[task].options)}
     asked = {"data_dir": "dialogues", "encoder": "encoder", **changes}
     sensitive = dict(SENSITIVE)

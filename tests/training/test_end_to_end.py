@@ -34,7 +34,7 @@ SENTENCES = [
 
 
 def run(job, *flags, fails=False):
-    command = [sys.executable, "-m", f"dcse_tf.cli.{job}", *map(str, flags)]
+    command = [sys.executable, "-m", "dcse_tf.cli", job, *map(str, flags)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr

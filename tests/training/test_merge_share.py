@@ -8,9 +8,9 @@ import pytest
 from test_merge import make_checkpoint
 from tiny_bert import DIM
 
+from dcse_tf.arguments import parse_flags
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.cli import commands
-from dcse_tf.cli.flags import parse_flags
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.metrics import Evaluation

@@ -1,13 +1,16 @@
+import dataclasses
 import json
+import types
 
 import pytest
 import tensorflow as tf
 from train_options import make_options, resolve
 
 from dcse_tf.errors import InputError
+from dcse_tf.options import option
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.run_directory import begin_run
+from dcse_tf.training.run_directory import begin_run, describe_inputs
 
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
@@ -70,136 +73,73 @@ def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
         _begin(tmp_path, steps=200, warmup_steps=20)
 
 
-# Settings that may change when a run is resumed, each with another value; the first list changes
-# nothing that is learnt, the second what comes.
-FREE = {
-    "log_every": 3,
-    "save_every": 7,
-    "keep_checkpoints": 5,
-    "profile_steps": 2,
-    "projector_sentences": 5,
-    "changes_samples": 20,
-    "logical_cpus": 2,
-    "epochs": 10.0,  # followed by the steps
-}
-FROM_NOW_ON = {
-    "steps": 300,
-    "eval_every": 9,
-    "on_divergence": "skip",
-    "loss_limit": 50.0,
-    "max_skipped": 8,
-}
-# Those whose content is compared, and the folder itself.
-COMPARED = {
-    *("data_dir", "run_dir", "encoder", "token_vectors", "token_index"),
-    *("dev_retrieval", "dev_sts"),
-}
-# Of all others the run depends, and nothing else may be taken on a resume.
-FIXED = {
-    "task": "mlm",
-    "encoder_size": "mini",
-    "global_batch_size": 10,
-    "learning_rate": 1e-4,
-    "warmup_steps": 7,
-    "decay": "constant",
-    "weight_decay": 0.5,
-    "clip_norm": 1.0,
-    "reduce_dtype": "bfloat16",
-    "dropout": 0.2,
-    "temperature": 0.5,
-    "aggregation": "attention",
-    "cosine_weight": 0.5,
-    "center_tokens": True,
-    "batch_form": "dense",
-    "session_turns": 5,
-    "negatives": 3,
-    "context_turns": 2,
-    "context_side": "before",
-    "context_tokens": 99,
-    "layout": "padded",
-    "row_length": 128,
-    "compute_dtype": "bfloat16",
-    "freeze_layers": 1,
-    "lora_rank": 2,
-    "freeze_embeddings": False,
-    "mask_rate": 0.3,
-    "max_predictions": 4,
-    "architecture": "esim",
-    "lstm_units": 8,
-    "lstm_embedding_size": 8,
-    "max_context_tokens": 40,
-    "max_response_tokens": 20,
-    "speaker_embeddings": True,
-    "same_role": False,
-    "auxiliary": ("consistency",),
-    "auxiliary_weight": 0.5,
-    "consistency_margin": 0.1,
-    "negatives_from": "given",
-    "pairs": "pieces",
-    "prediction_weight": 0.4,
-    "prediction_turns": 2,
-    "prediction_rate": 2.0,
-    "rehearsal_weight": 0.5,
-    "rehearsal_texts": 16,
-    "projection_dim": 8,
-    "projection_rate": 2.0,
-    "projection_share": 0.5,
-    "matryoshka_dims": ("8",),
-    "seed": 1,
-    "deterministic": True,
-    "dev_samples": 50,
-    "best_metric": "dev/cosine_r1",
-}
-_LSTM = {"task": "response_selection", "architecture": "dual_lstm", "encoder_size": ""}
-_OF_SELECTION = (
-    *("max_context_tokens", "max_response_tokens", "speaker_embeddings", "same_role"),
-    *("auxiliary", "auxiliary_weight", "consistency_margin", "negatives_from"),
-)
-# What a setting needs beside it, to be allowed.
-BESIDE = {
-    "session_turns": {"batch_form": "dense"},
-    "context_tokens": {"task": "siamese_multi"},
-    "mask_rate": {"task": "mlm"},
-    "max_predictions": {"task": "mlm"},
-    "pairs": {"task": "post_training"},
-    "prediction_weight": {"encoder": "start", "encoder_size": ""},
-    "prediction_turns": {"encoder": "start", "encoder_size": "", "prediction_weight": 0.5},
-    "prediction_rate": {"encoder": "start", "encoder_size": "", "prediction_weight": 0.5},
-    "rehearsal_weight": {"encoder": "start", "encoder_size": ""},
-    "rehearsal_texts": {"encoder": "start", "encoder_size": "", "rehearsal_weight": 0.5},
-    "projection_dim": {"cosine_weight": 0.5},
-    "matryoshka_dims": {"cosine_weight": 0.5},
-    "projection_rate": {"cosine_weight": 0.5, "projection_dim": 8},
-    "projection_share": {"cosine_weight": 0.5, "projection_dim": 8},
-    **dict.fromkeys(("lstm_units", "lstm_embedding_size", "architecture"), _LSTM),
-    **{name: {"task": "response_selection"} for name in _OF_SELECTION},
-}
+# What each option says of itself holds: another value, and what comes of it.
+CHANGES = [
+    ("log_every", 3, "free"),
+    ("save_every", 7, "free"),
+    ("keep_checkpoints", 5, "free"),
+    ("logical_cpus", 2, "free"),
+    ("epochs", 10.0, "free"),  # followed by the steps
+    ("steps", 300, "from now on"),
+    ("eval_every", 9, "from now on"),
+    ("loss_limit", 50.0, "from now on"),
+    ("task", "mlm", "same"),
+    ("seed", 1, "same"),
+    ("encoder_size", "mini", "same"),
+    ("learning_rate", 1e-4, "same"),
+    ("context_turns", 2, "same"),
+    ("cosine_weight", 0.5, "same"),
+    ("compute_dtype", "bfloat16", "same"),
+    ("dev_samples", 50, "same"),
+    ("best_metric", "dev/cosine_r1", "same"),
+]
 
 
-def test_every_setting_is_in_one_of_these_lists():
-    assert {field.name for field in TrainOptions.all_fields()} == (
-        COMPARED | FREE.keys() | FROM_NOW_ON.keys() | FIXED.keys()
-    )
-
-
-@pytest.mark.parametrize("name", FIXED)
-def test_what_a_run_depends_on_may_not_change(tmp_path, name):
-    beside = BESIDE.get(name, {})
-    _begin(tmp_path, **beside)
-    _save_checkpoint(tmp_path)
-    with pytest.raises(InputError, match=rf"config\.json: .*`{name}`: "):
-        _begin(tmp_path, **{**beside, name: FIXED[name]})
-
-
-@pytest.mark.parametrize("name", [*FREE, *FROM_NOW_ON])
-def test_what_a_run_does_not_depend_on_may_change_and_what_comes_is_told(tmp_path, caplog, name):
+@pytest.mark.parametrize(("name", "value", "resume"), CHANGES)
+def test_a_changed_option_is_refused_or_taken_as_it_says(tmp_path, caplog, name, value, resume):
     _begin(tmp_path)
     _save_checkpoint(tmp_path)
-    value = {**FREE, **FROM_NOW_ON}[name]
+    assert _config(tmp_path).fields()[name].metadata["resume"] == resume
+    if resume == "same":
+        with pytest.raises(InputError, match=rf"config\.json: .*`{name}`: "):
+            _begin(tmp_path, **{name: value})
+        return
     with caplog.at_level("INFO", logger="absl"):
         _begin(tmp_path, **{name: value})
     assert _read(tmp_path)[name] == value
-    assert (f"from now on `{name}`: {value}" in caplog.text) == (name in FROM_NOW_ON)
+    assert (f"from now on `{name}`: {value}" in caplog.text) == (resume == "from now on")
+
+
+def test_the_content_of_what_an_option_names_is_compared_not_its_name(tmp_path):
+    """That of a plug-in's option too: nothing but its own declaration says what it is."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Own(TrainOptions):
+        words: str = option("", "Words of a plug-in.", path="files")
+        tables: str = option("", "Tables of a plug-in.", path="reads")
+
+    (tmp_path / "tables").mkdir()
+    for name in ("a.txt", "b.txt", "tables/one"):
+        (tmp_path / name).write_text("same")
+    manifest = types.SimpleNamespace(
+        splits={}, max_sequence_length=9, corpus_fingerprint="c", tokenizer_fingerprint="t"
+    )
+
+    def describe(words):
+        options = object.__new__(Own)  # whose other options nobody checks
+        for field in dataclasses.fields(Own):
+            object.__setattr__(options, field.name, field.default)
+        object.__setattr__(options, "words", str(tmp_path / words))
+        object.__setattr__(options, "tables", str(tmp_path / "tables"))
+        return describe_inputs(options, manifest, None)
+
+    before = describe("a.txt")
+    assert before == describe("b.txt")
+    assert {"`words`", "`tables` one"} <= {*before}
+    (tmp_path / "b.txt").write_text("another")
+    (tmp_path / "tables/one").write_text("another")
+    now = describe("b.txt")
+    assert {name for name in now if now[name] != before[name]} == {"`words`", "`tables` one"}
 
 
 def test_another_number_of_devices_is_told(tmp_path, caplog):

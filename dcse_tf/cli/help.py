@@ -1,0 +1,117 @@
+"""What the command line says: the texts of --help, and messages with options spelled as flags."""
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from dcse_tf.arguments import choose_options, list_presets
+from dcse_tf.options import Options, show
+
+HELP = {"--help", "-h", "-help", "help"}
+# The headings of groups of options, in their order; those of plug-ins follow.
+_HEADINGS = {
+    "main": "Main flags",
+    "batches and context": "Batches and context",
+    "": "What is learnt",
+    "encoder": "Encoder",
+    "optimizer": "Optimizer",
+    "evaluation": "Evaluation on dev data",
+    "log and checkpoints": "Log and checkpoints",
+    "devices and speed": "Devices and speed",
+}
+_PRESET = (
+    "Settings that apply where nothing else is given: a preset, or several with commas between."
+)
+_FLAG_FILE = (
+    "File with a flag a line and comments after #. Names of flag files in it are relative to it. "
+    "Of a repeated flag, the last counts."
+)
+_BACKTICKS = re.compile("`([a-z][a-z0-9_]*)`")
+_LONGEST_MESSAGE = 1000  # characters
+
+
+def list_jobs(summaries: Mapping[str, str]) -> str:
+    """The text of `dcse --help`; `summaries` says of each job what it does."""
+    others = {
+        "launch": "Trains with several processes on this machine.",
+        "presets": "Lists settings for the jobs, by the names that --preset takes.",
+    }
+    lines = [f"  {job:18}{summary}" for job, summary in {**summaries, **others}.items()]
+    return "\n".join(
+        ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
+    )
+
+
+def list_all_presets() -> str:
+    """A line for each preset: its name, its job and its summary."""
+    return "\n".join(f"  {each.name:24}{each.job:16}{each.summary}" for each in list_presets())
+
+
+def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequence[str]) -> str:
+    """The text of `dcse JOB --help`.
+
+    Args:
+        job: the job's name.
+        summary: what it does.
+        kind: the class of its options. If it stands for several, such as those of the training
+            tasks, the text is that of the one that the arguments choose.
+        arguments: the other arguments.
+    """
+    chooser, entries = kind.choice()
+    parts = [f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ..."]
+    parts.append(summary)
+    if chooser:
+        lines = (f"  {name:20}{entry.help}" for name, entry in entries.items())
+        parts.append("\n".join([f"Each {chooser.upper()} has its own flags:", *lines]))
+    groups: dict[str, list[str]] = {group: [] for group in _HEADINGS}
+    for field in dataclasses.fields(_find_options(job, kind, arguments)):
+        if field.name != chooser:
+            groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
+    presets = list_presets(job)
+    first = groups["main"] or groups[""]
+    first += [_format("--preset=", _PRESET)] if presets else []
+    first.append(_format("--flagfile=", _FLAG_FILE))
+    for group, flags in groups.items():
+        heading = _HEADINGS.get(group, group) if groups["main"] else "Flags"
+        parts += ["\n".join([f"{heading}:", *flags])] if flags else []
+    if presets:
+        parts.append("\n".join(["Presets:", *(f"  {p.name:22}{p.summary}" for p in presets)]))
+    return as_flags("\n\n".join(parts))
+
+
+def _find_options(job: str, kind: type[Options], arguments: Sequence[str]) -> type[Options]:
+    """The options that the arguments choose; without a choice, those of the first entry."""
+    chooser, entries = kind.choice()
+    chosen = [*arguments] if arguments or not chooser else [f"--{chooser}={next(iter(entries))}"]
+    return choose_options(kind, job, chosen)[0]
+
+
+def _describe_option(field: dataclasses.Field) -> str:
+    rules, default = field.metadata, field.default
+    words = {number: word for word, number in rules["words"].items()}
+    shown = words.get(default, str(default).lower() if isinstance(default, bool) else default)
+    text = rules["help"] + (" Required." if rules["required"] else "")
+    if isinstance(rules["choices"], Mapping):  # a registry
+        entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+        text += f" One of: {'; '.join(entries)}."
+    elif rules["choices"]:
+        text += f" One of: {', '.join(filter(None, rules['choices']))}."
+    return _format(f"--{field.name}={'' if shown is None else show(shown)}", text)
+
+
+def _format(flag: str, text: str) -> str:
+    indent = " " * 6
+    return f"  {flag}\n" + textwrap.fill(text, 98, initial_indent=indent, subsequent_indent=indent)
+
+
+def as_flags(message: str) -> str:
+    """Rewrites options in backticks in a message as flags: `seed` becomes --seed."""
+    return _BACKTICKS.sub(r"--\1", message)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message as one printable line of bounded length."""
+    text = " ".join(as_flags(str(error)[: 2 * _LONGEST_MESSAGE]).splitlines())
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown if len(shown) <= _LONGEST_MESSAGE else f"{shown[:_LONGEST_MESSAGE]}..."
