@@ -1,155 +1,214 @@
 """Measures what encoders gain in their own domain, and what they lose elsewhere.
 
     python experiments/domain.py --work_dir=FOLDER --name=support --train jsonl:dialogues.jsonl \\
-        --intent_file=intents.txt --act_file=acts.txt --guards banking77:test.csv:category
+        --set intent:intents.txt --set act:acts.txt --guard banking77:banking77.txt --seeds 0 1 2
 
 Trains rows on a corpus of dialogues and scores them: in the domain, by semantic retrieval (sets
-from build_retrieval, labelled by intent and by dialogue act) and by response selection on held-out
-dialogues; in other domains, by retrieval on guards. Every row is compared with the better of the
-start and the centred start, which need no training. A row passes if its MAP in the domain rises
-significantly, its guards hold, and its response selection stays near the recommended preset's.
+from `dcse build_retrieval`) and by response selection on held-out dialogues; in other domains, by
+retrieval on guards. Every row is compared with the better of the start and the centred start, which
+need no training.
 
-The seeds of a row are pooled. Finished runs are reused, and the same command resumes interrupted
-ones. After --minutes, no further run starts and the report covers what is done. --half=choose
-measures the other half of every set, on which settings may be picked. Flags may be given in a file:
-@FILE.
+--half=choose measures the half of every set, and the dev dialogues, on which settings may be
+picked; --half=report the other half and the test dialogues, which show what a pick is worth. The
+same command reuses finished runs and resumes interrupted ones; flags may be given in a file: @FILE.
 """
 
 import argparse
 import dataclasses
 import sys
-from typing import Any
+from collections.abc import Sequence
 
-from domain_plan import DomainPlan, make_plan
-from domain_report import (
-    GUARD_FALL,
-    RESPONSE_FALL,
-    SIGNIFICANCE,
-    make_lines,
-    make_overview,
-    make_verdicts,
-    read_scores,
-)
-from domain_rows import BASES
-from domain_settings import DomainSettings, add_flags, read_settings
-from publish import describe_origin, write
-from report import Report, describe_size, make_closing_notes
-from runner import Runner, read_commit, tell_errors
-from settings import add_run_flags
+import numpy as np
+import report
+import runs
+from runs import LAST_STEP, ExperimentError, Plan
 
-from dcse_tf.evaluation.report import short_path
-
-_HALVES = {
-    "report": "Measured on the reporting half of each set (evaluate --half=report) and on the test "
-    "dialogues, on which no setting may be picked.",
-    "choose": "Measured on the choosing half of each set (evaluate --half=choose) and on the dev "
-    "dialogues, on which settings may be compared; --half=report shows what a pick is worth.",
-}
-_RULE = (
-    "A row passes if its MAP rises on a set of the domain, and falls on none, with p (Holm) below "
-    f"{SIGNIFICANCE:g}; if no guard falls by more than {GUARD_FALL:g}; and if R@1 by the better of "
-    f"its similarities is at most {RESPONSE_FALL:g} below recommended's. Rises and falls are the "
-    "differences in the tables: from the start or the centred start, whichever is better on the "
-    "set."
-)
-_LAST_STEP = (
-    "Every trained row is measured at its last step. Seconds are the duration of the training's "
-    "process, including its start, averaged over seeds."
-)
+# Every model reads up to 128 tokens of a text, however few it was trained with: sentences of guards
+# that are cut would say nothing about the effect of training.
+_READ = "--max_sequence_length=128"
 
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        fromfile_prefix_chars="@",
-    )
-    add_flags(parser)
-    parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
-    add_run_flags(parser)
-    return parser.parse_args(arguments)
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How a model is made from the start.
 
-
-def make_report(settings: DomainSettings, found: DomainPlan, commit: str) -> Report:
-    """Makes the report from the results that exist.
-
-    Raises:
-        InputError: a file cannot be used.
+    Attributes:
+        train: flags of `train`; empty for no training.
+        share: the trained encoder's share of a merge with the start; "" for no merge.
+        centred: whether the mean sentence embedding of the corpus is subtracted afterwards.
     """
-    scores = read_scores(settings, found)
-    lines = make_lines(scores)
-    sizes = [
-        f"{measured.title}: {describe_size(next(iter(of.values())))}"
-        for measured, of in scores.items()
-    ]
-    origin = {
-        "half": settings.half,
-        **describe_origin(settings.work_dir, found.runs, commit),
-    }
-    sets = {measured.title: list(of.values()) for measured, of in lines.items()}
-    return Report(
-        f"domain-{settings.name}" + ("-choose" if settings.half == "choose" else ""),
-        f"{settings.name}: encoders in their own domain",
-        "",
-        " or ".join(row.title for row in BASES if any(row in of for of in lines.values())),
-        [
-            *_describe_lack(settings, found),
-            f"{_HALVES[settings.half]} {'; '.join(sizes)}.",
-            _LAST_STEP,
-            _RULE,
-            *make_closing_notes(sets, origin, by_table=True),
-        ],
-        sets,
-        origin,
-        {
-            "Overview": make_overview(settings, found, lines),
-            "Which rows pass": make_verdicts(lines),
-        },
+
+    train: tuple[str, ...] = ()
+    share: str = ""
+    centred: bool = False
+
+
+BASES = ("start", "start_centred")
+ROWS = {
+    "start": Row(),
+    "start_centred": Row(centred=True),
+    **{
+        name: Row((f"--preset={name}",))
+        for name in ("recommended", "in_domain", "task_oriented", "cosine", "dse", "simcse")
+    },
+    "dialogue_cse_i2": Row(("--preset=dialogue_cse",)),
+    "in_domain_merged": Row(("--preset=in_domain",), share="0.7"),
+    "task_oriented_merged": Row(("--preset=task_oriented",), share="0.7"),
+}
+
+
+class Rows:
+    """Adds the runs of rows to a plan.
+
+    Args:
+        plan: the plan.
+        options: the command line.
+    """
+
+    def __init__(self, plan: Plan, options: argparse.Namespace):
+        self._plan, self._options = plan, options
+        self._data = plan.prepare(
+            options.name, options.train, options.encoder, options.longest, [0.1, 0.1]
+        )
+        self._flags = runs.read_job_flags(options.train_flags)
+
+    def add_scores(self, name: str, row: Row, seed: int) -> list[str]:
+        """Adds a row's evaluations; returns the paths of the results: retrieval, responses."""
+        half, model = self._options.half, self._add_model(name, row, seed)
+        held_out = "test" if half == "report" else "dev"
+        sets = ",".join((*self._options.sets.values(), *self._options.guards.values()))
+        kinds = {"responses": (f"--response_selection={self._data}/{held_out}.jsonl",)}
+        if sets:
+            kinds["retrieval"] = (f"--retrieval={sets}", f"--half={half}")
+        flags = (f"--model={model}", _READ)
+        return [
+            self._plan.add(
+                f"{kind}/{half}/{self._name(name, row, seed)}",
+                *("evaluate", "results.json", *flags, *given, "--output="),
+            )
+            for kind, given in kinds.items()
+        ]
+
+    def _add_model(self, name: str, row: Row, seed: int) -> str:
+        model, data = self._options.encoder, f"--data_dir={self._data}"
+        place = self._name(name, row, seed)
+        if row.train:
+            # Rows that differ in what follows share their training.
+            trained = next(other for other, each in ROWS.items() if each.train == row.train)
+            start = (f"--steps={self._options.steps}", *LAST_STEP, *self._flags, *row.train)
+            given = (*start, f"--encoder={model}", data, f"--seed={seed}", "--run_dir=")
+            run = f"rows/{self._name(trained, row, seed)}"
+            model = self._plan.add(run, "train", "model", *given)
+        if row.share:
+            given = (f"--start={self._options.encoder}", f"--trained={model}")
+            model = self._plan.add(
+                f"merged/{place}", "merge", "model", f"--share={row.share}", *given, "--output_dir="
+            )
+        if row.centred:
+            given = ("--kind=centering", f"--encoder={model}", data, "--output_dir=")
+            model = self._plan.add(f"centred/{place}", "fit_baseline", "model", *given)
+        return model
+
+    def _name(self, name: str, row: Row, seed: int) -> str:
+        return f"{self._options.name}/{name}" + (f"-seed{seed}" if row.train else "")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = runs.make_parser(__doc__)
+    add = parser.add_argument
+    add("--name", required=True, help="name of the domain, used in folders and the report")
+    add(
+        "--train",
+        required=True,
+        metavar="FORMAT:FILE,FILE",
+        help="the dialogues, as in dcse prepare_data; a tenth of them is held out for choosing "
+        "settings, another tenth for reporting",
     )
+    named = {"action": "append", "default": [], "metavar": "NAME:FILE"}
+    add("--set", dest="sets", **named, help="a retrieval set of the domain; repeatable")
+    add("--guard", dest="guards", **named, help="a retrieval set of another domain; repeatable")
+    add("--encoder", default=runs.MINILM, help="the start; default: %(default)s")
+    add("--longest", type=int, default=32, help="most tokens of an utterance; default: %(default)s")
+    add("--steps", type=int, default=300, help="steps of every training; default: %(default)s")
+    add("--half", choices=("report", "choose"), default="report", help="half that is measured")
+    options = parser.parse_args(arguments)
+    options.encoder = runs.locate_encoder(options.encoder)
+    options.train = runs.read_source(options.train)
+    for kind in ("sets", "guards"):
+        pairs = [text.partition(":")[::2] for text in getattr(options, kind)]
+        setattr(options, kind, {name: runs.read_files(file) for name, file in pairs})
+    for text in options.row:
+        name, flags = runs.read_row(text)
+        ROWS[name] = Row(flags)
+    options.rows = options.rows or list(ROWS)
+    if unknown := [name for name in options.rows if name not in ROWS]:
+        raise ExperimentError(f"--rows: no row {unknown[0]}; there are {', '.join(ROWS)}")
+    return options
 
 
-def _describe_lack(settings: DomainSettings, found: DomainPlan) -> list[str]:
-    kinds = (found.retrieval, found.responses)
-    there = sum(path.is_file() for of in kinds for paths in of.values() for path in paths)
-    seeds = sum(len(settings.seeds) if row.seeded else 1 for row in settings.rows)
-    wanted = len(kinds) * seeds
-    return [f"Not done yet: {wanted - there} of {wanted} evaluations."] if there < wanted else []
-
-
-def describe_settings(settings: DomainSettings) -> dict[str, Any]:
-    """The settings as a dictionary, with short paths instead of this machine's."""
-    names = ("name", "longest", "min_turns", "mlm_steps", "seeds", "steps", "train_flags", "half")
-    return {
-        **{name: getattr(settings, name) for name in names},
-        "train": [short_path(source) for source in settings.train],
-        "encoder": short_path(settings.encoder),
-        "chinese_text": [short_path(source) for source in settings.chinese_text],
-        "sets": {each.name: short_path(each.file) for each in (*settings.domain, *settings.guards)},
-        "rows": [dataclasses.asdict(row) for row in settings.rows],
+def make_tables(plan: Plan, options: argparse.Namespace) -> list[report.Table]:
+    """Plans all runs, and returns the tables of their results, where there are any yet."""
+    adder = Rows(plan, options)
+    lines = []
+    for name in options.rows:
+        row = ROWS[name]
+        seeds = options.seeds if row.train else [0]
+        paths = [adder.add_scores(name, row, seed) for seed in seeds]
+        kinds = [report.read_seeds(options.work_dir, of_kind) for of_kind in zip(*paths)]
+        # All results of a seed together, whichever evaluation they are of.
+        together = [
+            [result for results in of_seed for result in results] for of_seed in zip(*kinds)
+        ]
+        lines.append(report.Line(name, together))
+    held_out = "test" if options.half == "report" else "dev"
+    sets = {
+        f"{options.name}, response selection": f"{options.work_dir}/data/{options.name}/data/"
+        f"{held_out}.jsonl",
+        **{f"{options.name}, retrieval by {name}": file for name, file in options.sets.items()},
+        **{f"another domain, {name}": file for name, file in options.guards.items()},
     }
+    return [
+        report.Table(title, [file], lines, BASES, ("map", "r1")) for title, file in sets.items()
+    ]
 
 
-def run(options: argparse.Namespace) -> None:
-    """Runs the experiment and writes its report."""
-    commit = read_commit()  # the commit of the loaded code, before the runs
-    settings = read_settings(options)
-    found = make_plan(settings)
-    runner = Runner(settings.work_dir, found.runs, options.jobs, minutes=options.minutes)
-    if options.dry_run:
-        print("\n".join(runner.list_work()))
+def describe_times(plan: Plan, options: argparse.Namespace) -> str:
+    """Says how long each row's training took, on average over seeds."""
+    times: dict[str, list[float]] = {}
+    for name in plan.runs:
+        record = runs.read_record(options.work_dir / name)
+        if name.startswith("rows/") and record and "seconds" in record:
+            row = name.rpartition("/")[2].partition("-seed")[0]
+            times.setdefault(row, []).append(record["seconds"])
+    told = [f"{row} {np.mean(seconds):.0f}" for row, seconds in times.items()]
+    return f"Seconds of a training, with its start: {', '.join(told) or 'none'}."
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse_arguments(arguments)
+    plan = Plan()
+    make_tables(plan, options)
+    if not runs.execute(options, plan):
         return
-    if not runner.run_all():
-        print(f"{options.minutes:g} minutes are over; the same command continues")
-        found = found.keep_done(runner)
-    report = make_report(settings, found, commit)
-    if report.sets:
-        write(report, describe_settings(settings), settings.work_dir, options.results_dir)
-
-
-def main() -> None:
-    with tell_errors():
-        run(parse_arguments(sys.argv[1:]))
+    half = "reporting" if options.half == "report" else "choosing"
+    notes = [
+        f"Measured on the {half} half of each retrieval set and on held-out dialogues. Every "
+        "trained row is measured at its last step.",
+        describe_times(plan, options),
+    ]
+    names = ("name", "encoder", "steps", "seeds", "longest", "train_flags", "half", "row")
+    settings = {name: getattr(options, name) for name in names}
+    # Read now: there was nothing before the runs.
+    tables = make_tables(plan, options)
+    title = f"{options.name}: encoders in their own domain"
+    found = report.make_report(title, tables, notes, plan, options.work_dir, **settings)
+    report.write(found, options.work_dir / "reports" / f"{options.name}-{options.half}.json")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except ExperimentError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes it")

@@ -1,435 +1,332 @@
-"""Reads an experiment's results, averages them over seeds, compares and writes them."""
+"""Reports of experiments: scores over seeds, paired differences, tables as JSON, Markdown and PNG.
 
+A report is a JSON file with title, command, commit, date, notes and tables of texts; `values` has
+the unrounded figures. `measurements.py` writes the documents' page from such files.
+"""
+
+import collections
 import dataclasses
+import datetime
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.stats
+from runs import WORK, ExperimentError, Plan, read_commit, read_record
 
-from dcse_tf.errors import InputError
-from dcse_tf.evaluation import geometry, metrics
-from dcse_tf.evaluation.bootstrap import (
-    CONFIDENCE,
-    RESAMPLES,
-    Difference,
-    holm,
-    paired_difference,
+from dcse_tf.evaluation import metrics
+from dcse_tf.evaluation.bootstrap import CONFIDENCE, Difference, holm, paired_difference
+
+# An entry of the results that `dcse evaluate --output` writes.
+Result = dict[str, Any]
+# The results of each seed; one entry if nothing is random.
+Seeds = Sequence[Sequence[Result]]
+
+NOTES = (
+    "Score ± standard deviation over seeds; with one seed a 95% interval, by bootstrap over the "
+    "items of the set.",
+    "Differences by paired bootstrap over items, seeds pooled: p is about these trainings, not "
+    "about other seeds. p is corrected after Holm for all comparisons of this report.",
+    "R@1 is among ten candidates. Its context has the turns before the response, unless its name "
+    "says bidirectional: then also the turns after it, which nobody has who chooses a response.",
 )
-from dcse_tf.evaluation.report import Result, read_json
-from dcse_tf.files import atomic_file
-
-# In the order of the papers' columns.
-TITLES = {
-    "spearman": "Corr.",
-    "r1": "R@1",
-    "r2": "R@2",
-    "r5": "R@5",
-    "r1_of_2": "R@1 of 2",
-    "map": "MAP",
-    "mrr": "MRR",
-}
-
-Seeds = Sequence[dict[str, Result]]  # for each seed, evaluation -> result
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A score over seeds, in percent.
-
-    Attributes:
-        values: the score of each seed.
-        mean: the mean over seeds.
-        deviation: standard deviation over seeds (n - 1); None with one seed.
-        low, high: the 95% interval, by Student's t over seeds. With one seed, by bootstrap over
-            items, which says nothing about other seeds; None if there is no interval.
-    """
-
-    values: tuple[float, ...]
-    mean: float
-    deviation: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class SeedDifference(Difference):
-    """The difference between two models' means over seeds.
-
-    Attributes:
-        by_seed: the difference between the two trainings with each seed; a first model with one
-            seed, such as an untrained start, is compared with each of the second's. Empty if the
-            models have other numbers of seeds.
-    """
-
-    by_seed: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A model's results on one set.
+    """A model in a table.
 
     Attributes:
-        label: the model's title, and the value of the setting that is varied.
-        series: the model's title.
-        x: the value of the varied setting; None if none is varied.
-        scores: name -> score, in the order of `TITLES`; the same names in all lines of a set.
-        paper: name -> the paper's score, where it gives one.
-        differences: name -> difference from the line that all are compared with; empty for that
-            line itself.
-        geometry: alignment, uniformity and anisotropy, if they were computed.
-        corrected: name -> p-value of the difference, corrected for all comparisons of the report.
+        label: its name in the table.
+        seeds: its results.
+        paper: score -> the paper's figure, where it gives one.
+        x: the value of the setting that a figure varies; None in a table.
     """
 
     label: str
-    series: str
-    x: float | None
-    scores: dict[str, Score]
-    paper: dict[str, float] = dataclasses.field(default_factory=dict)
-    differences: dict[str, SeedDifference] = dataclasses.field(default_factory=dict)
-    geometry: dict[str, float] = dataclasses.field(default_factory=dict)
-    corrected: dict[str, float] = dataclasses.field(default_factory=dict)
+    seeds: Seeds
+    paper: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    x: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """The report on an experiment.
+class Table:
+    """The scores of models on one evaluation set.
 
     Attributes:
-        name: the stem of its files, such as "table2-small".
-        title: what it shows.
-        axis: what is varied; "" if nothing is.
-        against: label of the line that all are compared with; "" for none.
-        notes: what a reader must know; each has one or more sentences.
-        sets: title of an evaluation set -> lines.
-        origin: half of the sets, command line, commit, commits of the runs.
-        tables: further tables, heading -> rows; the first row is the head.
+        title: what they were scored on.
+        files: the set's files, by which its results are found; in any of them, if empty.
+        lines: the models.
+        bases: labels that the others are compared with: the best of them by the first score.
+        compared: the scores that are compared; the shown ones that end in one of `compared`.
     """
 
-    name: str
     title: str
-    axis: str
-    against: str
-    notes: list[str]
-    sets: dict[str, list[Line]]
-    origin: dict[str, Any]
-    tables: dict[str, list[list[str | float]]] = dataclasses.field(default_factory=dict)
+    files: Sequence[str]
+    lines: Sequence[Line]
+    bases: Sequence[str] = ()
+    compared: Sequence[str] = ("map", "mrr", "spearman", "r1")
 
 
-def read_results(
-    paths: Sequence[pathlib.Path], files: Sequence[str], work_dir: pathlib.Path | None = None
-) -> Seeds:
-    """Reads the results that `evaluate` wrote for each seed.
+def read_seeds(work_dir: pathlib.Path, paths: Iterable[str]) -> Seeds:
+    """Reads the results that exist; `paths` are those of `Plan.add`."""
+    found = [pathlib.Path(path.replace(WORK, str(work_dir.resolve()))) for path in paths]
+    return [json.loads(path.read_text("utf-8"))["results"] for path in found if path.is_file()]
 
-    Args:
-        paths: the results file of each seed.
-        files: the evaluation sets to keep, at most one of each kind.
-        work_dir: the work folder, in which the sets were made and which may have been moved since;
-            None if they are elsewhere.
+
+def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
+    """Score -> the result of each seed that has it, of the sets in some files.
+
+    Shown are R@1, MRR, MAP and the correlation; of groups of candidates also R@2 and R@5.
 
     Raises:
-        InputError: a results file has another form, lacks a set, or was computed on another set
-            than the other seeds.
+        ExperimentError: seeds were scored on different sets.
     """
-    seeds = []
-    for path in paths:
-        found: dict[str, Result] = {}
-        there = read_json(path)[1]
-        for file in files:
-            results = [result for result in there if _names(result.source, file, work_dir)]
-            if not results:
-                raise InputError(f"{path}: no evaluation of {file}")
-            found |= {result.task: result for result in results}
-        seeds.append(found)
-    for task in seeds[0]:
-        if len({seed[task].fingerprint for seed in seeds}) > 1:
-            raise InputError(f"{paths[0].parent} and other seeds: {task} is of different sets")
-    return seeds
+    scores: dict[str, list[Result]] = {}
+    for results in seeds:
+        for result in results:
+            if files and not any(_ends(result["source"]) == _ends(file) for file in files):
+                continue
+            ends = ("r1", "mrr", "map", "spearman")
+            ends += ("r2", "r5") if "candidates" in result["task"] else ()
+            for name in result["scores"]:
+                if not name.startswith("chance_") and name.endswith(ends) and "role" not in name:
+                    scores.setdefault(name, []).append(result)
+    for name, of_seeds in scores.items():
+        if len({result["fingerprint"] for result in of_seeds}) > 1:
+            raise ExperimentError(f"{of_seeds[0]['source']}: {name} is of different sets")
+    return scores
 
 
-def _names(source: str, file: str, work_dir: pathlib.Path | None) -> bool:
-    """Whether results with this source are of a file."""
-    if work_dir is None:
-        return source == file
-    below = pathlib.Path(file).relative_to(work_dir).parts
-    return pathlib.Path(source).parts[-len(below) :] == below
+def _ends(path: str) -> tuple[str, ...]:
+    """What is left of a path if the work folder was moved."""
+    return pathlib.Path(path).parts[-3:]
 
 
-def get_names(seeds: Seeds) -> list[str]:
-    """The names of the scores that the results have."""
-    return [n for n in TITLES if any(n in result.scores for result in seeds[0].values())]
+def compare(first: Sequence[Result], second: Sequence[Result], name: str) -> Difference:
+    """The second model's mean score over seeds minus the first's, by paired bootstrap over items.
+
+    Raises:
+        ExperimentError: the two were scored on different sets.
+    """
+    if first[0]["fingerprint"] != second[0]["fingerprint"]:
+        raise ExperimentError(f"{first[0]['source']} and {second[0]['source']}: different sets")
+    if name != "spearman":
+        old, new = (np.mean([r["items"][name] for r in of], axis=0) for of in (first, second))
+        return paired_difference((new - old,), np.mean)
+    count = len(first)
+
+    def correlations(degree: np.ndarray, *cosines: np.ndarray, axis: int = -1) -> np.ndarray:
+        values = [100.0 * metrics.spearman(degree, cosine, axis) for cosine in cosines]
+        return np.mean(values[count:], axis=0) - np.mean(values[:count], axis=0)
+
+    items = [np.array(result["items"]["cosine"]) for result in (*first, *second)]
+    return paired_difference((np.array(first[0]["items"]["degree"]), *items), correlations)
 
 
-def _find(seed: dict[str, Result], name: str) -> Result:
-    """The evaluation that includes a score."""
-    return next(result for result in seed.values() if name in result.scores)
-
-
-def describe_size(seeds: Seeds) -> str:
-    """Describes how many queries, pairs, groups or samples were scored."""
-    counts = [
-        f"{result.scores[unit]:.0f} {unit}"
-        for result in seeds[0].values()
-        for unit in ("queries", "pairs", "groups", "samples")
-        if unit in result.scores
-    ]
-    return " and ".join(counts)
-
-
-def summarise(seeds: Seeds, name: str) -> Score:
-    """Summarises a score over seeds."""
-    results = [_find(seed, name) for seed in seeds]
-    values = np.array([result.scores[name] for result in results])
-    mean = float(values.mean())
+def summarise(results: Sequence[Result], name: str) -> dict[str, Any]:
+    """A score over seeds: "values", "mean", "deviation" (None with one seed) and 95% "interval"."""
+    values = [result["scores"][name] for result in results]
+    mean = float(np.mean(values))
     if len(values) == 1:
-        low, high = results[0].intervals.get(name, (None, None))
-        return Score((mean,), mean, None, low, high)
-    deviation = float(values.std(ddof=1))
+        interval = results[0]["intervals"].get(name)
+        return {"values": values, "mean": mean, "deviation": None, "interval": interval}
+    deviation = float(np.std(values, ddof=1))
     t = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     half = t * deviation / len(values) ** 0.5
-    return Score(tuple(values.tolist()), mean, deviation, mean - half, mean + half)
+    interval = [mean - half, mean + half]
+    return {"values": values, "mean": mean, "deviation": deviation, "interval": interval}
 
 
-def describe_geometry(seeds: Seeds) -> dict[str, float]:
-    """Alignment, uniformity and anisotropy on the last set's sentences, averaged over seeds."""
-    scores = [list(seed.values())[-1].scores for seed in seeds]
-    return {
-        name: float(np.mean([each[name] for each in scores]))
-        for name in geometry.NAMES
-        if all(name in each for each in scores)
-    }
-
-
-def compare(first: Seeds, second: Seeds, name: str) -> SeedDifference:
-    """The second model's mean score minus the first's, with a paired bootstrap over items.
-
-    Each resample of items is scored for every seed of both models, and the means over seeds are
-    subtracted. So interval and p-value cover the choice of items, with the seeds held fixed: how
-    far another seed may change the difference, only `by_seed` shows.
-
-    Raises:
-        InputError: the two were scored on different sets, or on only one item.
-    """
-    ours, theirs = ([_find(seed, name) for seed in seeds] for seeds in (first, second))
-    found = _bootstrap(ours, theirs, name)
-    old, new = (np.array([result.scores[name] for result in results]) for results in (ours, theirs))
-    by_seed = new - old if len(old) in (1, len(new)) else np.array([])
-    return SeedDifference(**dataclasses.asdict(found), by_seed=tuple(by_seed.tolist()))
-
-
-def _bootstrap(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Difference:
-    """The second model's mean minus the first's; the results of each are those of its seeds."""
-    if ours[0].fingerprint != theirs[0].fingerprint:
-        raise InputError(f"{ours[0].source} and {theirs[0].source}: different sets")
-    try:
-        if name != "spearman":
-            old, new = (
-                np.mean([result.items[name] for result in results], axis=0)
-                for results in (ours, theirs)
-            )
-            return paired_difference((new - old,), np.mean)
-        degrees = np.array(ours[0].items["degree"])
-        cosines = [np.array(result.items["cosine"]) for result in (*ours, *theirs)]
-        return paired_difference((degrees, *cosines), _mean_correlations(len(ours)))
-    except ValueError as error:
-        raise InputError(f"{ours[0].source}: {error}") from error
-
-
-def _mean_correlations(first: int) -> Callable[..., np.ndarray]:
-    """The bootstrap statistic; the first `first` arrays of cosines are the first model's."""
-
-    def statistic(degree: np.ndarray, *cosines: np.ndarray, axis: int = -1) -> np.ndarray:
-        values = [100.0 * metrics.spearman(degree, cosine, axis) for cosine in cosines]
-        return np.mean(values[first:], axis=0) - np.mean(values[:first], axis=0)
-
-    return statistic
-
-
-def correct(sets: dict[str, list[Line]]) -> dict[str, list[Line]]:
-    """Adds corrected p-values to the lines; all comparisons of a report are one family."""
-    corrected = iter(holm([d.p_value for d in list_differences(sets)]))
-    return {
-        title: [
-            dataclasses.replace(
-                line, corrected={name: next(corrected) for name in line.differences}
-            )
-            for line in lines
-        ]
-        for title, lines in sets.items()
-    }
-
-
-def list_differences(sets: dict[str, list[Line]]) -> list[SeedDifference]:
-    """All differences, in the order of sets and lines."""
-    return [d for lines in sets.values() for line in lines for d in line.differences.values()]
-
-
-_SIZES = {
-    "small": (
-        "Size small: 4 layers, 256 wide (or by --encoder_size), from random weights; vocabulary "
-        "and masked language modelling are from the training text of all corpora together. "
-        "Every row is measured at its last step, not at its best step on the sets. No file of a "
-        "set is trained on (inspect_data counts the sentences that a corpus and a set share).",
-        "BERT without (adapt) is what the adaptation started from: random weights, not a published "
-        "BERT. The paper's figures are for BERT-base on the full corpora; compare only the order "
-        "of the rows.",
-    ),
-    "encoder": (
-        "Size encoder: BERT is the checkpoint of --chinese_encoder, which is already a sentence "
-        "encoder, not BERT-base. Without --mlm_steps, trained rows start from it unchanged. Every "
-        "row is measured at its last step.",
-    ),
-    "demo": (
-        "Size demo: BERT is all-MiniLM-L6-v2, which is already a sentence encoder, not BERT-base. "
-        "(adapt), trained and fitted rows use the chitchat conversations.",
-    ),
-    "paper": (),
-}
-_HALVES = {
-    "choose": "Measured on the choosing half of each set (evaluate --half=choose), on which "
-    "settings may be compared and picked. The other half (table 2) shows what a pick is worth.",
-    "report": "Measured on the reporting half of each set (evaluate --half=report), on which no "
-    "setting may be picked.",
-}
-_PICKED = {
-    "choose": "Settings picked by scores on this half, which makes its scores too high: those of "
-    "{rows}.",
-    "report": "Settings picked by comparing scores: those of {rows}. levers, tables 3 and 4 and "
-    "figure 2 compare them only on the choosing half; but when they were first found, on ECD and "
-    "JDDC, the sets were not split into halves yet. The settings of the other rows were not picked "
-    "this way; those rows might gain from it.",
-}
-_INTERVALS = (
-    "Score ± standard deviation over seeds [95% interval: Student's t over seeds; with one seed, "
-    "bootstrap over items]. Differences: paired bootstrap over items, with the seeds held fixed; "
-    "with several seeds, the differences by seed show how far another seed may change them."
-)
-
-
-def make_notes(
-    size: str,
-    counts: Sequence[str],
-    picked: Sequence[str],
-    sets: dict[str, list[Line]],
-    origin: dict[str, Any],
-) -> list[str]:
-    """The notes at the head of a report, which say how its figures were obtained.
+def make_report(
+    title: str,
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    plan: Plan,
+    work_dir: pathlib.Path,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Makes a report from the results that exist; lines without results are left out.
 
     Args:
-        size: "small", "encoder", "demo" or "paper".
-        counts: for each set, how much of it was scored.
-        picked: titles of the rows whose settings were picked by their scores.
-        sets: as in `Report`.
-        origin: as in `Report`.
+        title: what the report shows.
+        tables: its tables; those without any results are left out.
+        notes: what a reader must know, before the notes that every report has.
+        plan: the runs, whose commits are listed.
+        work_dir: the work folder.
+        settings: what the figures depend on, recorded as it is.
     """
-    half = origin["half"]
-    notes = [f"{_HALVES[half]} {'; '.join(counts)}."]
-    if picked:
-        notes.append(_PICKED[half].format(rows=" and ".join(dict.fromkeys(picked))))
-    return [*notes, *_SIZES[size], *make_closing_notes(sets, origin)]
-
-
-def make_closing_notes(
-    sets: dict[str, list[Line]], origin: dict[str, Any], by_table: bool = False
-) -> list[str]:
-    """The notes on intervals, corrected p-values and commits; arguments as in `make_notes`.
-
-    With `by_table`, the p-values of each set were corrected separately.
-    """
-    notes = [_INTERVALS]
-    counts = [len(list_differences({title: lines})) for title, lines in sets.items()]
-    count = max(counts, default=0) if by_table else sum(counts)
-    family = "a table, at most" if by_table else "this report"
-    if count:
-        least = 2 / (RESAMPLES + 1)
-        notes.append(
-            f"p (Holm): corrected for the {count} comparisons of {family}. With {RESAMPLES:,} "
-            f"draws, no p is below {least:.4f}, and the smallest corrected p is at least "
-            f"{min(1.0, count * least):.4f}."
-        )
-    runs = "; ".join(f"{commit} ({n})" for commit, n in origin["commits_of_runs"].items())
-    return [
-        *notes,
-        f"Made by `{origin['command']}` at commit {origin['commit']}.",
-        f"Commits of its runs, with the number of runs: {runs}. Runs of other commits are reused.",
+    values = {table.title: _compute(table) for table in tables}
+    values = {name: lines for name, lines in values.items() if lines}
+    compared = [
+        score["difference"]
+        for lines in values.values()
+        for line in lines.values()
+        for score in line["scores"].values()
+        if "difference" in score
     ]
+    for difference, p_value in zip(compared, holm([d["p_value"] for d in compared]), strict=True):
+        difference["p_holm"] = p_value
+    records = [read_record(work_dir / name) for name in plan.runs]
+    commits = collections.Counter(c for record in records if record for c in record["commits"])
+    return {
+        "title": title,
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": read_commit(),
+        "commits_of_runs": dict(commits),
+        "date": datetime.date.today().isoformat(),
+        "notes": [*notes, *NOTES],
+        "tables": [
+            _format(table, values[table.title]) for table in tables if table.title in values
+        ],
+        "settings": settings,
+        "values": values,
+    }
 
 
-def format_markdown(report: Report) -> str:
-    """Formats the report; each set has tables of scores, differences and geometry."""
-    parts = [f"# {report.title}", "\n".join(f"- {note}" for note in report.notes)]
-    for title, lines in report.sets.items():
-        parts += [f"## {title}", _format_table(_score_rows(lines))]
-        if any(line.differences for line in lines):
-            parts += [f"Difference from {report.against}:", _format_table(_difference_rows(lines))]
-        if any(line.geometry for line in lines):
-            parts += ["Geometry of the embeddings:", _format_table(_geometry_rows(lines))]
-    for heading, rows in report.tables.items():
-        cells = [[c if isinstance(c, str) else f"{c:.1f}" for c in row] for row in rows]
-        parts += [f"## {heading}", _format_table(cells)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+def _compute(table: Table) -> dict[str, Any]:
+    """Label -> its scores, differences and the paper's figures."""
+    found = {line.label: list_scores(line.seeds, table.files) for line in table.lines}
+    found = {label: scores for label, scores in found.items() if scores}
+    bases = [label for label in table.bases if label in found]
+    computed: dict[str, Any] = {}
+    for line in table.lines:
+        scores = {}
+        for name, results in found.get(line.label, {}).items():
+            scores[name] = summarise(results, name)
+            rivals = [found[label][name] for label in bases if name in found[label]]
+            if rivals and line.label not in bases and name.endswith(tuple(table.compared)):
+                best = max(rivals, key=lambda rival: summarise(rival, name)["mean"])
+                scores[name]["difference"] = dataclasses.asdict(compare(best, results, name))
+        if scores:
+            computed[line.label] = {"scores": scores, "paper": dict(line.paper), "x": line.x}
+    return computed
 
 
-def _score_rows(lines: list[Line]) -> Iterable[list[str]]:
-    names = list(lines[0].scores)
-    given = [name for name in names if any(name in line.paper for line in lines)]
-    head = ["", "seeds"]
+def _format(table: Table, lines: Mapping[str, Any]) -> dict[str, Any]:
+    """The table as texts: a column for each score, beside it the paper's figure and the change."""
+    names = list(dict.fromkeys(name for line in lines.values() for name in line["scores"]))
+    given = {name for line in lines.values() for name in line["paper"]}
+    changed = {n for line in lines.values() for n, s in line["scores"].items() if "difference" in s}
+    columns = [""]
     for name in names:
-        head += [TITLES[name], *(["paper"] if name in given else [])]
-    yield head
-    for line in lines:
-        row = [line.label, str(max(len(score.values) for score in line.scores.values()))]
+        columns.append(describe(name))
+        columns += ["paper"] if name in given else []
+        columns += ["change", "p"] if name in changed else []
+    rows = []
+    for label, line in lines.items():
+        row = [label]
         for name in names:
-            row.append(_format_score(line.scores[name]))
+            score = line["scores"].get(name)
+            row.append(_format_score(score) if score else "")
             if name in given:
-                row.append(f"{line.paper[name]:.2f}" if name in line.paper else "")
-        yield row
+                row.append(f"{line['paper'][name]:.1f}" if name in line["paper"] else "")
+            if name in changed:
+                change = (score or {}).get("difference")
+                row += (
+                    [
+                        f"{change['value']:+.1f} ({change['low']:.1f} to {change['high']:.1f})",
+                        f"{change['p_holm']:.4f}",
+                    ]
+                    if change
+                    else ["", ""]
+                )
+        rows.append(row)
+    against = f", compared with {' or '.join(table.bases)}" if changed else ""
+    return {"title": table.title + against, "columns": columns, "rows": rows}
 
 
-def _difference_rows(lines: list[Line]) -> Iterable[list[str]]:
-    names = next(list(line.differences) for line in lines if line.differences)
-    seeds = max(len(d.by_seed) for line in lines for d in line.differences.values())
-    by_seed = ["by seed"] if seeds > 1 else []
-    yield ["", *(cell for name in names for cell in (TITLES[name], *by_seed, "p", "p (Holm)"))]
-    for line in lines:
-        if line.differences:
-            row = [line.label]
-            for name in names:
-                d = line.differences[name]
-                row.append(f"{d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}]")
-                if by_seed:
-                    row.append(", ".join(f"{value:+.1f}" for value in d.by_seed))
-                row += [f"{p_value:.4f}" for p_value in (d.p_value, line.corrected[name])]
-            yield row
+def _format_score(score: Mapping[str, Any]) -> str:
+    if score["deviation"] is not None:
+        return f"{score['mean']:.1f} ± {score['deviation']:.1f}"
+    if score["interval"]:
+        return f"{score['mean']:.1f} ({score['interval'][0]:.1f} to {score['interval'][1]:.1f})"
+    return f"{score['mean']:.1f}"
 
 
-def _geometry_rows(lines: list[Line]) -> Iterable[list[str]]:
-    yield ["", *geometry.NAMES]
-    for line in lines:
-        cells = [line.geometry.get(name) for name in geometry.NAMES]
-        yield [line.label, *("" if cell is None else f"{cell:.2f}" for cell in cells)]
+def describe(name: str) -> str:
+    """The heading of a score: "cosine_bidirectional_r1" is "R@1 by cosine, bidirectional"."""
+    way, _, measure = name.replace("_of_2", "").rpartition("_")
+    heading = {"spearman": "Corr.", "map": "MAP", "mrr": "MRR"}.get(measure, measure.upper())
+    heading = heading.replace("R1", "R@1").replace("R2", "R@2").replace("R5", "R@5")
+    heading += " of 2" if name.endswith("_of_2") else ""
+    way, _, side = way.partition("_")
+    ways = {"projected": " behind the heads", "reranker": "", "": ""}
+    return heading + ways.get(way, f" by {way}") + (f", {side}" if side else "")
 
 
-def _format_score(score: Score) -> str:
-    text = f"{score.mean:.1f}"
-    if score.deviation is not None:
-        text += f" ± {score.deviation:.1f}"
-    if score.low is not None and score.high is not None:
-        text += f" [{score.low:.1f}, {score.high:.1f}]"
-    return text
+def format_report(report: Mapping[str, Any], level: int = 2) -> str:
+    """The report as Markdown, its title as a heading of a level."""
+    told = [f"Commit {report['commit']}", report["date"], *filter(None, [report.get("machine")])]
+    titles = [table["title"] for table in report["tables"]]
+    # The only table needs no heading of its own.
+    alone = f"{titles[0]}. " if len(titles) == 1 and titles[0] else ""
+    parts = [
+        f"{'#' * level} {report['title']}",
+        _wrap(f"{alone}{', '.join(told)}: `{' '.join(report['command'].split())}`"),
+    ]
+    for title, table in zip(titles, report["tables"], strict=True):
+        parts += [_wrap(f"**{title}**")] if title and not alone else []
+        parts.append(format_table([table["columns"], *table["rows"]]))
+    parts.append("\n".join(_wrap(f"- {note}", "  ") for note in report["notes"]))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _format_table(rows: Iterable[list[str]]) -> str:
-    head, *others = rows
+def _wrap(text: str, indent: str = "") -> str:
+    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    return textwrap.fill(text, 120, **options)
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first row is its head."""
+    head, *others = ([str(cell) for cell in row] for row in rows)
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *others))
 
 
-def write_json(path: pathlib.Path, report: Report, settings: dict[str, Any]) -> None:
-    """Writes all figures unrounded, with the settings."""
-    content = {"settings": settings, **dataclasses.asdict(report)}
-    text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
-    with atomic_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+def write(report: Mapping[str, Any], path: pathlib.Path) -> None:
+    """Writes the report as JSON and, beside it, as Markdown and as a plot; prints it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = format_report(report, level=1)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    if report["values"]:
+        write_plot(path.with_suffix(".png"), report["values"])
+    print(f"\n{text}\nreport: {path}, and beside it .md and .png")
+
+
+def write_plot(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+    """Plots each table's first two scores: bars by model, or lines over the varied setting.
+
+    The paper's figures are grey.
+    """
+    import matplotlib.figure  # without pyplot no display is needed
+
+    figure = matplotlib.figure.Figure(figsize=(10, 3.5 * len(values)), layout="constrained")
+    grid = figure.subplots(len(values), 2, squeeze=False)
+    for axes_row, (title, lines) in zip(grid, values.items(), strict=True):
+        names = list(next(iter(lines.values()))["scores"])
+        for axes, name in zip(axes_row, names[:2]):
+            axes.set_title(f"{title}: {describe(name)}")
+            shown = {label: line for label, line in lines.items() if name in line["scores"]}
+            series: dict[str, list[Any]] = {}
+            for label, line in shown.items():
+                series.setdefault(label.rpartition(", ")[0], []).append(line)
+            if any(line["x"] is None for line in shown.values()):
+                labels = list(shown)
+                axes.barh(labels, [line["scores"][name]["mean"] for line in shown.values()])
+                paper = [(line["paper"].get(name), label) for label, line in shown.items()]
+                axes.plot(*zip(*[p for p in paper if p[0]] or [(np.nan, labels[0])]), "|k", ms=12)
+                axes.invert_yaxis()
+                continue
+            for label, points in series.items():
+                xs = [point["x"] for point in points]
+                axes.plot(xs, [p["scores"][name]["mean"] for p in points], "o-", label=label)
+                axes.plot(xs, [p["paper"].get(name, np.nan) for p in points], "--", color="grey")
+            axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)

