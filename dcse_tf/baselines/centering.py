@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
+from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
 
 
@@ -16,8 +16,12 @@ class CenteringOptions(FittedToEmbeddings):
     max_sentences: int = 10_000
 
 
-def _fit(options: CenteringOptions, corpus: Corpus) -> Fitted:
-    embeddings = corpus.embeddings()
+def fit_centering(embeddings: np.ndarray) -> Fitted:
+    """The mean of embeddings, float32 `[dim]`.
+
+    Raises:
+        InputError: a value is not finite.
+    """
     mean = embeddings.mean(axis=0, dtype=np.float64)
     if not np.isfinite(mean).all():
         raise InputError("an embedding is not a finite number: the encoder has diverged")
@@ -47,6 +51,6 @@ CENTERING = BaselineSpec(
     name="centering",
     help="embeddings less the mean of the corpus' utterances",
     options=CenteringOptions,
-    fit=_fit,
+    fit=lambda options, corpus: fit_centering(corpus.embeddings()),
     make_layer=_make_layer,
 )

@@ -81,19 +81,15 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     path = folder / _DESCRIPTION_FILE
     content = read_json_object(path, "a file of fit_baseline")
     load_plugins()
-    spec = BASELINES.get(str(content.get("kind")))
+    kind, pooling, facts = (content.get(name) for name in ("kind", "pooling", "facts"))
+    spec = BASELINES.get(str(kind))
     if spec is None:
-        raise InputError(
-            f"{path}: not a file of fit_baseline: kind {content.get('kind')!r:.40}, expected one "
-            f"of {', '.join(map(repr, BASELINES))}"
-        )
-
-    pooling, facts = content.get("pooling"), content.get("facts")
+        known = ", ".join(map(repr, BASELINES))
+        raise InputError(f"{path}: not a file of fit_baseline: {kind!r:.40}, expected {known}")
     if pooling not in (("mean", "cls") if spec.make_layer else (None,)):
         raise InputError(f"{path}: not a file of fit_baseline: pooling {pooling!r:.40}")
     if not isinstance(facts, dict):
         raise InputError(f"{path}: not a file of fit_baseline: expected an object of facts")
-
     tensors = read_tensor_file(folder / _TENSORS_FILE)
     return Baseline(folder, spec, pooling, Fitted(tensors, facts))
 

@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -26,8 +25,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
 
-T = TypeVar("T", bound=BaselineOptions)
-
 
 def fit_baseline(options: BaselineOptions) -> str:
     """Fits a baseline and writes it to a folder that other jobs take as `model`.
@@ -44,45 +41,64 @@ def fit_baseline(options: BaselineOptions) -> str:
     """
     spec = find_baseline(options)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
-        corpus = _Sample(options)
+        corpus = Corpus(options)
         fitted = spec.fit(options, corpus)
         pooling = None
         if spec.make_layer:
-            pooling = corpus.copy_encoder(folder)
+            graph = corpus.encoder.graph
+            assert graph.source
+            checkpoints.copy_checkpoint(graph.source, folder)
+            checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
+            sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
+            pooling = graph.pooling
         write_baseline(folder, spec.name, fitted, pooling, options)
     return fitted.summary
 
 
-class _Sample:
-    """The utterances of a corpus that a baseline is fitted to; see `Corpus`."""
+class Corpus:
+    """The sentences that a baseline is fitted to: distinct utterances of the train split.
+
+    Its methods compute their result when called, for the same utterances in the same order.
+
+    Args:
+        options: the baseline's options.
+    """
 
     def __init__(self, options: BaselineOptions):
         self._options = options
 
     def texts(self) -> list[str]:
-        options = self._fitted_to(FittedToTexts)
-        vocabulary = read_vocabulary(pathlib.Path(options.data_dir) / "vocabulary")
+        """The utterances, spelled from their tokens. The options must be a `FittedToTexts`."""
+        assert isinstance(self._options, FittedToTexts)
+        vocabulary = read_vocabulary(pathlib.Path(self._options.data_dir) / "vocabulary")
         return spell_utterances(self._token_ids, vocabulary)
 
     def embeddings(self) -> np.ndarray:
-        return embed_utterances(self._encoder, self._token_ids)
+        """The encoder's embeddings, float32 `[utterances, dim]`. The options must be a
+        `FittedToEmbeddings`.
+        """
+        return embed_utterances(self.encoder, self._token_ids)
 
-    def copy_encoder(self, folder: pathlib.Path) -> str:
-        """Copies the encoder's files into a folder; returns its pooling."""
-        graph = self._encoder.graph
-        assert graph.source
-        checkpoints.copy_checkpoint(graph.source, folder)
-        checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
-        sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
-        return graph.pooling
+    @functools.cached_property
+    def encoder(self) -> GraphBackend:
+        """The encoder, which is not trained."""
+        options = self._options
+        assert isinstance(options, FittedToEmbeddings)
+        source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
+        refuse_baseline(source, "encoder")
+        sentence_modules.refuse_maps(source, "encoder")
+        names = ("pooling", "prefix", "max_sequence_length", "batch_tokens")
+        settings = {name: getattr(options, name) for name in names}
+        return load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
 
     @functools.cached_property
     def _token_ids(self) -> tf.RaggedTensor:
-        options = self._fitted_to(FittedToTexts)
+        options = self._options
+        assert isinstance(options, FittedToTexts)
         data_dir = pathlib.Path(options.data_dir)
         vocabulary = None
         if isinstance(options, FittedToEmbeddings):
-            vocabulary = self._encoder.graph.vocabulary.fingerprint()
+            vocabulary = self.encoder.graph.vocabulary.fingerprint()
         manifest = read_manifest(data_dir, vocabulary)
         found = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
         if found.nrows() < 2:
@@ -91,28 +107,6 @@ class _Sample:
                 f"split, found {int(found.nrows())}"
             )
         return found
-
-    @functools.cached_property
-    def _encoder(self) -> GraphBackend:
-        options = self._fitted_to(FittedToEmbeddings)
-        source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
-        refuse_baseline(source, "encoder")
-        sentence_modules.refuse_maps(source, "encoder")
-        return load_checkpoint(
-            source,
-            ModelOptions(
-                model=options.encoder,
-                pooling=options.pooling,
-                prefix=options.prefix,
-                max_sequence_length=options.max_sequence_length,
-                batch_tokens=options.batch_tokens,
-            ),
-        )
-
-    def _fitted_to(self, kind: type[T]) -> T:
-        if not isinstance(self._options, kind):
-            raise TypeError(f"{type(self._options).__name__} is not a {kind.__name__}")
-        return self._options
 
 
 def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:

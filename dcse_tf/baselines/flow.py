@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
+from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
 
@@ -24,39 +24,16 @@ class FlowOptions(FittedToEmbeddings):
     learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)
 
 
-def _fit(options: FlowOptions, corpus: Corpus) -> Fitted:
-    from dcse_tf.baselines.flow_fitting import fit_flow
+def _fit(options, corpus):
+    from dcse_tf.baselines.flow_model import fit_flow
 
-    embeddings = corpus.embeddings()
-    fitted = fit_flow(
-        embeddings,
-        options.depth,
-        options.hidden_dim,
-        options.steps,
-        options.batch_size,
-        options.learning_rate,
-        options.seed,
-    )
-    flow = fitted.flow
-    return Fitted(
-        tensors={name: variable.numpy() for name, variable in flow.named_variables()},
-        facts={
-            "sentences": len(embeddings),
-            "shape": [flow.dimensions, flow.depth, flow.hidden_dim],
-            "best_step": fitted.best_step,
-            "held_out": fitted.held_out,
-            "log_likelihood": {"before": fitted.before, "after": fitted.after},
-        },
-        summary=f"flow fitted to {len(embeddings) - fitted.held_out} sentences, taken after step "
-        f"{fitted.best_step}; log-likelihood per dimension of {fitted.held_out} others: "
-        f"{fitted.before:.3f} before, {fitted.after:.3f} after",
-    )
+    return fit_flow(corpus.embeddings(), options)
 
 
 def _make_layer(fitted: Fitted, dim: int):
-    from dcse_tf.baselines.flow_layers import Flow
+    from dcse_tf.baselines.flow_model import Flow
 
-    flow = Flow(*fitted.facts["shape"], dtype="float32", name="flow")
+    flow = Flow(*fitted.facts["shape"], name="flow")
     flow.build((None, dim))
     for name, variable in flow.named_variables():
         value = fitted.tensors[name]

@@ -2,7 +2,6 @@
 2020, "On the Sentence Embeddings from Pre-trained Language Models").
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from absl import logging
 from keras import ops
 
 from dcse_tf.baselines.flow import FlowOptions
+from dcse_tf.baselines.registry import Fitted
 from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.errors import InputError
@@ -144,26 +144,7 @@ class Flow(keras.layers.Layer):
                 yield f"{step.name}/{variable.name}", variable
 
 
-@dataclasses.dataclass(frozen=True)
-class FittedFlow:
-    """A flow and its likelihoods, in nats per dimension.
-
-    Attributes:
-        flow: the flow after `best_step`.
-        before, after: mean log-likelihood of the held-out embeddings before and after the fit.
-        best_step: the step with the best likelihood; 0 if fitting did not help.
-        held_out: number of embeddings held out. It is 0 if there are fewer than ten embeddings; the
-            likelihoods are then those of all embeddings.
-    """
-
-    flow: Flow
-    before: float
-    after: float
-    best_step: int
-    held_out: int
-
-
-def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> FittedFlow:
+def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
     """Fits a flow with Adam. The batch of a step depends only on (seed, step).
 
     The last tenth of the embeddings, at most 1,000, is held out. Their likelihood is measured
@@ -173,6 +154,12 @@ def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> FittedFlow:
     Args:
         embeddings: float32 `[sentences, dim]`, in random order.
         options: the size of the flow and the settings of the fit.
+
+    Returns:
+        The variables of the flow by `named_variables`; and as facts its shape, the step with the
+        best likelihood (0 if fitting did not help), the number of embeddings held out, and their
+        mean log-likelihood before and after, in nats per dimension. Of fewer than ten embeddings
+        none is held out, and the likelihoods are those of all.
 
     Raises:
         InputError: the embeddings vary in fewer than two directions, or the fit has diverged.
@@ -189,13 +176,25 @@ def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> FittedFlow:
     fitted = x[: count - held_out]
     others = x[-held_out:] if held_out else x
 
-    flow = Flow(len(coordinates), options.depth, options.hidden_dim, name="flow")
+    shape = [len(coordinates), options.depth, options.hidden_dim]
+    flow = Flow(*shape, name="flow")
     flow.build((None, dim))
     flow.coordinates.assign(coordinates)
     flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), options.seed)
     before = _measure(flow, others)
     best_step, after = _run_steps(flow, fitted, others, options)
-    return FittedFlow(flow, before, after, best_step, held_out)
+    return Fitted(
+        tensors={name: variable.numpy() for name, variable in flow.named_variables()},
+        facts={
+            "sentences": count,
+            "shape": shape,
+            "best_step": best_step,
+            "held_out": held_out,
+            "log_likelihood": {"before": before, "after": after},
+        },
+        summary=f"flow fitted to {len(fitted)} sentences, taken after step {best_step}; "
+        f"log-likelihood per dimension of {held_out} others: {before:.3f}, then {after:.3f}",
+    )
 
 
 def _measure(flow: Flow, x: np.ndarray) -> float:

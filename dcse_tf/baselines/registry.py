@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.options import Options, option
+
+if TYPE_CHECKING:
+    from dcse_tf.baselines.fit_baseline import Corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,21 +65,6 @@ class FittedToEmbeddings(FittedToTexts, EncoderOptions):
             self.refuse("projection", "a baseline is fitted to embeddings without a head")
 
 
-class Corpus(Protocol):
-    """The sentences that a baseline is fitted to: distinct utterances of the train split.
-
-    Both methods compute their result when called, for the same utterances in the same order.
-    """
-
-    def texts(self) -> list[str]:
-        """The utterances, spelled from their tokens. The options must be a `FittedToTexts`."""
-
-    def embeddings(self) -> np.ndarray:
-        """The encoder's embeddings, float32 `[utterances, dim]`. The options must be a
-        `FittedToEmbeddings`.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class Fitted:
     """The fitted values, as they are stored.
@@ -106,7 +94,7 @@ class BaselineSpec:
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
             `FittedToTexts`, or of `BaselineOptions` if it needs no corpus.
-        fit: (options, corpus) -> `Fitted`.
+        fit: (options, corpus) -> `Fitted`; see `fit_baseline.Corpus`.
         make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
             to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
         make_encode: fitted -> a function from texts to embeddings, float32 `[n, k]`.
@@ -135,7 +123,7 @@ class BaselineSpec:
     name: str
     help: str
     options: type[BaselineOptions]
-    fit: Callable[[Any, Corpus], Fitted]
+    fit: Callable[[Any, "Corpus"], Fitted]
     make_layer: Callable[[Fitted, int], Any] | None = None
     make_encode: Callable[[Fitted], Callable[[list[str]], np.ndarray]] | None = None
 

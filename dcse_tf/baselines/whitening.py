@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from absl import logging
 
-from dcse_tf.baselines.registry import BaselineSpec, Corpus, Fitted, FittedToEmbeddings
+from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
 
@@ -25,6 +25,7 @@ class WhiteningOptions(FittedToEmbeddings):
 # float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
+_BLOCK_ROWS = 8192  # converted to float64 at a time: all at once would triple the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +55,11 @@ class Directions:
         return np.sort(order[dim - self.rank :])
 
 
-def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Directions:
-    """Singular value decomposition of the covariance (divisor n - 1).
+def measure_directions(embeddings: np.ndarray) -> Directions:
+    """Singular value decomposition of the covariance (divisor n - 1), in float64.
 
     Args:
         embeddings: float `[sentences, dim]`; n sentences vary in at most n - 1 directions.
-        block_rows: rows that are converted to float64 at a time.
 
     Raises:
         InputError: there are fewer than two sentences, all have one embedding, or a value is not
@@ -68,20 +68,14 @@ def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Direct
     count, dim = embeddings.shape
     if count < 2:
         raise InputError(f"expected two distinct sentences or more, found {count}")
-
-    # In blocks, because converting all embeddings to float64 at once would triple the memory.
-    blocks = [slice(start, start + block_rows) for start in range(0, count, block_rows)]
-    mean = np.zeros(dim)
-    for block in blocks:
-        mean += embeddings[block].sum(axis=0, dtype=np.float64) / count
+    mean = embeddings.mean(axis=0, dtype=np.float64)
     if not np.isfinite(mean).all():
         raise InputError("an embedding is not a finite number: the encoder has diverged")
 
     covariance = np.zeros([dim, dim])
-    for block in blocks:
-        centred = embeddings[block].astype(np.float64) - mean
+    for start in range(0, count, _BLOCK_ROWS):
+        centred = embeddings[start : start + _BLOCK_ROWS].astype(np.float64) - mean
         covariance += centred.T @ centred / (count - 1)
-
     vectors, variances, _ = np.linalg.svd(covariance, hermitian=True)
     length = np.sqrt(np.trace(covariance) + mean @ mean)
     rank = min(int(np.sum(np.sqrt(variances) > _NOISE * length)), count - 1)
@@ -90,25 +84,8 @@ def measure_directions(embeddings: np.ndarray, block_rows: int = 8192) -> Direct
     return Directions(mean, vectors, variances, rank)
 
 
-@dataclasses.dataclass(frozen=True)
-class WhiteningMap:
-    """A whitening transform, which maps a row x to (x - mean) @ matrix.
-
-    Attributes:
-        mean: float64 `[dim]`.
-        matrix: float64 `[dim, k]`, directions by descending variance.
-        rank: number of directions in which the embeddings vary; k is at most that.
-        explained: share of the variance in the k directions, 0 to 1.
-    """
-
-    mean: np.ndarray
-    matrix: np.ndarray
-    rank: int
-    explained: float
-
-
-def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
-    """Fits W = U diag(1 / sqrt(s)) to the covariance U diag(s) U^T, in float64.
+def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
+    """Fits x -> (x - mean) W, W = U diag(1 / sqrt(s)), to the covariance U diag(s) U^T.
 
     Directions in which the embeddings do not vary cannot be inverted and are left out.
 
@@ -117,40 +94,34 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> WhiteningMap:
         dimensions: number of directions to keep, those of largest variance; 0 for all in which the
             embeddings vary.
 
+    Returns:
+        The tensors "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`.
+
     Raises:
         InputError: see `measure_directions`; or the embeddings vary in fewer directions than asked
             for.
     """
     found = measure_directions(embeddings)
+    count, dim = embeddings.shape
     if dimensions > found.rank:
         raise InputError(
-            f"`dimensions`={dimensions}: the embeddings of {len(embeddings)} sentences vary in "
-            f"only {found.rank} of {len(found.mean)} directions"
+            f"`dimensions`={dimensions}: the embeddings of {count} sentences vary in only "
+            f"{found.rank} of {dim} directions"
         )
-
-    kept = dimensions or found.rank
-    matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
-    explained = float(found.variances[:kept].sum() / found.variances.sum())
-    return WhiteningMap(found.mean, matrix, found.rank, explained)
-
-
-def _fit(options: WhiteningOptions, corpus: Corpus) -> Fitted:
-    embeddings = corpus.embeddings()
-    fitted = fit_whitening(embeddings, options.dimensions)
-    count, (dim, kept) = len(embeddings), fitted.matrix.shape
-    if fitted.rank < dim:
+    if found.rank < dim:
         logging.info(
             "the embeddings of %d sentences vary in only %d of %d directions; the others cannot be "
             "whitened and are left out",
-            count,
-            fitted.rank,
-            dim,
+            *(count, found.rank, dim),
         )
+    kept = dimensions or found.rank
+    matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
+    explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(
-        tensors={"mean": fitted.mean, "matrix": np.ascontiguousarray(fitted.matrix)},
-        facts={"sentences": count, "rank": fitted.rank, "explained": fitted.explained},
+        tensors={"mean": found.mean, "matrix": np.ascontiguousarray(matrix)},
+        facts={"sentences": count, "rank": found.rank, "explained": explained},
         summary=f"whitening fitted to {count} sentences: {dim} to {kept} dimensions, which have "
-        f"{100 * fitted.explained:.2f}% of the variance",
+        f"{100 * explained:.2f}% of the variance",
     )
 
 
@@ -173,6 +144,6 @@ WHITENING = BaselineSpec(
     name="whitening",
     help="embeddings to zero mean and identity covariance, Su et al. 2021",
     options=WhiteningOptions,
-    fit=_fit,
+    fit=lambda options, corpus: fit_whitening(corpus.embeddings(), options.dimensions),
     make_layer=_make_layer,
 )

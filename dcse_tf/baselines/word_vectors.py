@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Corpus, Fitted
+from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Fitted
 from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
@@ -44,7 +44,7 @@ class WordVectorsOptions(BaselineOptions):
             raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")
 
 
-def _fit(options: WordVectorsOptions, corpus: Corpus) -> Fitted:
+def _fit(options: WordVectorsOptions, corpus: object) -> Fitted:
     index = pathlib.Path(options.word_index) if options.word_index else None
     vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors), index))
     words = sorted(vectors.rows, key=vectors.rows.__getitem__)
@@ -57,38 +57,24 @@ def _fit(options: WordVectorsOptions, corpus: Corpus) -> Fitted:
 
 
 def _make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
-    words, matrix = fitted.facts["words"], fitted.tensors["matrix"]
-    if matrix.ndim != 2 or len(matrix) != len(words):
-        raise InputError(f"expected a vector for each of {len(words)} words")
-    vectors = WordVectors({word: row for row, word in enumerate(words)}, matrix)
-    return make_word_average(vectors, fitted.facts["word_unit"])
-
-
-def make_word_average(vectors: WordVectors, word_unit: str) -> Callable[[list[str]], np.ndarray]:
     """A function from texts to the mean vectors of their words, float32 `[n, dim]`.
 
     Words without a vector are skipped. The embedding of a text in which no word has a vector is all
     zeros; its cosine with anything is 0.
-
-    Args:
-        vectors: vectors of case-folded words.
-        word_unit: "words" or "characters".
     """
-    split = make_splitter(_SPLITTERS[word_unit])
+    words, matrix = fitted.facts["words"], fitted.tensors["matrix"]
+    if matrix.ndim != 2 or len(matrix) != len(words):
+        raise InputError(f"expected a vector for each of {len(words)} words")
+    vectors = WordVectors({word: row for row, word in enumerate(words)}, matrix)
+    split = make_splitter(_SPLITTERS[fitted.facts["word_unit"]])
 
     def encode(texts: list[str]) -> np.ndarray:
         means = [vectors.mean(split(text)) for text in texts]
         unknown = sum(not mean.any() for mean in means)
         if unknown:
-            logging.log_first_n(
-                logging.INFO,
-                "%d of %d sentences have no word with a vector: their embedding is zero (logged "
-                "only once)",
-                1,
-                unknown,
-                len(texts),
-            )
-        return np.array(means, np.float32).reshape(len(texts), vectors.matrix.shape[1])
+            message = "%d of %d sentences have no word with a vector: zeros (logged only once)"
+            logging.log_first_n(logging.INFO, message, 1, unknown, len(texts))
+        return np.array(means, np.float32).reshape(len(texts), matrix.shape[1])
 
     return encode
 

@@ -1,0 +1,296 @@
+"""Each baseline through the jobs: fitted, evaluated, loaded and exported."""
+
+import dataclasses
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from tiny_bert import DIM, LAYERS
+from tiny_checkpoints import prepare_for
+
+from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
+from dcse_tf.baselines.fit_baseline import fit_baseline
+from dcse_tf.baselines.registry import BASELINES, FittedToEmbeddings, FittedToTexts
+from dcse_tf.bert import bert as bert_encoder
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.exporting.job import export
+from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.options import OptionError, option
+
+pytestmark = pytest.mark.slow
+
+SENTENCES = ["Where is my parcel?", "I drink it black with red coffee", "", "Where is my parcel?"]
+VECTORS = {
+    "where": [1.0, 0.0, 2.0],
+    "Parcel": [3.0, 4.0, 0.0],
+    "parcel": [9.0, 9.0, 9.0],
+    "coffee": [0.0, -1.0, 0.5],
+}
+FLOW = {"depth": 1, "hidden_dim": 8, "steps": 2, "batch_size": 32}
+KINDS = ("centering", "whitening", "flow", "word_vectors")
+
+
+@pytest.fixture(scope="module")
+def bert(data_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert") / "bert"
+    folder.mkdir()
+    vocabulary = read_vocabulary(data_dir / "vocabulary")
+    config = bert_encoder.make_bert_config(LAYERS, DIM, len(vocabulary.tokens))
+    backbone = bert_encoder.build_backbone(config, 0.0)
+    bert_encoder.initialize_weights(backbone.trainable_variables, 3, 0.05)
+    bert_encoder.save_backbone(folder, backbone, config)
+    vocabulary.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fit(data_dir, bert, tmp_path_factory):
+    """A function that fits a baseline into a new folder."""
+
+    def run(kind, **changes):
+        folder = tmp_path_factory.mktemp(kind) / kind
+        settings = {"encoder": str(bert), "data_dir": str(data_dir)}
+        settings |= FLOW if kind == "flow" else {}
+        if kind == "word_vectors":
+            path = folder.parent / "vectors.json"
+            path.write_text(json.dumps(VECTORS))
+            settings = {"word_vectors": str(path)}
+        if kind == "lengths":
+            del settings["encoder"]
+        make_options = BASELINES[kind].options
+        fit_baseline(make_options(output_dir=str(folder), **{**settings, **changes}))
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def baselines(fit):
+    return {kind: fit(kind) for kind in KINDS}
+
+
+def encode(model, **settings):
+    return SentenceEncoder.load(model, **settings).encode(SENTENCES, show_progress=False)
+
+
+def read_tensors(folder):
+    return safetensors.numpy.load_file(folder / "baseline.safetensors")
+
+
+@pytest.fixture(scope="module")
+def utterances(bert, data_dir):
+    """Of every utterance of the train split, encoded alone: float64 [utterances, dim]."""
+    sample = sample_utterances(data_dir, read_manifest(data_dir), 0, 0)
+    batches = SentenceEncoder.load(bert).backend
+    ids, lengths = batches.read_tokens(sample)
+    rows = [batches.embed(ids[[i]], int(n)) for i, n in enumerate(lengths)]
+    return np.concatenate(rows).astype(np.float64)
+
+
+def test_a_baseline_is_fitted_to_the_utterances_of_the_train_split(baselines, utterances):
+    facts = json.loads((baselines["whitening"] / "baseline.json").read_text())["facts"]
+    assert facts["sentences"] == len(utterances)
+    mean = read_tensors(baselines["centering"])["mean"]
+    np.testing.assert_allclose(mean, utterances.mean(axis=0), atol=1e-5)
+    tensors = read_tensors(baselines["whitening"])
+    white = (utterances - tensors["mean"]) @ tensors["matrix"]
+    np.testing.assert_allclose(np.cov(white.T), np.eye(white.shape[1]), atol=2e-2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_what_is_fitted_is_applied_to_the_encoder_s_embeddings(pooling, fit, baselines, bert):
+    folder = fit("whitening", pooling=pooling, dimensions=5)
+    tensors = read_tensors(folder)
+    expected = (encode(bert, pooling=pooling) - tensors["mean"]) @ tensors["matrix"]
+    found = encode(folder)
+    assert (found.dtype, found.shape) == (np.float32, (4, 5))
+    np.testing.assert_allclose(found, expected, atol=2e-3 * np.abs(expected).max())
+    centred = encode(bert) - read_tensors(baselines["centering"])["mean"]
+    np.testing.assert_allclose(encode(baselines["centering"]), centred, atol=1e-5)
+    # "parcel" and "Parcel" are one word, whose vector is the first of the two in the file.
+    words = encode(baselines["word_vectors"])
+    assert words.tolist() == [[2, 2, 1], [0, -1, 0.5], [0, 0, 0], [2, 2, 1]]
+
+
+def test_a_baseline_puts_the_prefix_it_was_fitted_with_before_every_text(
+    fit, bert, dialogues_file, tmp_path
+):
+    prepared = prepare_for(bert, dialogues_file, tmp_path, prefix="query: ")
+    folder = fit("centering", data_dir=str(prepared), prefix="query: ")
+    expected = encode(bert, prefix="query: ") - read_tensors(folder)["mean"]
+    np.testing.assert_allclose(encode(folder), expected, atol=1e-5)
+
+
+def test_a_flow_is_read_and_exported_as_it_was_fitted(baselines, fit, verified_here, tmp_path):
+    first = encode(baselines["flow"])
+    np.testing.assert_array_equal(encode(fit("flow")), first)
+    assert np.abs(encode(fit("flow", seed=1)) - first).max() > 0.1
+    export(ExportOptions(run_dir=str(baselines["flow"]), output_dir=str(tmp_path / "export")))
+    signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    served = signature(sentences=tf.constant(SENTENCES))["embeddings"].numpy()
+    np.testing.assert_allclose(served, first, atol=2e-3 * np.abs(first).max())
+
+
+@pytest.mark.parametrize("kind", ["flow", "word_vectors"])
+def test_evaluate_scores_a_baseline_like_any_encoder(kind, baselines, data_dir, tmp_path):
+    pairs = ["5\tWhere is my parcel\tmy parcel", "1\tcoffee\tI want a refund", "3\tok\tcoffee"]
+    (tmp_path / "sts.txt").write_text("\n".join(pairs) + "\n")
+    results = evaluate(
+        EvaluateOptions(
+            model=str(baselines[kind]),
+            sts=(str(tmp_path / "sts.txt"),),
+            response_selection=(str(data_dir / "test.jsonl"),),
+            candidates=4,
+        )
+    )
+    # No matching: the tokens' embeddings are not what was fitted.
+    tasks = ["sts", "response_cosine", "response_cosine_bidirectional"]
+    assert [result.task for result in results] == tasks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fingerprint_covers_what_was_fitted(kind, baselines, tmp_path):
+    folder = shutil.copytree(baselines[kind], tmp_path / kind)
+    tensors = read_tensors(folder)
+    name = {"centering": "mean", "flow": "step_0/shift"}.get(kind, "matrix")
+    tensors[name] = tensors[name] + 1
+    safetensors.numpy.save_file(tensors, folder / "baseline.safetensors")
+    changed = SentenceEncoder.load(folder).fingerprint()
+    assert SentenceEncoder.load(baselines[kind]).fingerprint() != changed
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("baseline.json", "{", "baseline.json: not a file of fit_baseline"),
+        ("baseline.json", '{"kind": "magic"}', "'magic', expected 'centering'"),
+        ("baseline.json", '{"kind": "whitening"}', "baseline.json: .* pooling None"),
+        ("baseline.safetensors", "x", "baseline.safetensors: cannot be read"),
+        ("baseline.safetensors", {"mean": np.zeros(8)}, "baseline.safetensors: not a file"),
+        (
+            "baseline.safetensors",
+            {"mean": np.zeros(8), "matrix": np.zeros([8, 8])},
+            r"safetensors: mean \[8\] .* an encoder of 64",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named(name, content, message, baselines, tmp_path):
+    folder = shutil.copytree(baselines["whitening"], tmp_path / "copy")
+    if isinstance(content, dict):
+        safetensors.numpy.save_file(content, folder / name)
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        SentenceEncoder.load(folder)
+
+
+def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, tmp_path):
+    with pytest.raises(InputError, match=r"`pooling`=cls: .* was fitted .* `pooling`=mean"):
+        SentenceEncoder.load(baselines["flow"], pooling="cls")
+    with pytest.raises(InputError, match="leave out `pooling`"):
+        SentenceEncoder.load(baselines["word_vectors"], pooling="cls")
+    config = ExportOptions(run_dir=str(baselines["word_vectors"]), output_dir=str(tmp_path / "e"))
+    with pytest.raises(InputError, match="cannot be exported"):
+        export(config)
+
+
+def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_path):
+    for settings, message in [
+        ({"data_dir": str(tmp_path)}, "manifest.json: no such file"),
+        ({"encoder": "./nowhere"}, "`encoder`=./nowhere: expected a checkpoint"),
+        ({"encoder": str(baselines["flow"])}, "is a fitted baseline"),
+        ({"max_sentences": 1}, "expected at least two distinct utterances"),
+        ({"dimensions": 65}, "`dimensions`=65"),
+        ({"max_sequence_length": 999}, "512 positions"),
+    ]:
+        given = {"encoder": str(bert), "data_dir": str(data_dir), **settings}
+        options = BASELINES["whitening"].options(output_dir=str(tmp_path / "out"), **given)
+        with pytest.raises(InputError, match=message):
+            fit_baseline(options)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "field"),
+    [
+        ("whitening", {"data_dir": "d"}, "encoder"),
+        ("flow", {"encoder": "e"}, "data_dir"),
+        ("centering", {"encoder": "e", "data_dir": "d", "projection": "context"}, "projection"),
+        ("word_vectors", {}, "word_vectors"),
+        ("word_vectors", {"word_vectors": "a.npz"}, "word_index"),
+        ("word_vectors", {"word_vectors": "a.txt", "word_index": "b.json"}, "word_index"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(kind, settings, field):
+    with pytest.raises(OptionError, match=f"^`{field}`"):
+        BASELINES[kind].options(output_dir="out", **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftingOptions(FittedToEmbeddings):
+    share: float = option(1.0, "How much of the mean is subtracted.", minimum=0.0)
+
+
+def fit_mean(options, corpus):
+    return Fitted({"shift": options.share * corpus.embeddings().mean(axis=0)}, {})
+
+
+def make_shift(fitted, dim):
+    return keras.layers.Lambda(lambda x: x - fitted.tensors["shift"], name="shifting")
+
+
+def fit_lengths(options, corpus):
+    longest = max(len(text) for text in corpus.texts())
+    return Fitted({"longest": np.array([longest])}, {}, f"the longest has {longest} characters")
+
+
+def make_lengths(fitted):
+    longest = int(fitted.tensors["longest"][0])
+    return lambda texts: np.array([[len(text) / longest, 1.0] for text in texts], np.float32)
+
+
+@pytest.fixture
+def registered():
+    """Two baselines of this file, gone after the test."""
+    register_baseline(
+        BaselineSpec("shifting", "no mean", ShiftingOptions, fit_mean, make_layer=make_shift)
+    )
+    register_baseline(
+        BaselineSpec("lengths", "how long", FittedToTexts, fit_lengths, make_encode=make_lengths)
+    )
+    yield
+    del BASELINES["shifting"], BASELINES["lengths"]
+
+
+def test_baselines_from_outside_are_fitted_and_loaded(
+    registered, fit, bert, utterances, dialogues_file
+):
+    expected = encode(bert) - 0.5 * utterances.mean(axis=0)
+    np.testing.assert_allclose(encode(fit("shifting", share=0.5)), expected, atol=1e-5)
+
+    folder = fit("lengths")
+    # The vocabulary splits off punctuation: the text is as the tokenizer spells it.
+    longest = int(read_tensors(folder)["longest"][0])
+    dialogues = map(json.loads, dialogues_file.read_text().splitlines())
+    said = max(len(turn["text"]) for dialogue in dialogues for turn in dialogue["turns"])
+    assert said - 5 < longest < said + 5
+    np.testing.assert_allclose(encode(folder)[0], [len(SENTENCES[0]) / longest, 1], rtol=1e-6)
+
+
+def test_a_name_that_is_taken_and_a_spec_without_a_form_are_refused():
+    with pytest.raises(ValueError, match="'flow'"):
+        register_baseline(
+            BaselineSpec("flow", "", ShiftingOptions, fit_mean, make_layer=make_shift)
+        )
+    with pytest.raises(ValueError, match="make_layer or make_encode"):
+        BaselineSpec("x", "", ShiftingOptions, fit_mean)
