@@ -54,26 +54,32 @@ def write_search_files(sessions: pathlib.Path, corpus: pathlib.Path, queries: pa
 
 
 def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
-    """Prints the scores of both evaluations side by side."""
+    """Prints the scores of both evaluations side by side, those by earlier turns first."""
     old, new = (
         {
-            (result["task"], name): (value, result["scores"].get(f"chance_{name}"))
+            name: (value, result["scores"].get(f"chance_{name}"))
             for result in json.loads(path.read_text(encoding="utf-8"))["results"]
             for name, value in result["scores"].items()
         }
         for path in (before, after)
     )
-    print(f"\n{'held-out conversations':<32}{'chance':>8}{'before':>8}{'after':>8}{'change':>8}")
-    for key, (was, chance) in old.items():
-        if chance is not None:
-            now = new[key][0]
-            print(f"{' '.join(key):<32}{chance:8.2f}{was:8.2f}{now:8.2f}{now - was:+8.2f}")
+    shown = {name: was for name, (was, chance) in old.items() if chance is not None and name in new}
+    later = [name for name in shown if "bidirectional" in name]
+    titles = {
+        "Context: the turns before the response": [name for name in shown if name not in later],
+        "Bidirectional, as in the paper: turns after the response too": later,
+    }
+    for title, names in titles.items():
+        print(f"\n{title}\n{'':<32}{'chance':>8}{'before':>8}{'after':>8}{'change':>8}")
+        for name in names:
+            was, now, chance = shown[name], new[name][0], old[name][1]
+            print(f"{name:<32}{chance:8.2f}{was:8.2f}{now:8.2f}{now - was:+8.2f}")
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python experiments/demo.py RESULTS_FOLDER")
-    out = pathlib.Path(sys.argv[1])
+    if len(sys.argv) < 2 or not all(flag.startswith("--") for flag in sys.argv[2:]):
+        sys.exit("usage: python experiments/demo.py RESULTS_FOLDER [--FLAG_OF_TRAIN=VALUE ...]")
+    out, further = pathlib.Path(sys.argv[1]), sys.argv[2:]
     started = time.monotonic()
     check_encoder()
     data, trained, export = out / "data", out / "run", out / "export"
@@ -82,20 +88,21 @@ def main() -> None:
         run("prepare_data", *prepare, f"--output_dir={data}")
     sets = ("--flagfile=flags/chitchat/evaluate.flags", f"--response_selection={data}/test.jsonl")
     run("evaluate", *sets, f"--model={ENCODER}", f"--output={out}/before.json")
+    # Who chooses a response knows no later turns, so none are trained on; --context_side=both is
+    # the paper's way.
     train = ("--flagfile=flags/chitchat/recommended.flags", f"--encoder={ENCODER}")
-    run("train", *train, f"--data_dir={data}", f"--run_dir={trained}")
+    places = (f"--data_dir={data}", f"--run_dir={trained}")
+    run("train", *train, "--context_side=before", *places, *further)
     run("evaluate", *sets, f"--model={trained}", f"--output={out}/after.json")
 
     shutil.rmtree(export, ignore_errors=True)
     run("export", f"--run_dir={trained}", f"--output_dir={export}")
     corpus, queries = out / "utterances.txt", out / "queries.txt"
     write_search_files(data / "test.jsonl", corpus, queries)
-    places = (f"--model={export}", f"--corpus={corpus}", f"--queries={queries}")
-    run("search", *places, "--top=3")
+    run("search", f"--model={export}", f"--corpus={corpus}", f"--queries={queries}", "--top=3")
 
     print_comparison(out / "before.json", out / "after.json")
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; everything is in {out}")
-    print(f"watch the training with: .venv/bin/tensorboard --logdir {trained}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ same command reuses finished runs and resumes interrupted ones; flags may be giv
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -328,7 +327,7 @@ def read_corpora(options: argparse.Namespace) -> list[Corpus]:
 
 def choose_rows(options: argparse.Namespace) -> dict[str, Row]:
     """Name -> row, of the rows asked for."""
-    added = dict(runs.read_row(text) for text in options.row)
+    added = runs.read_rows(options)
     known = {**ROWS, **{name: Row(name, flags, ()) for name, flags in added.items()}}
     default = SWEEPS[options.name].rows if options.name in SWEEPS else known
     names = [*(options.rows or default), *(name for name in added if options.rows)]
@@ -381,29 +380,15 @@ def find_paper(table: str, row: str, corpus: str, value: float | None) -> dict[s
 
 def main(arguments: Sequence[str]) -> None:
     options = parse_arguments(arguments)
-    plan = Plan()
-    tables = make_tables(plan, options)
-    if not runs.execute(options, plan):
-        return
     sweep = SWEEPS.get(options.name)
     half = "choosing" if sweep else "reporting"
-    notes = [
+    note = (
         f"Measured on the {half} half of each set, every row at its last step. The paper's figures "
         "are for BERT-base on the full corpora: compare the order of the rows, not their level."
-    ]
+    )
     title = sweep.title if sweep else "Table 2: semantic retrieval and dialogue STS"
-    names = ("size", "seeds", "steps", "encoder", "encoder_size", "mlm_steps", "train_flags")
-    settings = {name: getattr(options, name) for name in names}
-    # Read again: there was nothing before the runs.
-    tables = make_tables(plan, options)
-    found = report.make_report(title, tables, notes, plan, options.work_dir, **settings)
-    report.write(found, options.work_dir / "reports" / f"{options.name}.json")
+    report.run_experiment(options, make_tables, title, options.name, lambda *_: [note])
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except ExperimentError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
+    runs.start(main)

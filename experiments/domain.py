@@ -15,10 +15,8 @@ same command reuses finished runs and resumes interrupted ones; flags may be giv
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 
-import numpy as np
 import report
 import runs
 from runs import LAST_STEP, ExperimentError, Plan
@@ -137,9 +135,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     for kind in ("sets", "guards"):
         pairs = [text.partition(":")[::2] for text in getattr(options, kind)]
         setattr(options, kind, {name: runs.read_files(file) for name, file in pairs})
-    for text in options.row:
-        name, flags = runs.read_row(text)
-        ROWS[name] = Row(flags)
+    ROWS.update({name: Row(flags) for name, flags in runs.read_rows(options).items()})
     options.rows = options.rows or list(ROWS)
     if unknown := [name for name in options.rows if name not in ROWS]:
         raise ExperimentError(f"--rows: no row {unknown[0]}; there are {', '.join(ROWS)}")
@@ -172,43 +168,21 @@ def make_tables(plan: Plan, options: argparse.Namespace) -> list[report.Table]:
     ]
 
 
-def describe_times(plan: Plan, options: argparse.Namespace) -> str:
-    """Says how long each row's training took, on average over seeds."""
-    times: dict[str, list[float]] = {}
-    for name in plan.runs:
-        record = runs.read_record(options.work_dir / name)
-        if name.startswith("rows/") and record and "seconds" in record:
-            row = name.rpartition("/")[2].partition("-seed")[0]
-            times.setdefault(row, []).append(record["seconds"])
-    told = [f"{row} {np.mean(seconds):.0f}" for row, seconds in times.items()]
-    return f"Seconds of a training, with its start: {', '.join(told) or 'none'}."
-
-
 def main(arguments: Sequence[str]) -> None:
     options = parse_arguments(arguments)
-    plan = Plan()
-    make_tables(plan, options)
-    if not runs.execute(options, plan):
-        return
     half = "reporting" if options.half == "report" else "choosing"
-    notes = [
+    note = (
         f"Measured on the {half} half of each retrieval set and on held-out dialogues. Every "
-        "trained row is measured at its last step.",
-        describe_times(plan, options),
-    ]
-    names = ("name", "encoder", "steps", "seeds", "longest", "train_flags", "half", "row")
-    settings = {name: getattr(options, name) for name in names}
-    # Read now: there was nothing before the runs.
-    tables = make_tables(plan, options)
-    title = f"{options.name}: encoders in their own domain"
-    found = report.make_report(title, tables, notes, plan, options.work_dir, **settings)
-    report.write(found, options.work_dir / "reports" / f"{options.name}-{options.half}.json")
+        "trained row is measured at its last step."
+    )
+    report.run_experiment(
+        options,
+        make_tables,
+        f"{options.name}: encoders in their own domain",
+        f"{options.name}-{options.half}",
+        lambda *_: [note],
+    )
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except ExperimentError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
+    runs.start(main)

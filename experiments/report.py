@@ -4,6 +4,7 @@ A report is a JSON file with title, command, commit, date, notes and tables of t
 the unrounded figures. `measurements.py` writes the documents' page from such files.
 """
 
+import argparse
 import collections
 import dataclasses
 import datetime
@@ -12,12 +13,12 @@ import pathlib
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.stats
-from runs import WORK, ExperimentError, Plan, read_commit, read_record
+from runs import WORK, ExperimentError, Plan, Runner, read_commit, read_record
 
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.bootstrap import CONFIDENCE, Difference, holm, paired_difference
@@ -90,7 +91,9 @@ def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
     scores: dict[str, list[Result]] = {}
     for results in seeds:
         for result in results:
-            if files and not any(_ends(result["source"]) == _ends(file) for file in files):
+            # The ends of paths, since the work folder may have been moved.
+            end = pathlib.Path(result["source"]).parts[-3:]
+            if files and end not in [pathlib.Path(file).parts[-3:] for file in files]:
                 continue
             ends = ("r1", "mrr", "map", "spearman")
             ends += ("r2", "r5") if "candidates" in result["task"] else ()
@@ -101,11 +104,6 @@ def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
         if len({result["fingerprint"] for result in of_seeds}) > 1:
             raise ExperimentError(f"{of_seeds[0]['source']}: {name} is of different sets")
     return scores
-
-
-def _ends(path: str) -> tuple[str, ...]:
-    """What is left of a path if the work folder was moved."""
-    return pathlib.Path(path).parts[-3:]
 
 
 def compare(first: Sequence[Result], second: Sequence[Result], name: str) -> Difference:
@@ -132,15 +130,42 @@ def compare(first: Sequence[Result], second: Sequence[Result], name: str) -> Dif
 def summarise(results: Sequence[Result], name: str) -> dict[str, Any]:
     """A score over seeds: "values", "mean", "deviation" (None with one seed) and 95% "interval"."""
     values = [result["scores"][name] for result in results]
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        interval = results[0]["intervals"].get(name)
-        return {"values": values, "mean": mean, "deviation": None, "interval": interval}
-    deviation = float(np.std(values, ddof=1))
-    t = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    half = t * deviation / len(values) ** 0.5
-    interval = [mean - half, mean + half]
+    mean, deviation = float(np.mean(values)), None
+    interval = results[0]["intervals"].get(name)
+    if len(values) > 1:
+        deviation = float(np.std(values, ddof=1))
+        t = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        half = t * deviation / len(values) ** 0.5
+        interval = [mean - half, mean + half]
     return {"values": values, "mean": mean, "deviation": deviation, "interval": interval}
+
+
+def run_experiment(
+    options: argparse.Namespace,
+    make_tables: Callable[[Plan, argparse.Namespace], Sequence[Table]],
+    title: str,
+    name: str,
+    make_notes: Callable[[Plan, Sequence[Table]], Sequence[str]],
+) -> None:
+    """Does the runs of an experiment that are not done yet, and writes its report.
+
+    Args:
+        options: the command line, with the flags of `runs.make_parser`.
+        make_tables: plans all runs, and returns the tables of the results that exist.
+        title: what the report shows.
+        name: the stem of its files.
+        make_notes: what a reader must know, before the notes that every report has.
+    """
+    plan = Plan()
+    make_tables(plan, options)
+    runner = Runner(plan, options.work_dir, options.jobs)
+    if options.dry_run:
+        print(runner.describe())
+        return
+    runner.do_all()
+    tables = make_tables(plan, options)  # again: there was nothing before the runs
+    found = make_report(title, tables, make_notes(plan, tables), plan, options)
+    write(found, options.work_dir / "reports" / f"{name}.json")
 
 
 def make_report(
@@ -148,18 +173,16 @@ def make_report(
     tables: Sequence[Table],
     notes: Sequence[str],
     plan: Plan,
-    work_dir: pathlib.Path,
-    **settings: Any,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Makes a report from the results that exist; lines without results are left out.
 
     Args:
         title: what the report shows.
         tables: its tables; those without any results are left out.
-        notes: what a reader must know, before the notes that every report has.
+        notes: as in `run_experiment`.
         plan: the runs, whose commits are listed.
-        work_dir: the work folder.
-        settings: what the figures depend on, recorded as it is.
+        options: the command line, which is recorded.
     """
     values = {table.title: _compute(table) for table in tables}
     values = {name: lines for name, lines in values.items() if lines}
@@ -172,7 +195,7 @@ def make_report(
     ]
     for difference, p_value in zip(compared, holm([d["p_value"] for d in compared]), strict=True):
         difference["p_holm"] = p_value
-    records = [read_record(work_dir / name) for name in plan.runs]
+    records = [read_record(options.work_dir / name) for name in plan.runs]
     commits = collections.Counter(c for record in records if record for c in record["commits"])
     return {
         "title": title,
@@ -184,7 +207,7 @@ def make_report(
         "tables": [
             _format(table, values[table.title]) for table in tables if table.title in values
         ],
-        "settings": settings,
+        "settings": {name: str(value) for name, value in vars(options).items()},
         "values": values,
     }
 
@@ -297,13 +320,13 @@ def write(report: Mapping[str, Any], path: pathlib.Path) -> None:
     path.with_suffix(".md").write_text(text, encoding="utf-8")
     if report["values"]:
         write_plot(path.with_suffix(".png"), report["values"])
-    print(f"\n{text}\nreport: {path}, and beside it .md and .png")
+    print(f"\n{text}\nreport: {path}")
 
 
 def write_plot(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Plots each table's first two scores: bars by model, or lines over the varied setting.
 
-    The paper's figures are grey.
+    The paper's figures are marked in black.
     """
     import matplotlib.figure  # without pyplot no display is needed
 
@@ -313,20 +336,18 @@ def write_plot(path: pathlib.Path, values: Mapping[str, Any]) -> None:
         names = list(next(iter(lines.values()))["scores"])
         for axes, name in zip(axes_row, names[:2]):
             axes.set_title(f"{title}: {describe(name)}")
-            shown = {label: line for label, line in lines.items() if name in line["scores"]}
             series: dict[str, list[Any]] = {}
-            for label, line in shown.items():
-                series.setdefault(label.rpartition(", ")[0], []).append(line)
-            if any(line["x"] is None for line in shown.values()):
-                labels = list(shown)
-                axes.barh(labels, [line["scores"][name]["mean"] for line in shown.values()])
-                paper = [(line["paper"].get(name), label) for label, line in shown.items()]
-                axes.plot(*zip(*[p for p in paper if p[0]] or [(np.nan, labels[0])]), "|k", ms=12)
-                axes.invert_yaxis()
-                continue
+            for label, line in lines.items():
+                mean = line["scores"].get(name, {}).get("mean", np.nan)
+                point = (line["x"], mean, line["paper"].get(name, np.nan))
+                if line["x"] is None:
+                    axes.barh(label, mean, color="C0")
+                    axes.plot(point[2], label, "|k", markersize=12)
+                else:
+                    series.setdefault(label.rpartition(", ")[0], []).append(point)
             for label, points in series.items():
-                xs = [point["x"] for point in points]
-                axes.plot(xs, [p["scores"][name]["mean"] for p in points], "o-", label=label)
-                axes.plot(xs, [p["paper"].get(name, np.nan) for p in points], "--", color="grey")
-            axes.legend(frameon=False)
+                x, mean, paper = zip(*points)
+                axes.plot(x, mean, "o-", label=label)
+                axes.plot(x, paper, "k--")
+            axes.legend(frameon=False) if series else axes.invert_yaxis()
     figure.savefig(path, dpi=120)

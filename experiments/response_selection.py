@@ -17,7 +17,6 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -135,21 +134,19 @@ class Size:
 
     Attributes:
         context_turns: turns before a response, in training and in the candidates' contexts.
-        context_tokens, response_tokens: most tokens of the two segments.
-        sessions: dialogues a step. Each gives a pair with its own response and a pair with another
+        lengths: flags with the most tokens of the two segments.
+        sessions: dialogues a step; each gives a pair with its own response and a pair with another
             one, so 16 dialogues are the paper's 32 pairs.
         steps, post_steps: steps of every model's own training and of each post-training; None for
             the tasks' defaults of 10 epochs.
         evaluations, dev_samples: how often dev dialogues are scored, and how many.
-        rate, post_rate, lstm_rate: learning rates of what starts from a BERT, of post-trainings and
-            of DualLSTM and ESIM.
+        rate, post_rate: learning rates of what starts from a BERT, and of post-trainings.
         weight: of the auxiliary tasks' losses; the paper's text lacks it.
         freeze: flags that freeze a checkpoint's lower half.
     """
 
     context_turns: int
-    context_tokens: int
-    response_tokens: int
+    lengths: tuple[str, str]
     sessions: int
     steps: int | None
     post_steps: int | None
@@ -157,9 +154,12 @@ class Size:
     dev_samples: int
     rate: str
     post_rate: str
-    lstm_rate: str
     weight: float
     freeze: tuple[str, ...] = ()
+
+
+def _lengths(context: int, response: int) -> tuple[str, str]:
+    return f"--max_context_tokens={context}", f"--max_response_tokens={response}"
 
 
 SIZES = {
@@ -167,11 +167,11 @@ SIZES = {
     # steps of masked language modelling of a whole encoder ruin more than they teach (R@1 27 and
     # not 45 on chit-chat). Rates and weight are the best of 200 steps on its dev dialogues.
     "small": Size(
-        *(6, 64, 24, 8, 600, 200, 2, 60, "1e-4", "1e-5", "1e-3", 0.1),
+        *(6, _lengths(64, 24), 8, 600, 200, 2, 60, "1e-4", "1e-5", 0.1),
         ("--freeze_layers=-1", "--freeze_embeddings"),
     ),
     # Section 3.3 of the paper; the learning rate is the task's default.
-    "paper": Size(20, 448, 64, 16, None, None, 40, 2000, "3e-5", "3e-5", "1e-3", 1.0),
+    "paper": Size(20, _lengths(448, 64), 16, None, None, 40, 2000, "3e-5", "3e-5", 1.0),
 }
 
 
@@ -259,15 +259,14 @@ class Rows:
         flags = [
             *("--task=response_selection", f"--auxiliary={','.join(row.auxiliary) or 'none'}"),
             *(f"--context_turns={size.context_turns}", f"--global_batch_size={size.sessions}"),
-            *(f"--max_context_tokens={size.context_tokens}", *row.train),
-            f"--max_response_tokens={size.response_tokens}",
+            *(*size.lengths, *row.train),
             f"--auxiliary_weight={size.weight:g}" if row.auxiliary else "",
         ]
         if row.architecture != "bert":
             return [
                 *flags,
                 f"--architecture={row.architecture}",
-                f"--learning_rate={size.lstm_rate}",
+                "--learning_rate=1e-3",
             ]
         encoder = self._options.encoder
         if row.post is not None:
@@ -288,9 +287,7 @@ class Rows:
             "train",
             "model",
             *("--task=post_training", *post, turns, *size.freeze, self._dtype),
-            f"--max_context_tokens={size.context_tokens}",
-            f"--max_response_tokens={size.response_tokens}",
-            *(f"--learning_rate={size.post_rate}", *LAST_STEP),
+            *(*size.lengths, f"--learning_rate={size.post_rate}", *LAST_STEP),
             f"--steps={size.post_steps}" if size.post_steps else "",
             *(f"--encoder={self._options.encoder}", f"--data_dir={self._add_data(corpus)}"),
             "--run_dir=",
@@ -298,7 +295,7 @@ class Rows:
 
     def _add_data(self, corpus: Corpus) -> str:
         # In size paper, only the limits of contexts and responses cut a turn.
-        longest = 50 if self._options.size == "small" else self._size.context_tokens
+        longest = 50 if self._options.size == "small" else 448
         held_out = self._options.held_out
         return self._plan.prepare(
             corpus.name, corpus.train, self._options.encoder, longest, held_out
@@ -332,7 +329,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def make_tables(plan: Plan, options: argparse.Namespace) -> list[report.Table]:
     """Plans all runs, and returns the tables of their results, where there are any yet."""
     _, default, bases = TABLES[options.name]
-    added = {name: Row(name, _NEXT, flags) for name, flags in map(runs.read_row, options.row)}
+    added = {name: Row(name, _NEXT, flags) for name, flags in runs.read_rows(options).items()}
     known, adder = {**ROWS, **added}, Rows(plan, options)
     names = [*(options.rows or default), *added]
     if unknown := [name for name in names if name not in known]:
@@ -395,10 +392,11 @@ def describe_order(tables: Sequence[report.Table], corpus: str) -> Iterator[str]
     """For each table, how many pairs of rows are in the order that the paper's R@1 has them in."""
     names = {row.title: name for name, row in ROWS.items() if name in PAPER}
     for table in tables:
+        found = {line.label: report.list_scores(line.seeds, ()) for line in table.lines}
         ours = {
-            line.label: report.summarise(report.list_scores(line.seeds, ())["r1"], "r1")["mean"]
-            for line in table.lines
-            if line.label in names and report.list_scores(line.seeds, ())
+            label: report.summarise(scores["r1"], "r1")["mean"]
+            for label, scores in found.items()
+            if label in names and scores
         }
         pairs = list(itertools.combinations(ours, 2))
         theirs = {label: find_paper(names[label], corpus)["r1"] for label in ours}
@@ -429,31 +427,18 @@ def split_by_length(lines: Sequence[report.Line], path: pathlib.Path) -> Iterato
 
 def main(arguments: Sequence[str]) -> None:
     options = parse_arguments(arguments)
-    plan = Plan()
-    tables = make_tables(plan, options)
-    if not runs.execute(options, plan):
-        return
-    notes = [
+    note = (
         "Contexts have the turns before the response alone. Each training is scored by its model "
         "with the best R@1 on dev dialogues. The paper's figures are for BERT-base on the full "
         "corpora: compare the order of the rows, not their level."
-    ]
-    names = ("size", "seeds", "steps", "encoder", "compute_dtype", "train_flags", "held_out")
-    settings = {name: getattr(options, name) for name in names}
-    # Read again: there was nothing before the runs.
-    tables = make_tables(plan, options)
-    if options.name != "figure3":
-        corpus = "ecd" if options.corpus[0][0] == "ecd" else "ubuntu"
-        notes += describe_order(tables, corpus)
-    title = TABLES[options.name][0]
-    found = report.make_report(title, tables, notes, plan, options.work_dir, **settings)
-    report.write(found, options.work_dir / "reports" / f"{options.name}.json")
+    )
+    corpus = "ecd" if options.corpus[0][0] == "ecd" else "ubuntu"
+
+    def make_notes(plan: Plan, tables: Sequence[report.Table]) -> list[str]:
+        return [note, *(describe_order(tables, corpus) if options.name != "figure3" else ())]
+
+    report.run_experiment(options, make_tables, TABLES[options.name][0], options.name, make_notes)
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except ExperimentError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command resumes it")
+    runs.start(main)

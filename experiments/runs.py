@@ -1,11 +1,9 @@
 """Runs of an experiment: jobs of dcse_tf that depend on one another, each in a folder of its own.
 
 The folder of a run has its log and `run.json`, which records the job, its flags and the commit.
-When an experiment is started again, finished runs are reused, interrupted ones are resumed by the
-same command, and runs are repeated if their flags, their flag files, the files that they read or a
-run that they need have changed. Nothing is deleted: the folder of a repeated run is moved aside.
-A new commit of the code does not repeat a run, since most commits change no result; reports list
-the commits of their runs.
+Finished runs are reused, interrupted ones are resumed by the same command, and runs are repeated if
+their flags, the files that they read or a run that they need have changed; their folders are moved
+aside. A new commit does not repeat a run, since most change no result: reports list the commits.
 """
 
 import argparse
@@ -19,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -155,10 +153,10 @@ class Runner:
         there = (folder / run.output).exists()
         if record["digest"] != self._digests[run.name]:
             return "changed"
-        if "seconds" in record:
-            return "done" if there else "changed"
+        if "seconds" in record and there:
+            return "done"
         # Of jobs that were interrupted, only a training goes on in what it has written.
-        return "changed" if there and run.job != "train" else "resumed"
+        return "resumed" if run.job == "train" and "seconds" not in record else "changed"
 
     def do_all(self) -> None:
         """Does all runs that are not done.
@@ -186,36 +184,30 @@ class Runner:
         if state == "done":
             return
         if state == "changed":
-            aside = next(
-                path
-                for number in range(1, 1000)
-                if not (path := folder.with_name(f"{folder.name}.before-{number}")).exists()
-            )
-            folder.rename(aside)
+            aside = folder.rename(folder.with_name(f"{folder.name}.before-{time.time_ns()}"))
             print(f"{run.name}: what was there is now {aside}", flush=True)
         elif state == "new" and folder.exists() and any(folder.iterdir()):
             raise ExperimentError(f"{folder}: not written by this script; give another --work_dir")
 
         folder.mkdir(parents=True, exist_ok=True)
-        record = read_record(folder) or {"commits": []}
-        commits = list(dict.fromkeys([*record["commits"], read_commit()]))
+        before = (read_record(folder) or {"commits": []})["commits"]
+        commits = list(dict.fromkeys([*before, read_commit()]))
         record = {"digest": self._digests[run.name], "job": run.job, "flags": run.flags}
-        record["commits"] = commits
-        _write_record(folder, record)
+        _write_record(folder, record | {"commits": commits})
         log, flags = folder / "log.txt", self.fill_in(run.flags)
-        print(f"{run.name}: {state}\n  $ {shlex.join(['dcse', run.job, *flags])}\n  log: {log}")
-        sys.stdout.flush()
+        command = shlex.join(["dcse", run.job, *flags])
+        print(f"{run.name}: {state}\n  $ {command}\n  log: {log}", flush=True)
 
         started = time.monotonic()
         with log.open("a", encoding="utf-8") as file:
-            command = [sys.executable, *DCSE, run.job, *flags]
-            code = subprocess.run(
-                command, cwd=ROOT, env=self._environment(), stdout=file, stderr=subprocess.STDOUT
-            ).returncode
+            words = [sys.executable, *DCSE, run.job, *flags]
+            output = {"stdout": file, "stderr": subprocess.STDOUT}
+            code = subprocess.call(words, cwd=ROOT, env=self._environment(), **output)
         if code or not (folder / run.output).exists():
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
             raise ExperimentError(f"{run.name}: exit status {code}; {log} ends\n{tail}")
-        _write_record(folder, {**record, "seconds": time.monotonic() - started})
+        seconds = time.monotonic() - started
+        _write_record(folder, record | {"commits": commits, "seconds": seconds})
 
     def _environment(self) -> dict[str, str]:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -295,7 +287,6 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     add("--train_flags", default="", help="further flags of every row's training, in quotes")
     add("--jobs", type=int, default=1, help="number of parallel runs, which share the cores")
     add("--dry_run", action="store_true", help="only print what would be run")
-    add("--report_only", action="store_true", help="run nothing; report what is done")
     return parser
 
 
@@ -312,10 +303,10 @@ def read_job_flags(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def read_row(text: str) -> tuple[str, tuple[str, ...]]:
-    """The name and the flags of a --row."""
-    name, _, flags = text.partition("=")
-    return name, read_job_flags(flags)
+def read_rows(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Name -> flags of `train`, of each --row."""
+    pairs = [text.partition("=")[::2] for text in options.row]
+    return {name: read_job_flags(flags) for name, flags in pairs}
 
 
 def read_files(files: str) -> str:
@@ -345,11 +336,11 @@ def locate_encoder(name: str) -> str:
     return str(pathlib.Path(name).resolve()) if name and pathlib.Path(name).is_dir() else name
 
 
-def execute(options: argparse.Namespace, plan: Plan) -> bool:
-    """Does what the flags say with a plan; returns whether there is something to report."""
-    runner = Runner(plan, options.work_dir, options.jobs)
-    if options.dry_run:
-        print(runner.describe())
-    elif not options.report_only:
-        runner.do_all()
-    return not options.dry_run
+def start(main: Callable[[Sequence[str]], None]) -> None:
+    """Runs an experiment's main function; its errors end the process with one line."""
+    try:
+        main(sys.argv[1:])
+    except ExperimentError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes it")

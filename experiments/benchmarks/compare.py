@@ -10,26 +10,14 @@ processor time. The ratios so far are printed after every round and written to -
 interrupted comparison keeps them. Takes about 10 minutes on 2 idle cores.
 """
 
-import argparse
 import pathlib
 import statistics
-import sys
 import tempfile
 from typing import Any
 
 import jobs
 import measure
 from runs import ROOT
-
-
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = jobs.make_parser(__doc__, rounds=5)
-    add = parser.add_argument
-    add("--before", type=pathlib.Path, required=True, help="the other checkout")
-    add("--after", type=pathlib.Path, default=ROOT, help="default: this checkout")
-    subjects = {"nargs": "+", "choices": jobs.SUBJECTS, "default": list(jobs.SUBJECTS)}
-    add("--subjects", **subjects, help="default: all")
-    return parser.parse_args(arguments)
 
 
 def describe_ratio(subject: str, before: measure.Row, after: measure.Row) -> str:
@@ -43,12 +31,17 @@ def describe_ratio(subject: str, before: measure.Row, after: measure.Row) -> str
 
 
 def main() -> None:
-    args = parse_arguments(sys.argv[1:])
+    parser = jobs.make_parser(__doc__, rounds=5)
+    add = parser.add_argument
+    add("--before", type=pathlib.Path, required=True, help="the other checkout")
+    add("--after", type=pathlib.Path, default=ROOT, help="default: this checkout")
+    add("--subjects", nargs="+", choices=jobs.SUBJECTS, default=list(jobs.SUBJECTS))
+    args = parser.parse_args()
     told: dict[str, str] = {}
     tables: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         work_dir = pathlib.Path(name)
-        inputs = jobs.write_inputs(work_dir, args.turns, args.sentences, args.contexts)
+        inputs = jobs.write_inputs(work_dir, args.sentences, args.contexts)
         checkouts = {
             side: jobs.Checkout(getattr(args, side), work_dir / side, args.encoder)
             for side in ("before", "after")

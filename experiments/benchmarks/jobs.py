@@ -31,7 +31,6 @@ SUBJECTS = {
     "embed": "sentences",
     "evaluate": "contexts",
     "rerank": "contexts",
-    "prepare": "turns",
 }
 RERANKER = (
     *("--task=response_selection", "--auxiliary=none", "--global_batch_size=16"),
@@ -43,7 +42,7 @@ def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentPa
     """A parser with --encoder and with how much a round measures."""
     parser = measure.make_parser(description, rounds)
     parser.add_argument("--encoder", default=MINILM, help="default: %(default)s")
-    counts = {"steps": 30, "sentences": 6_000, "contexts": 2_000, "turns": 500_000}
+    counts = {"steps": 30, "sentences": 6_000, "contexts": 2_000}
     for name, count in counts.items():
         parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s")
     return parser
@@ -55,20 +54,16 @@ class Inputs:
 
     Attributes:
         dialogues: session_tsv file for training.
-        corpora: session_tsv files, for preparation.
         sentences: text files, for embedding.
         contexts: jsonl files of dialogues, for response selection.
     """
 
     dialogues: pathlib.Path
-    corpora: tuple[pathlib.Path, pathlib.Path]
     sentences: tuple[pathlib.Path, pathlib.Path]
     contexts: tuple[pathlib.Path, pathlib.Path]
 
 
-def write_inputs(
-    folder: pathlib.Path, turns: int = 24_000, sentences: int = 10, contexts: int = 10
-) -> Inputs:
+def write_inputs(folder: pathlib.Path, sentences: int = 10, contexts: int = 10) -> Inputs:
     """Writes random dialogues, sentences and contexts: as many as given in the larger files."""
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("abcdefghilmnoprstu"), 4)) for _ in range(5000)])
@@ -88,8 +83,7 @@ def write_inputs(
         return write(f"few_{name}", lines[: len(lines) // 10]), write(f"many_{name}", lines)
 
     # Sessions of 8 turns by two speakers.
-    texts = draw(max(turns, 24_000))
-    rows = [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(texts)]
+    rows = [f"{i // 8}\t{roles[i % 2]}\t{text}" for i, text in enumerate(draw(24_000))]
     # Numbered, so that all sentences differ; repeated ones would be encoded only once.
     distinct = [f"{i} {text}" for i, text in enumerate(draw(sentences))]
     said = [{"role": roles[i % 2], "text": text} for i, text in enumerate(draw(8 * contexts))]
@@ -98,8 +92,7 @@ def write_inputs(
         for i in range(contexts)
     ]
     return Inputs(
-        dialogues=write("dialogues.tsv", rows[:24_000]),
-        corpora=write_two("dialogues.tsv", rows[:turns]),
+        dialogues=write("dialogues.tsv", rows),
         sentences=write_two("sentences.txt", distinct),
         contexts=write_two("contexts.jsonl", sessions),
     )
@@ -162,28 +155,21 @@ class Checkout:
         self, name: str, subject: str, inputs: Inputs, args: argparse.Namespace, *flags: str
     ) -> Case:
         """The case that measures one of `SUBJECTS`, with further flags for its job."""
-        model = self.encoder
+        model, bfloat16 = self.encoder, "--compute_dtype=bfloat16"
 
-        def evaluate(path: pathlib.Path) -> Usage:
+        def rerank(path: pathlib.Path) -> Usage:
             return self.evaluate(path, self.train_reranker(inputs), *flags)
 
-        run = {
+        run: dict[str, Callable[[], Round]] = {
             "train": lambda: self._measure_training(inputs, args.steps, *flags),
-            "bfloat16": lambda: self._measure_training(
-                inputs, args.steps, "--compute_dtype=bfloat16", *flags
-            ),
-            "embed": lambda: compare_sizes(
-                inputs.sentences, lambda path: self.embed(path, model, flags)
-            ),
+            "bfloat16": lambda: self._measure_training(inputs, args.steps, bfloat16, *flags),
+            "embed": lambda: compare_sizes(inputs.sentences, lambda p: self.embed(p, model, flags)),
             "evaluate": lambda: compare_sizes(
                 inputs.contexts, lambda path: self.evaluate(path, model, *flags)
             ),
-            "rerank": lambda: compare_sizes(inputs.contexts, evaluate),
-            "prepare": lambda: compare_sizes(
-                inputs.corpora, lambda path: self.prepare(path, self._new_place("data"), *flags)
-            ),
-        }[subject]
-        return Case(name, run)
+            "rerank": lambda: compare_sizes(inputs.contexts, rerank),
+        }
+        return Case(name, run[subject])
 
     def embed(
         self, path: pathlib.Path, model: str | pathlib.Path, flags: Sequence[str] = ()
@@ -196,12 +182,6 @@ class Checkout:
         """Ranks the responses of a file of dialogues."""
         given = (f"--model={model}", f"--response_selection={path}", "--max_samples=0")
         return self.run("evaluate", *given, *flags)
-
-    def prepare(self, path: pathlib.Path, output_dir: pathlib.Path, *flags: str) -> Usage:
-        """Prepares a session_tsv file."""
-        given = ("--format=session_tsv", f"--input={path}", f"--vocab={self.encoder}")
-        made = (f"--max_sequence_length={LONGEST}", f"--output_dir={output_dir}")
-        return self.run("prepare_data", *given, *made, *flags)
 
     def _measure_training(self, inputs: Inputs, steps: int, *flags: str) -> Round:
         """Steps of the recommended preset, without warm-up, saving and evaluation."""
@@ -236,7 +216,9 @@ class Checkout:
     def _prepare_once(self, inputs: Inputs) -> pathlib.Path:
         data_dir = self._work_dir / "data"
         if not data_dir.exists():
-            self.prepare(inputs.dialogues, data_dir)
+            given = ("--format=session_tsv", f"--input={inputs.dialogues}")
+            made = (f"--max_sequence_length={LONGEST}", f"--output_dir={data_dir}")
+            self.run("prepare_data", *given, f"--vocab={self.encoder}", *made)
         return data_dir
 
     def run(self, job: str, *flags: str) -> Usage:

@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import shlex
 import statistics
 import sys
@@ -165,7 +164,11 @@ def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentPa
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
-    parser.add_argument("--output", type=pathlib.Path, help="JSON file to write")
+    add = parser.add_argument
+    add("--output", type=pathlib.Path, help="JSON file to write")
+    add("--no_peers", action="store_true", help="measure without the PyTorch peers")
+    environment = runs.ROOT / ".venv-peers"
+    add("--peer_env", type=pathlib.Path, default=environment, help="their environment")
     return parser
 
 
@@ -188,11 +191,8 @@ def tell(path: pathlib.Path | None, title: str, tables: Sequence[Any], *notes: s
 
 
 def describe_machine() -> str:
-    """The number of processors, their name, and which instructions they have."""
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return f"{os.cpu_count()} cores, {platform.processor()}"
+    """The number of processors, their name, and which instructions they have; on Linux."""
+    text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     pairs = [line.partition(":")[::2] for line in text.splitlines()]
     found = {name.strip(): value.strip() for name, value in pairs}
     flags = set(found.get("flags", "").split())

@@ -1,6 +1,8 @@
 """PyTorch peers: their environment, and a process in it that works on request."""
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -8,8 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from measure import Round
-from runs import ROOT
+from measure import Case, Round
 
 PROGRAM = pathlib.Path(__file__).with_name("torch_peer.py")
 CONSTRAINTS = PROGRAM.with_name("torch_constraints.txt")
@@ -23,35 +24,13 @@ KEPT_MEMORY = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --peer_env and --no_peers."""
-    parser.add_argument(
-        "--peer_env",
-        type=pathlib.Path,
-        default=ROOT / ".venv-peers",
-        help="virtual environment of the PyTorch peers, built if missing (1.5 GB); "
-        "default: .venv-peers in the clone",
-    )
-    parser.add_argument("--no_peers", action="store_true", help="measure without the peers")
-
-
-def build_environment(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the Python of an environment, which is rebuilt if the constraints have changed."""
-    python, record = folder / "bin/python", folder / "constraints.txt"
-    wanted = CONSTRAINTS.read_bytes()
-    if record.is_file() and record.read_bytes() == wanted:
-        return python
-    # Replaces only an environment, never any other folder given by mistake.
-    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
-        sys.exit(f"error: {folder}: expected a virtual environment or no folder")
-    installed = ("torch", "transformers", "sentence-transformers")
-    print(f"installing {', '.join(installed)} into {folder}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    # -I ignores PYTHONPATH, whose packages pip would take for installed in the environment.
-    install = [str(python), "-I", "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS)]
-    subprocess.run([*install, *installed], check=True)
-    record.write_bytes(wanted)
-    return python
+def find_python(args: argparse.Namespace) -> str:
+    """The Python of the peers' environment; exits if there is none, saying how to make one."""
+    python = args.peer_env / "bin/python"
+    if not python.is_file():
+        install = f"pip install -c {CONSTRAINTS} torch sentence-transformers"
+        sys.exit(f"error: make it: python -m venv {args.peer_env} && {python} -m {install}")
+    return str(python)
 
 
 class Peer:
@@ -63,28 +42,27 @@ class Peer:
         settings: the settings of the mode.
 
     Attributes:
-        found: what the mode reported before its first round.
+        variants: what it can run.
     """
 
-    def __init__(self, args: argparse.Namespace, mode: str, **settings: Any):
+    def __init__(self, args: argparse.Namespace, mode: str, **settings: object):
         self._process = subprocess.Popen(
-            [str(build_environment(args.peer_env)), str(PROGRAM), mode],
+            [find_python(args), str(PROGRAM), mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **QUIET, **KEPT_MEMORY},
         )
-        self._mode = mode
-        self.found = self._ask(json.dumps(settings))
+        self.variants = self._ask(json.dumps(settings, default=str))
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def _ask(self, line: str) -> Any:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            sys.exit(f"error: the peer {self._mode} ended with status {self._process.wait()}")
+            sys.exit(f"error: the peer ended with status {self._process.wait()}")
         return json.loads(answer)
 
     def run(self, variant: str) -> Round:
@@ -98,3 +76,13 @@ class Peer:
         if self._process.stdin:
             self._process.stdin.close()
         self._process.wait()
+
+
+def make_cases(
+    stack: contextlib.ExitStack, args: argparse.Namespace, mode: str, **settings: object
+) -> list[Case]:
+    """The cases of a peer, which ends with the stack; none with --no_peers."""
+    if args.no_peers:
+        return []
+    peer = stack.enter_context(Peer(args, mode, **settings))
+    return [Case(name, functools.partial(peer.run, name)) for name in peer.variants]

@@ -66,7 +66,6 @@ def start_peer(args, run: pathlib.Path, work: pathlib.Path, reranker) -> peers.P
 
 def main() -> None:
     parser = jobs.make_parser(__doc__, rounds=9)
-    peers.add_arguments(parser)
     args = parser.parse_args()
     tables = []
     with contextlib.ExitStack() as stack:

@@ -79,7 +79,6 @@ def load(port: int, clients: int, seconds: float) -> measure.Round:
 
 def main() -> None:
     parser = measure.make_parser(__doc__)
-    peers.add_arguments(parser)
     parser.add_argument("--model", default=MINILM, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a round")
     args = parser.parse_args()

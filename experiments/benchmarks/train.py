@@ -1,14 +1,14 @@
-"""Measures training steps by batch form, beside the paper's procedure in plain PyTorch.
+"""Measures training steps by batch form, beside sentence-transformers.
 
     python experiments/benchmarks/train.py
 
 Each form is `dcse train` of the recommended preset with further flags, in a separate process, in
-turns with the others on the same random dialogues, without warm-up, saving and evaluation. The peer
-encodes every use of an utterance, padded, as the paper describes it. About 10 minutes on 2 cores.
+turns with the others on the same random dialogues, without warm-up, saving and evaluation. A sample
+is a response with its context and its negatives; the peer's is a pair of a turn and the next one,
+with the other pairs of the batch as negatives. About 10 minutes on 2 cores.
 """
 
 import contextlib
-import functools
 import pathlib
 import tempfile
 
@@ -28,28 +28,20 @@ FORMS = {
 
 def main() -> None:
     parser = jobs.make_parser(__doc__)
-    peers.add_arguments(parser)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
         work_dir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         inputs = jobs.write_inputs(work_dir)
         checkout = jobs.Checkout(ROOT, work_dir / "here", args.encoder)
-        cases = []
-        if not args.no_peers:
-            model, dialogues = jobs.find_model(args.encoder), str(inputs.dialogues)
-            given = {"model": model, "dialogues": dialogues, "longest": jobs.LONGEST}
-            peer = stack.enter_context(peers.Peer(args, "train", **given))
-            cases = [
-                measure.Case(name, functools.partial(peer.run, name))
-                for name in peer.found["variants"]
-            ]
+        given = {"model": jobs.find_model(args.encoder), "dialogues": str(inputs.dialogues)}
+        cases = peers.make_cases(stack, args, "train", **given)
         cases += [
             checkout.case(name, "train", inputs, args, *FORMS[name].split()) for name in args.forms
         ]
         rows = measure.run_rounds(cases, args.rounds)
-    table = measure.make_table("", "samples", rows)
-    measure.tell(args.output, "Training steps", [table], f"Forms: {FORMS}.")
+    tables = [measure.make_table("", "samples", rows)]
+    measure.tell(args.output, "Training steps", tables, f"Forms: {FORMS}.")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,10 @@
 
 import ast
 import importlib.util
-import itertools
 import json
-import os
 import pathlib
 import subprocess
 import sys
-from concurrent import futures
 
 import numpy as np
 import pytest
@@ -394,82 +391,6 @@ def test_warm_up_without_its_messages_is_one_error(checkpoint, tmp_path, monkeyp
     with pytest.raises(InputError, match=needed):
         export(config)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_curl_requests_run_through_the_signatures(signatures, tmp_path):
-    """Bodies as request.sh sends them, read as the server's REST interface reads rows."""
-    curl = tmp_path / "curl"
-    curl.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" >>"$ARGUMENTS"\n')
-    curl.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "ARGUMENTS": str(tmp_path / "arguments"),
-    }
-    subprocess.run(["bash", SERVING / "request.sh", "host:1", "m"], check=True, env=environment)
-    arguments = (tmp_path / "arguments").read_text(encoding="utf-8").split("\0")
-    assert arguments.count("http://host:1/v1/models/m:predict") == 2
-    bodies = [json.loads(b) for a, b in itertools.pairwise(arguments) if a == "--data"]
-    shapes = {}
-    for body in bodies:
-        name, rows = body.get("signature_name", "serving_default"), body["instances"]
-        if not isinstance(rows[0], dict):
-            (only,) = signatures[name].structured_input_signature[1]
-            rows = [{only: row} for row in rows]
-        inputs = {key: tf.constant([row[key] for row in rows]) for key in rows[0]}
-        shapes[name] = ask(signatures[name], **inputs).shape
-    assert shapes == {"serving_default": (3, DIM), "match": (2, 2)}
-
-
-@pytest.fixture
-def server(signatures):
-    """A gRPC server with TensorFlow Serving's interface over the signatures; its port."""
-    grpc = pytest.importorskip("grpc")
-    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        def Predict(self, request, context):
-            inputs = {key: tf.constant(tf.make_ndarray(x)) for key, x in request.inputs.items()}
-            response = predict_pb2.PredictResponse(model_spec=request.model_spec)
-            for key, x in signatures[request.model_spec.signature_name](**inputs).items():
-                response.outputs[key].CopyFrom(tf.make_tensor_proto(x.numpy()))
-            return response
-
-    running = grpc.server(futures.ThreadPoolExecutor(1))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), running)
-    port = running.add_insecure_port("localhost:0")
-    running.start()
-    yield f"localhost:{port}"
-    running.stop(None)
-
-
-@needs_messages
-def test_the_client_asks_and_reads_the_answers(server, signatures, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("client", SERVING / "client.py")
-    client = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(client)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["client.py", f"--address={server}", *arguments])
-        client.main()
-        return json.loads(capsys.readouterr().out)
-
-    found = run("embed", "where is my parcel", "好的")
-    sentences = tf.constant(["where is my parcel", "好的"])
-    np.testing.assert_array_equal(found, ask(signatures["serving_default"], sentences=sentences))
-
-    context, candidates = ["--context", "ok", "thanks"], ["--candidates", "refund", "it left today"]
-    expected = ask(
-        signatures["match"],
-        context=tf.constant([["ok", "thanks"]]),
-        candidates=tf.constant([candidates[1:]]),
-    )[0]
-    for turns in ("0", "2", "5"):
-        found = run("match", *context, *candidates, f"--turns={turns}")
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    request = client.match(["a", "b", "c"], ["d"], turns=2, model="m")
-    assert tf.make_ndarray(request.inputs["context"]).tolist() == [[b"b", b"c"]]
-    assert request.model_spec.name == "m"
 
 
 @needs_messages
