@@ -1,12 +1,12 @@
-"""The explanation job: shows why a response is similar to its context, as a page and heatmaps."""
+"""The job `explain`: takes the similarity of a response and its context apart by pairs of tokens."""
 
 import dataclasses
-import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import load_backend
@@ -14,26 +14,78 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.files import atomic_directory
-from dcse_tf.inspecting.explanation import (
-    Explanation,
-    explain_response,
-    top_pairs,
-)
-from dcse_tf.inspecting.heatmap import MAPS, draw_heatmap
-from dcse_tf.inspecting.pages import render_page
-from dcse_tf.options import OptionError
-from dcse_tf.sets.options import ExplainOptions
+from dcse_tf.inspecting.inspect_options import ExplainOptions
+from dcse_tf.inspecting.pages import render_page, render_table
 
+# Lower bound of the product of squared norms, as in the model's own cosine.
+_FLOOR = 1e-24
 _PAIRS_LISTED = 20
 _SESSIONS_NAMED = 5  # in a message
-# How the page describes the similarity, by the form of matching.
-_WHAT = "the cosine of its context-aware and its context-free embedding"
-# RGB colours of the lowest and the highest value; 0 is white.
+# RGB colours of the lowest and the highest contribution; 0 is white.
 _BLUE, _RED = (33, 102, 172), (178, 24, 43)
 
 
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """A response matched with the turns of its context.
+
+    Attributes:
+        matrices: for each turn, the matching matrix M, float64 `[turn tokens, response tokens]`.
+        weights: the weight of each turn, float64 `[turns]`.
+        contributions: arrays of the same shapes as `matrices`, whose total is the similarity.
+        similarity: the cosine of the context-aware and the context-free embedding.
+    """
+
+    matrices: list[np.ndarray]
+    weights: np.ndarray
+    contributions: list[np.ndarray]
+    similarity: float
+
+
+def decompose(
+    context: Sequence[np.ndarray],
+    response: np.ndarray,
+    weigh: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Explanation:
+    """Splits the matching similarity into contributions of token pairs.
+
+    With M_t = U_t R^T / sqrt(d) the context-aware embedding (equations 3 to 5) is
+
+        r~ = sum_t w_t / n_t sum_i (M_t R)_i = sum_t sum_i sum_j w_t / n_t M_t[i, j] R_j,
+
+    which is a sum over pairs (i, j) of tokens. So is its product with rbar, the mean of the R_j.
+    With the two norms taken as constants, pair (i, j) of turn t contributes
+
+        c_t[i, j] = w_t / n_t M_t[i, j] (R_j . rbar) / (|r~| |rbar|),
+
+    and the sum of all c_t[i, j] is the cosine of r~ and rbar. The norms and, with attention, the
+    weights depend on all tokens. So a contribution says what the similarity consists of, not what
+    the similarity would be without that pair.
+
+    Args:
+        context: token embeddings of each turn, float `[tokens, dim]`, without padding; at least
+            one turn.
+        response: token embeddings, float `[tokens, dim]`, without padding.
+        weigh: maps the refined embeddings, pooled over each turn's tokens, float `[turns, dim]`, to
+            weights `[turns]`; None for equal weights (I2).
+    """
+    rows = response.astype(np.float64)
+    matrices = [turn.astype(np.float64) @ rows.T * rows.shape[1] ** -0.5 for turn in context]
+    pooled = np.stack([matrix.mean(axis=0) @ rows for matrix in matrices])
+    weights = (
+        np.asarray(weigh(pooled), np.float64) if weigh else np.full(len(pooled), 1 / len(pooled))
+    )
+    aware, free = weights @ pooled, rows.mean(axis=0)
+    norms = np.sqrt(max(float(aware @ aware) * float(free @ free), _FLOOR))
+    contributions = [
+        weight / len(matrix) * matrix * (rows @ free / norms)
+        for weight, matrix in zip(weights, matrices, strict=True)
+    ]
+    return Explanation(matrices, weights, contributions, float(aware @ free) / float(norms))
+
+
 def explain(config: ExplainOptions) -> str:
-    """Explains a response's similarity to its context: writes a page, JSON and heatmaps.
+    """Explains a response's similarity to its context: writes a page and JSON.
 
     Returns:
         A summary of a few lines for the terminal.
@@ -44,152 +96,109 @@ def explain(config: ExplainOptions) -> str:
         FileExistsError: the output exists and may not be replaced.
     """
     # The session is read first, so that its errors appear before the model is loaded.
-    session = _find_session(config)
-    response, context = _choose_response(config, session)
+    name, texts = _find_session(config)
+    response = len(texts) // 2 if config.response is None else config.response
+    if response >= len(texts):
+        config.refuse("response", f"session {name} has {len(texts)} turns, 0 to {len(texts) - 1}")
+    context = config.context.of(len(texts), response)
+    if not context:
+        config.refuse("context_side", f"there is no turn before the `response`={response}")
+
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        backend = load_backend(
-            ModelOptions(model=config.model, max_sequence_length=config.max_sequence_length)
-        )
+        backend = load_backend(ModelOptions(model=config.model))
         if not isinstance(backend, GraphBackend) or backend.match is None:
             raise InputError(
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "
                 "with token embeddings, such as a run directory"
             )
-        tokens = backend.graph.vocabulary.tokens
-        explanation = explain_response(backend, tokens, session, response, context)
-        page = render_explanation(explanation)
-        (folder / "explanation.html").write_text(page, encoding="utf-8")
-        content = {"settings": config.to_dict(), **_to_dict(explanation)}
+        turns = [*context, response]
+        said = [texts[turn] for turn in turns]
+        encoded = backend.encode_texts(sorted(set(said)))
+        vocabulary = backend.graph.vocabulary.tokens
+        ids = backend.graph.tokenize(tf.constant(said)).to_list()
+        tokens = [[vocabulary[entry] for entry in row] for row in ids]
+        attention = backend.graph.matching.attention
+
+        def weigh(pooled: np.ndarray) -> np.ndarray:
+            mask = tf.ones([len(pooled)], tf.bool)
+            return attention(tf.constant(pooled, tf.float32), mask).numpy()
+
+        *rows, last = (encoded[text] for text in said)
+        found = decompose(rows, last, weigh if attention else None)
+        pairs = _list_pairs(found, turns, tokens)
+        content = {
+            "settings": config.to_dict(),
+            "session": name,
+            "similarity": found.similarity,
+            "turns": [
+                {"turn": turn, "text": text, "tokens": row}
+                for turn, text, row in zip(turns, said, tokens, strict=True)
+            ],
+            "weights": found.weights.tolist(),
+            "matching": [matrix.tolist() for matrix in found.matrices],
+            "contributions": [cells.tolist() for cells in found.contributions],
+        }
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / "explanation.json").write_text(text, encoding="utf-8")
-        for name in MAPS:
-            (folder / f"{name}.png").write_bytes(draw_heatmap(explanation, name))
-    return _describe(explanation)
-
-
-def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
-    path = pathlib.Path(config.input)
-    sessions = read_dialogues(path, config.join_consecutive)
-    if not sessions:
-        raise InputError(f"{path}: no session of two turns or more")
-    for session in sessions:
-        if config.session in ("", session[0]):
-            return session
-    names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])
-    raise InputError(
-        f"{path}: no session {config.session!r} of two turns or more; expected `session` to be one "
-        f"of its {len(sessions)}, such as {names}"
-    )
-
-
-def _choose_response(
-    config: ExplainOptions, session: tuple[str, list[str]]
-) -> tuple[int, list[int]]:
-    turns = len(session[1])
-    response = turns // 2 if config.response is None else config.response
-    if response >= turns:
-        raise OptionError(
-            f"`response`={response}: session {session[0]} has {turns} turns, 0 to {turns - 1}"
-        )
-    context = config.context.of(turns, response)
-    if not context:
-        raise OptionError(f"`response`={response}: there is no turn before it; `context_side`=both "
-                          "adds those after it")  # fmt: skip
-    return response, context
-
-
-def _to_dict(explanation: Explanation) -> dict:
-    matching = explanation.matching
-    return {
-        "session_id": explanation.session_id,
-        "similarity": matching.similarity,
-        "scored": explanation.scored,
-        "response": dataclasses.asdict(explanation.response),
-        "context": [
-            {
-                **dataclasses.asdict(text),
-                "weight": float(weight),
-                "matching": matrix.tolist(),
-                "contributions": contributions.tolist(),
-            }
-            for text, weight, matrix, contributions in zip(
-                explanation.context,
-                matching.weights,
-                matching.matrices,
-                matching.contributions,
-                strict=True,
-            )
-        ],
-    }
-
-
-def _describe(explanation: Explanation) -> str:
-    response = explanation.response
-    lines = [
-        f"session {explanation.session_id}, response turn {response.turn}: {response.text}",
-        f"similarity {explanation.matching.similarity:.4f}; the largest contributions:",
+        page = _render(f"Turn {response} of session {name}", found, turns, tokens, pairs)
+        (folder / "explanation.html").write_text(page, encoding="utf-8")
+    lines = [f"session {name}, response turn {response}: {texts[response]}"]
+    lines.append(f"similarity {found.similarity:.4f}; the largest contributions:")
+    lines += [
+        f"  {value}  turn {turn} {first} - {second}" for turn, first, second, value in pairs[1:6]
     ]
-    for pair in top_pairs(explanation.matching, 5):
-        text = explanation.context[pair.turn]
-        lines.append(
-            f"  {pair.contribution:+.4f}  turn {text.turn} {text.tokens[pair.context_token]} - "
-            f"{response.tokens[pair.response_token]}"
-        )
     return "\n".join(lines)
 
 
-def render_explanation(explanation: Explanation) -> str:
-    """Renders an explanation as a self-contained HTML page."""
-    matching = explanation.matching
-    by_turn = [cells.sum(axis=1) for cells in matching.contributions]
-    by_response_token = np.sum([cells.sum(axis=0) for cells in matching.contributions], axis=0)
-    return render_page(
-        "explanation.html.j2",
-        explanation=explanation,
-        what=_WHAT,
-        pair_count=sum(cells.size for cells in matching.contributions),
-        total=sum(float(values.sum()) for values in by_turn),
-        response_values=by_response_token,
-        response_limit=_largest([by_response_token]),
-        turn_values=by_turn,
-        turn_limit=_largest(by_turn),
-        pairs=_list_pairs(explanation),
-        matrix_limit=_largest(matching.matrices),
-        contribution_limit=_largest(matching.contributions),
-        color=_color,
-        zip=functools.partial(zip, strict=True),
-    )
+def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
+    """The id of the session and the texts of its turns."""
+    path = pathlib.Path(config.input)
+    sessions = read_dialogues(path)
+    for name, texts in sessions:
+        if config.session in ("", name):
+            return name, texts
+    names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])
+    config.refuse("session", f"{path} has {len(sessions)} of two turns or more, such as {names}")
 
 
-def _largest(arrays: Sequence[np.ndarray]) -> float:
-    return max(float(np.abs(values).max()) for values in arrays)
-
-
-def _list_pairs(explanation: Explanation) -> list[Sequence[str]]:
-    matching = explanation.matching
-    rows: list[Sequence[str]] = [
-        ("turn", "context token", "response token", "M", "contribution", "share of the similarity")
+def _list_pairs(
+    found: Explanation, turns: Sequence[int], tokens: Sequence[Sequence[str]]
+) -> list[tuple[str, str, str, str]]:
+    """The pairs of the largest contributions, as rows of a table with a header."""
+    pairs = [
+        (float(value), str(turn), row[i], tokens[-1][j])
+        for turn, row, cells in zip(turns, tokens, found.contributions)
+        for (i, j), value in np.ndenumerate(cells)
     ]
-    for pair in top_pairs(matching, _PAIRS_LISTED):
-        text = explanation.context[pair.turn]
-        share = pair.contribution / matching.similarity if matching.similarity else 0.0
-        rows.append(
-            (
-                str(text.turn),
-                text.tokens[pair.context_token],
-                explanation.response.tokens[pair.response_token],
-                f"{matching.matrices[pair.turn][pair.context_token, pair.response_token]:.2f}",
-                f"{pair.contribution:+.4f}",
-                f"{100 * share:.1f}%",
-            )
-        )
-    return rows
+    pairs.sort(key=lambda pair: -abs(pair[0]))
+    rows = [(*pair[1:], f"{pair[0]:+.4f}") for pair in pairs[:_PAIRS_LISTED]]
+    return [("turn", "context token", "response token", "contribution"), *rows]
 
 
-def _color(value: float, limit: float) -> str:
-    """The CSS style of a cell: red for `limit`, blue for its negative, white for 0."""
-    share = min(1.0, abs(value) / limit) if limit else 0.0
-    end = _RED if value > 0 else _BLUE
-    red, green, blue = (round(255 + (channel - 255) * share) for channel in end)
-    text = ";color:#fff" if share > 0.6 else ""
-    return f"background:#{red:02x}{green:02x}{blue:02x}{text}"
+def _render(
+    title: str,
+    found: Explanation,
+    turns: Sequence[int],
+    tokens: Sequence[Sequence[str]],
+    pairs: Sequence[Sequence[str]],
+) -> str:
+    """A page with the list of pairs, and a coloured table of contributions for each turn."""
+    limit = max(float(np.abs(cells).max()) for cells in found.contributions) or 1.0
+    what = (
+        f"<p>The similarity is {found.similarity:.4f}, the sum of what all pairs of tokens "
+        "contribute. In the tables below it is in thousandths: red adds, blue takes away.</p>"
+    )
+    parts = [what, render_table(pairs, "The largest contributions")]
+    for turn, row, cells, weight in zip(turns, tokens, found.contributions, found.weights):
+        table = [["", *tokens[-1]]]
+        table += [[token, *(f"{1000 * v:.1f}" for v in line)] for token, line in zip(row, cells)]
+        colors = [["", *(_color(value / limit) for value in line)] for line in cells]
+        parts.append(render_table(table, f"Turn {turn}, weight {weight:.3f}", colors))
+    return render_page(title, *parts)
+
+
+def _color(share: float) -> str:
+    """The CSS colour of a share from -1, blue, to 1, red; white for 0."""
+    end = _RED if share > 0 else _BLUE
+    red, green, blue = (round(255 + (channel - 255) * min(1.0, abs(share))) for channel in end)
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,87 @@
+"""The options of `inspect_data` and `explain`."""
+
+import dataclasses
+
+from dcse_tf.data.dialogue import Context
+from dcse_tf.data.options import CorpusOptions
+from dcse_tf.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectOptions(CorpusOptions):
+    """Describes a corpus before anything is trained on it."""
+
+    output_dir: str = option(
+        "", "Folder for report.html, report.json and leaks.tsv.", required=True, path="writes"
+    )
+    vocab: str = option(
+        "",
+        "Checkpoint whose vocabulary is used to count tokens, unknown words and what would be "
+        "cut: a folder, a hub name, package:NAME or a run directory. Default: count only "
+        "words.",
+        path="reads",
+    )
+    max_sequence_length: int = option(
+        50,
+        "With `vocab`: longest utterance that training would keep whole, in tokens including "
+        "[CLS] and [SEP].",
+        minimum=3,
+    )
+    retrieval: tuple[str, ...] = option(
+        (),
+        "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
+        path="files",
+    )
+    sts: tuple[str, ...] = option(
+        (),
+        "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
+        path="files",
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_needed("vocab", "max_sequence_length")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainOptions(Options):
+    """Shows how tokens and turns contribute to the similarity of a response and its context."""
+
+    model: str = option(
+        "",
+        "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME. An export has "
+        "no token embeddings to show.",
+        required=True,
+        path="reads",
+    )
+    input: str = option(
+        "",
+        "File of sessions in jsonl form, such as the test.jsonl that prepare_data writes.",
+        required=True,
+        path="files",
+    )
+    session: str = option("", "Id of the session. Default: the first with at least two turns.")
+    response: int | None = option(
+        None,
+        "Index of the turn that is the response, counted from 0. Default: the session's "
+        "middle turn.",
+        minimum=0,
+    )
+    output_dir: str = option(
+        "", "Folder for explanation.html and explanation.json.", required=True, path="writes"
+    )
+    context_turns: int = option(
+        3, "Context turns on each side of the response, at most.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "Context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    @property
+    def context(self) -> Context:
+        """Which turns around a response are its context."""
+        return Context(self.context_turns, self.context_side)

@@ -1,0 +1,196 @@
+"""The options of the jobs that build evaluation sets."""
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+from dcse_tf.data.formats import FORMATS
+from dcse_tf.data.options import CorpusOptions, SplitOptions
+from dcse_tf.options import Options, option
+
+
+class TableFormat(NamedTuple):
+    """A table of labelled sentences, one per row. `help` describes the format in one line."""
+
+    help: str
+    has_intents: bool = True
+    has_acts: bool = False
+
+
+TABLE_FORMATS = {
+    "csv": TableFormat("sentences with a header line, comma-separated"),
+    "tsv": TableFormat("sentences with a header line, tab-separated"),
+}
+# ChainMap lists its last mapping first, and includes formats that are registered later.
+_FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledOptions(CorpusOptions):
+    """Which sentences to read, and which of their labels to use."""
+
+    format: str = option(
+        "csv", "Format of the input: a table of sentences, or dialogues.", choices=_FORMATS
+    )
+    text_column: str = option("text", "csv and tsv: name of the column with the sentences.")
+    intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
+    labels: str = option(
+        "intent",
+        "Dialogues: the label of a turn. intent: its intent, a turn with several has no "
+        "label; act: its speaker with the turn's sorted acts and slots.",
+        choices=("intent", "act"),
+    )
+    roles: tuple[str, ...] = option(
+        (), "Dialogues: use only turns of these speakers, comma-separated. Default: all."
+    )
+    min_turns: int = option(
+        1, "Dialogues: sessions with fewer turns (after joining) are left out.", minimum=1
+    )
+    min_words: int = option(
+        1, "Leave out sentences with fewer words: 'yes' has no intent of its own.", minimum=1
+    )
+    sentences: int = option(
+        10000,
+        "Sentences to draw; for a retrieval set spread as evenly over the labels as possible. "
+        "The paper: about 7,000 for MDC and JDDC, 4,000 for ECD. 0: all.",
+        minimum=0,
+    )
+    seed: int = option(0, "Seed of all random draws.", minimum=0)
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        of_dialogues = ("labels", "roles", "min_turns", "join_consecutive", "alternate_roles")
+        of_tables = ("text_column", "intent_column")
+        for name in of_dialogues if self.format in TABLE_FORMATS else of_tables:
+            if self.is_given(name):
+                self.refuse(name, f"has no meaning with `format`={self.format}")
+        if self.labels == "act" and not _FORMATS[self.format].has_acts:
+            known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_acts)
+            self.refuse("labels", f"`format`={self.format} has no acts; expected one of {known}")
+
+    @property
+    def has_intents(self) -> bool:
+        """Whether the input's format has intents."""
+        return _FORMATS[self.format].has_intents
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildRetrievalOptions(LabelledOptions):
+    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
+
+    output: str = option("", "The select.txt to write.", required=True, path="writes")
+    min_label_sentences: int = option(
+        1,
+        "Leave out labels with fewer distinct sentences, before sentences are drawn.",
+        minimum=1,
+    )
+    candidates: int = option(
+        100,
+        "Sentences that BM25 retrieves for a query. Those with the query's label are its "
+        "positives, the others its negatives.",
+        minimum=2,
+    )
+    max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labels == "intent" and not self.has_intents:
+            known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_intents)
+            self.refuse("format", f"has no intents; expected one of {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildStsOptions(LabelledOptions):
+    """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
+
+    output_dir: str = option("", "Folder to write the sheets to.", required=True, path="writes")
+    pairs: int = option(
+        1000, "Number of pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2
+    )
+    annotators: int = option(
+        3, "Number of sheets, one for each annotator. The paper: 7.", minimum=1, maximum=1000
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeStsOptions(Options):
+    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
+
+    sheets: tuple[str, ...] = option(
+        (),
+        "The filled sheets, comma-separated; globs are allowed.",
+        required=True,
+        path="files",
+    )
+    output: str = option("", "The sts.txt to write.", required=True, path="writes")
+    min_annotators: int = option(
+        1, "Leave out pairs with degrees from fewer annotators.", minimum=1
+    )
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildCandidatesOptions(SplitOptions):
+    """Builds grouped candidates from dialogues: each context with its response and negatives."""
+
+    output: str = option(
+        "",
+        "The JSON Lines file to write, one context with its candidates a line.",
+        required=True,
+        path="writes",
+    )
+    responses: str = option(
+        "one",
+        "Responses from each session. one: one turn, drawn; all: every turn that has a turn "
+        "before it.",
+        choices=("one", "all"),
+    )
+    context_turns: int = option(
+        10, "Turns before the response to use as its context, at most. 0: all.", minimum=0
+    )
+    candidates: int = option(
+        10, "Candidates for a context, including the true response.", minimum=2, maximum=10_000
+    )
+    negatives_from: str = option(
+        "random",
+        "How the other candidates (negatives) are chosen among the responses of other sessions. "
+        "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
+        "model: those whose embeddings are nearest to the mean of the context's. If there are "
+        "too few near ones, the rest is drawn at random. Negatives come from the split of their "
+        "response, so that no held-out response is a negative in training: give the "
+        "`dev_fraction`, `test_fraction` and `seed` that prepare_data will divide the groups by.",
+        choices=("random", "bm25", "model"),
+    )
+    model: str = option(
+        "",
+        "With `negatives_from`=model: the encoder; takes the same values as in evaluate.",
+        path="reads",
+    )
+    skip_top: int = option(
+        0,
+        "With bm25 and model: number of nearest ones to skip, because they may be as good as "
+        "the true response.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    same_role: bool = option(
+        True,
+        "Choose negatives only among what the role of the responder says, if that is enough; "
+        "otherwise many are the other party's, and who speaks tells them from the true response. "
+        "Roles are compared by their names.",
+    )
+    # No split: negatives come from all other sessions.
+    dev_fraction: float = 0.0
+    test_fraction: float = 0.0
+    seed: int = option(
+        0, "Seed of the draws, and of the split into train, dev and test.", minimum=0
+    )
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.negatives_from == "model") != bool(self.model):
+            self.refuse("model", "goes with `negatives_from`=model, and only with it")
+        if self.negatives_from == "random" and self.skip_top:
+            self.refuse("skip_top", "has no meaning with `negatives_from`=random")
