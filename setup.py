@@ -44,7 +44,6 @@ setup(
     package_data={
         "dcse_tf.exporting": ["templates/*.j2"],
         "dcse_tf.flags": ["*.flags", "*/*.flags"],
-        "dcse_tf.inspecting": ["templates/*.j2"],
     },
     entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},
     python_requires=">=3.11",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dcse_tf.inspecting.changes import Changes
     from dcse_tf.spark.embed import Embedded
     from dcse_tf.training.hooks import Outcome
-    from dcse_tf.training.merge import Merged
 
 T = TypeVar("T", bound=Options)
 
@@ -189,19 +188,18 @@ def embed(options: EmbedOptions) -> "Embedded":
 
 
 @_job(MergeOptions)
-def merge(options: MergeOptions) -> "Merged":
-    """Averages an encoder's weights from before and after training, or centres an encoder.
+def merge(options: MergeOptions) -> pathlib.Path:
+    """Averages an encoder's weights from before and after training.
 
-    >>> merged = dcse_tf.merge(start="bert", trained="run", share=0.5, output_dir="merged")
-    >>> merged.share
-    0.5
+    >>> dcse_tf.merge(start="bert", trained="run", share=0.5, output_dir="merged").name
+    'merged'
 
     Returns:
-        The folder written, the share and, with `share="auto"`, how it was chosen.
+        The folder of the encoder.
 
     Raises:
-        InputError: an encoder or the corpus cannot be used, or the encoders differ in architecture
-            or vocabulary.
+        InputError: an encoder cannot be used.
+        OptionError: the encoders differ in architecture or vocabulary.
         FileExistsError: the output exists, without `overwrite`.
     """
     from dcse_tf.training import merge as job

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from dcse_tf.data.options import PrepareOptions
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
     from dcse_tf.exporting.options import ExportOptions
+    from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
     from dcse_tf.search.search_options import EmbedOptions
     from dcse_tf.serving.serve import ServeOptions
-    from dcse_tf.sets.options import (
+    from dcse_tf.sets.set_options import (
         BuildCandidatesOptions,
         BuildRetrievalOptions,
         BuildStsOptions,
-        ExplainOptions,
-        InspectOptions,
         MergeStsOptions,
     )
     from dcse_tf.tasks.options import TrainOptions
@@ -75,7 +74,7 @@ def prepare_data(options: "PrepareOptions") -> None:
 
 def inspect_data(options: "InspectOptions") -> None:
     """Describes a corpus of dialogues, and finds the sentences of evaluation sets in it."""
-    from dcse_tf.inspecting import inspect as job
+    from dcse_tf.inspecting import corpus_report as job
 
     print(job.inspect_data(options))
     print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
@@ -174,18 +173,15 @@ def explain(options: "ExplainOptions") -> None:
     from dcse_tf.inspecting import explain as job
 
     print(job.explain(options))
-    print(f"explanation.html, explanation.json and the heatmaps are in {options.output_dir}")
+    print(f"explanation.html and explanation.json are in {options.output_dir}")
 
 
 def merge(options: "MergeOptions") -> None:
-    """Averages an encoder's weights from before and after training, or centres an encoder."""
+    """Averages an encoder's weights from before and after training."""
     from dcse_tf.training import merge as job
 
-    merged = job.merge(options)
-    if merged.choice:
-        print(f"{merged.choice.format_table()}\n\n{merged.choice.reason}")
-        print(f"the table is {merged.folder}/{job.SHARES_FILE}")
-    print(f"the encoder is in {merged.folder}; evaluate it with --model={merged.folder}")
+    folder = job.merge(options)
+    print(f"the encoder is in {folder}; evaluate it with --model={folder}")
 
 
 def export(options: "ExportOptions") -> None:
@@ -266,7 +262,7 @@ def merge_sts(options: "MergeStsOptions") -> None:
 # lists them. --help describes a job with its function's docstring.
 JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "prepare_data": ("data.options", "PrepareOptions", prepare_data),
-    "inspect_data": ("sets.options", "InspectOptions", inspect_data),
+    "inspect_data": ("inspecting.inspect_options", "InspectOptions", inspect_data),
     "train": ("tasks.options", "TrainOptions", train),
     "fit_baseline": ("baselines.options", "FitBaselineOptions", fit_baseline),
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
@@ -274,14 +270,14 @@ JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "changes": ("evaluation.options", "ChangesOptions", changes),
     "embed": ("search.search_options", "EmbedOptions", embed),
     "search": ("search.search_options", "SearchOptions", search),
-    "explain": ("sets.options", "ExplainOptions", explain),
+    "explain": ("inspecting.inspect_options", "ExplainOptions", explain),
     "merge": ("training.merge_options", "MergeOptions", merge),
     "export": ("exporting.options", "ExportOptions", export),
     "serve": ("serving.serve", "ServeOptions", serve),
-    "build_retrieval": ("sets.options", "BuildRetrievalOptions", build_retrieval),
-    "build_candidates": ("sets.options", "BuildCandidatesOptions", build_candidates),
-    "build_sts": ("sets.options", "BuildStsOptions", build_sts),
-    "merge_sts": ("sets.options", "MergeStsOptions", merge_sts),
+    "build_retrieval": ("sets.set_options", "BuildRetrievalOptions", build_retrieval),
+    "build_candidates": ("sets.set_options", "BuildCandidatesOptions", build_candidates),
+    "build_sts": ("sets.set_options", "BuildStsOptions", build_sts),
+    "merge_sts": ("sets.set_options", "MergeStsOptions", merge_sts),
 }
 
 

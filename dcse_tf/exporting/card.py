@@ -27,7 +27,6 @@ from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import UNTRAINED, Kept, read_kept
-from dcse_tf.training.merging import read_merge_record
 from dcse_tf.training.run_directory import CONFIG_FILE, CORPUS_FILE, INPUTS_FILE
 
 _WEIGHTS = ("*.safetensors", "*/*.safetensors", "*.onnx", "saved_model.pb", "variables/*")
@@ -244,8 +243,10 @@ def _describe_encoder(
             else "not part of this format, which compares responses by cosine"
         )
         facts["matching of responses"] = f"turns by {encoder.matching.turns}: {where}"
-    if record := read_merge_record(source):
-        facts |= {f"merged: {what}": text for what, text in record.describe().items()}
+    path = source / "merge.json"
+    if path.is_file():
+        share = read_json_object(path)["share"]
+        facts["averaged weights"] = f"{1 - share:g} of the start, {share:g} of the trained encoder"
     return facts
 
 

@@ -1,4 +1,4 @@
-"""The job `explain`: takes the similarity of a response and its context apart by pairs of tokens."""
+"""The job `explain`: takes a response's similarity to its context apart by pairs of tokens."""
 
 import dataclasses
 import json
@@ -112,27 +112,14 @@ def explain(config: ExplainOptions) -> str:
                 "with token embeddings, such as a run directory"
             )
         turns = [*context, response]
-        said = [texts[turn] for turn in turns]
-        encoded = backend.encode_texts(sorted(set(said)))
-        vocabulary = backend.graph.vocabulary.tokens
-        ids = backend.graph.tokenize(tf.constant(said)).to_list()
-        tokens = [[vocabulary[entry] for entry in row] for row in ids]
-        attention = backend.graph.matching.attention
-
-        def weigh(pooled: np.ndarray) -> np.ndarray:
-            mask = tf.ones([len(pooled)], tf.bool)
-            return attention(tf.constant(pooled, tf.float32), mask).numpy()
-
-        *rows, last = (encoded[text] for text in said)
-        found = decompose(rows, last, weigh if attention else None)
-        pairs = _list_pairs(found, turns, tokens)
+        tokens, found = explain_turns(backend, [texts[turn] for turn in turns])
         content = {
             "settings": config.to_dict(),
             "session": name,
             "similarity": found.similarity,
             "turns": [
-                {"turn": turn, "text": text, "tokens": row}
-                for turn, text, row in zip(turns, said, tokens, strict=True)
+                {"turn": turn, "text": texts[turn], "tokens": row}
+                for turn, row in zip(turns, tokens, strict=True)
             ],
             "weights": found.weights.tolist(),
             "matching": [matrix.tolist() for matrix in found.matrices],
@@ -140,25 +127,43 @@ def explain(config: ExplainOptions) -> str:
         }
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / "explanation.json").write_text(text, encoding="utf-8")
+        pairs = _list_pairs(found, turns, tokens)
         page = _render(f"Turn {response} of session {name}", found, turns, tokens, pairs)
         (folder / "explanation.html").write_text(page, encoding="utf-8")
     lines = [f"session {name}, response turn {response}: {texts[response]}"]
     lines.append(f"similarity {found.similarity:.4f}; the largest contributions:")
-    lines += [
-        f"  {value}  turn {turn} {first} - {second}" for turn, first, second, value in pairs[1:6]
-    ]
+    lines += [f"  {value}  turn {turn} {one} - {other}" for turn, one, other, value in pairs[1:6]]
     return "\n".join(lines)
+
+
+def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[str]], Explanation]:
+    """Explains the similarity of the last of some turns, the response, to all others.
+
+    Returns:
+        The tokens of each turn as the model reads them, with [CLS] and [SEP], and the explanation.
+    """
+    encoded = backend.encode_texts(sorted(set(texts)))
+    vocabulary = backend.graph.vocabulary.tokens
+    ids = backend.graph.tokenize(tf.constant(texts)).to_list()
+    *context, response = (encoded[text] for text in texts)
+    tokens = [[vocabulary[entry] for entry in row] for row in ids]
+    attention = backend.graph.matching.attention
+    if attention is None:
+        return tokens, decompose(context, response)
+    mask = tf.ones([len(context)], tf.bool)
+    weigh = lambda pooled: attention(tf.constant(pooled, tf.float32), mask).numpy()  # noqa: E731
+    return tokens, decompose(context, response, weigh)
 
 
 def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
     """The id of the session and the texts of its turns."""
     path = pathlib.Path(config.input)
     sessions = read_dialogues(path)
-    for name, texts in sessions:
-        if config.session in ("", name):
-            return name, texts
-    names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])
-    config.refuse("session", f"{path} has {len(sessions)} of two turns or more, such as {names}")
+    found = [session for session in sessions if config.session in ("", session[0])]
+    if not found:
+        names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])
+        config.refuse("session", f"{path} has {len(sessions)} of two turns or more: {names}")
+    return found[0]
 
 
 def _list_pairs(

@@ -41,7 +41,7 @@ def read_sentences(
     else:
         sessions = (session.turns for session in read_sessions(config, bad_lines, left_out))
         turns = itertools.chain.from_iterable(s for s in sessions if len(s) >= config.min_turns)
-    sentences = []
+    sentences: list[tuple[str, tuple[str, ...]]] = []
     for turn in turns:
         if config.roles and turn.role not in config.roles:
             continue

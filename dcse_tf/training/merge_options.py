@@ -16,9 +16,7 @@ class MergeOptions(Options):
         required=True,
         path="reads",
     )
-    trained: str = option(
-        "", "The encoder trained from it: likewise.", required=True, path="reads"
-    )
+    trained: str = option("", "The encoder trained from it: likewise.", required=True, path="reads")
     output_dir: str = option(
         "",
         "Folder to write the encoder to, for `model` and `encoder`; pooling, length, matching "

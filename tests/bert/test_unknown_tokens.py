@@ -1,11 +1,12 @@
 """Whatever reads texts: it warns once if their characters are unknown to its vocabulary."""
 
+import json
+
 import numpy as np
 import pytest
 import tokenizers
 import tokenizers.models
 import tokenizers.pre_tokenizers
-from test_inspect_data import make_config, to_line
 from test_reranker_export import needs_onnx
 from tiny_bert import build_backbone, save_checkpoint
 from tiny_checkpoints import train_pieces, write_weights
@@ -18,7 +19,8 @@ from dcse_tf.encoder.static import _Encode
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.saved_model import make_requests
-from dcse_tf.inspecting.inspect import inspect_data
+from dcse_tf.inspecting.corpus_report import inspect_data
+from dcse_tf.inspecting.inspect_options import InspectOptions
 from dcse_tf.reranker.reranker import Reranker
 
 KNOWN = ["where is my parcel", "it left today . thanks"]  # 9 tokens
@@ -62,8 +64,11 @@ def read_by_reranker(model, tmp_path):
 
 def read_by_inspection(model, tmp_path):
     def read(texts):
-        line = to_line("d", [("ab"[place % 2], text, []) for place, text in enumerate(texts)])
-        inspect_data(make_config(tmp_path, line, vocab=str(model), overwrite=True))
+        turns = [{"role": "ab"[place % 2], "text": text} for place, text in enumerate(texts)]
+        path = tmp_path / "corpus.jsonl"
+        path.write_text(json.dumps({"session_id": "d", "turns": turns}) + "\n")
+        files = {"input": (str(path),), "output_dir": str(tmp_path / "out"), "vocab": str(model)}
+        inspect_data(InspectOptions(format="jsonl", overwrite=True, **files))
 
     return read
 

@@ -13,7 +13,6 @@ from dcse_tf.data.options import PrepareOptions
 from dcse_tf.exporting import saved_model
 from dcse_tf.keywords import make_options
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.training.merge_options import MergeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -59,9 +58,6 @@ def test_numbers_may_be_numpy_s_and_words():
 def test_a_list_of_numbers_is_taken():
     for dims in ([8, 16], np.array([8, 16]), ("8", "16")):
         assert train_options(matryoshka_dims=dims, cosine_weight=0.5).matryoshka_dims == ("8", "16")
-    merge = {"start": "a", "trained": "b", "share": "auto", "data_dir": "d", "output_dir": "o"}
-    options = make_options(MergeOptions, "merge", (), {**merge, "shares": [0.5, 1]})
-    assert options.list_shares() == [0.5, 1.0]
 
 
 def test_none_is_not_given():

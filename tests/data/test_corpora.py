@@ -11,9 +11,10 @@ from dcse_tf.data.formats import FORMATS, chitchat, jsonl, register_format, sess
 from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, find_package, read_lines
-from dcse_tf.inspecting.inspect import inspect_data
+from dcse_tf.inspecting.corpus_report import inspect_data
+from dcse_tf.inspecting.inspect_options import InspectOptions
 from dcse_tf.options import OptionError
-from dcse_tf.sets.options import BuildRetrievalOptions, InspectOptions
+from dcse_tf.sets.set_options import BuildRetrievalOptions
 
 TURNS = [{"role": "a", "text": "您好"}, {"role": "b", "text": "hi\tthere"}]
 

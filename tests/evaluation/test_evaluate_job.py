@@ -19,10 +19,8 @@ from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.inspecting import changes_job
-from dcse_tf.training import merge_share
 from dcse_tf.training.build import build_training
 from dcse_tf.training.dev_evaluation import DevEvaluation
-from dcse_tf.training.merge_options import AUTO, MergeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -202,7 +200,7 @@ def drawn(monkeypatch):
         return found[-1]
 
     make_samples = response_selection.make_samples
-    for module in (response_selection, changes_job, merge_share):
+    for module in (response_selection, changes_job):
         monkeypatch.setattr(module, "make_samples", spy)
     return found
 
@@ -223,12 +221,7 @@ def test_pieces_of_a_dialogue_are_no_negatives_of_each_other_in_any_job(
     settings = {"candidates": 8, "max_samples": 0, "seed": 0}
     evaluate(make_config(checkpoint, path, **settings))
     changes_job.read_held_out(tmp_path, None, 20, context_turns=3, **settings)
-    merge_share.read_judge(
-        MergeOptions(
-            start="a", trained="b", share=AUTO, data_dir=str(tmp_path), output_dir="c", **settings
-        )
-    )
-    assert len(drawn) == 3
+    assert len(drawn) == 2
     said = {json.dumps([turn["text"] for turn in line["turns"][-4:]]) for line in lines}
     for samples in drawn:
         assert {json.dumps([*each.context, each.candidates[0]]) for each in samples} == said

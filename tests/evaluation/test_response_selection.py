@@ -13,7 +13,6 @@ from dcse_tf.evaluation.response_selection import (
     make_samples,
 )
 from dcse_tf.options import OptionError
-from dcse_tf.training.merge_options import AUTO, MergeOptions
 
 # Texts that recur in any case, as they do in customer service.
 _COMMON = ["OK", "ok", "Ok", "好的", "Thanks", "THANKS"]
@@ -236,10 +235,6 @@ def test_too_few_different_responses_give_no_samples():
     [
         (EvaluateOptions, {"model": "m", "response_selection": ("test.jsonl",)}),
         (ChangesOptions, {"before": "a", "after": "b", "data_dir": "data"}),
-        (
-            MergeOptions,
-            {"start": "a", "trained": "b", "share": AUTO, "data_dir": "d", "output_dir": "o"},
-        ),
     ],
 )
 def test_fewer_sessions_than_candidates_are_refused(options, settings):

@@ -32,7 +32,7 @@ from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
 from dcse_tf.search.index import CorpusTexts
 from dcse_tf.sets.labelled_sentences import read_sentences
-from dcse_tf.sets.options import BuildRetrievalOptions
+from dcse_tf.sets.set_options import BuildRetrievalOptions
 from dcse_tf.sets.sts_set import read_sheet
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"

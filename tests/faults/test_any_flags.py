@@ -18,15 +18,14 @@ from dcse_tf.cli.help import one_line
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
 from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
 from dcse_tf.options import OptionError
 from dcse_tf.search.search_options import EmbedOptions, SearchOptions
 from dcse_tf.serving.serve import ServeOptions
-from dcse_tf.sets.options import (
+from dcse_tf.sets.set_options import (
     BuildCandidatesOptions,
     BuildRetrievalOptions,
     BuildStsOptions,
-    ExplainOptions,
-    InspectOptions,
     MergeStsOptions,
 )
 from dcse_tf.tasks.options import TrainOptions

@@ -69,7 +69,7 @@ def test_pairs_are_drawn_by_all_strategies_and_over_all_degrees(tmp_path, caplog
         if record["strategy"] == "intent":
             assert INTENTS[record["first"]] == INTENTS[record["second"]]
     values = [r["similarity"] for r in records if r["strategy"] == "unigram"]
-    assert min(values) < 0.45 < 0.7 < max(values)
+    assert min(values) < 0.3 < 0.6 < max(values)
     assert build(path, "again")[0] == records
     assert build(path, "other", seed=1)[0] != records
     few, _ = build(path, "few", pairs=500)

@@ -29,12 +29,10 @@ from dcse_tf.exporting.job import export
 from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.inspecting.changes_job import note_settings
 from dcse_tf.inspecting.explain import explain
+from dcse_tf.inspecting.inspect_options import ExplainOptions
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.sets.options import ExplainOptions
 from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
-from dcse_tf.training.merge import merge
-from dcse_tf.training.merge_options import MergeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -199,12 +197,10 @@ def test_a_similarity_is_explained_piece_by_piece(trained, tmp_path):
     )
     explain(options)
     found = json.loads((tmp_path / "out/explanation.json").read_text())
-    parts = [np.array(turn["contributions"]) for turn in found["context"]]
-    assert abs(sum(part.sum() for part in parts) - found["scored"]) < 1e-6
-    response = found["response"]["tokens"]
-    assert [part.shape for part in parts] == [
-        (len(turn["tokens"]), len(response)) for turn in found["context"]
-    ]
+    parts = [np.array(cells) for cells in found["contributions"]]
+    assert abs(sum(part.sum() for part in parts) - found["similarity"]) < 1e-6
+    *context, response = (len(turn["tokens"]) for turn in found["turns"])
+    assert [part.shape for part in parts] == [(length, response) for length in context]
 
 
 RERANKER = {
@@ -295,14 +291,3 @@ def test_utterances_of_a_corpus_are_spelt_without_the_prefix(corpus):
     if "[UNK]" not in " ".join(texts):  # the others' vocabularies spell everything
         said = [turn["text"] for each in make_dialogues(120) for turn in each["turns"]]
         assert all(any(turn.startswith(text) for turn in said) for text in texts)
-
-
-def test_centring_leaves_all_differences(start, corpus, expected, tmp_path):
-    options = MergeOptions(
-        start=str(start), output_dir=str(tmp_path / "merged"), center=True, data_dir=str(corpus)
-    )
-    merge(options)
-    found = embed(tmp_path / "merged", prefix=PREFIX, max_sequence_length=16)
-    shift = expected - found
-    np.testing.assert_allclose(shift, np.tile(shift[:1], (len(TEXTS), 1)), atol=1e-5)
-    assert np.abs(shift).max() > 1e-3
