@@ -83,8 +83,6 @@ setup(
             "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",
         ],
-        # Wheels for Linux; the fuzzer alone needs it (tests/faults/fuzz.py).
-        "fuzz": ["atheris>=3.0,<4"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
     },
     classifiers=[

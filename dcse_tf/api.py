@@ -6,6 +6,7 @@ Signatures follow from the classes of options: `inspect.signature` and `help` sh
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
     from dcse_tf.inspecting.changes import Changes
-    from dcse_tf.spark.embed import Embedded
     from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
@@ -88,9 +88,11 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
         InputError: an input cannot be read, has too many bad lines, or has no training session.
         FileExistsError: the output exists, without `overwrite`.
     """
-    from dcse_tf.spark import prepare as job
-
-    return job.prepare_data(options)
+    if options.spark_master:
+        from dcse_tf.spark.prepare import prepare_on_spark as job
+    else:
+        from dcse_tf.data.prepare import prepare_data as job
+    return job(options)
 
 
 @_job(TrainOptions)
@@ -162,8 +164,23 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
     return job.evaluate(options)
 
 
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """What `embed` wrote.
+
+    Attributes:
+        path: the NumPy file or, with `spark_master`, the folder of Parquet files.
+        rows: the number of rows written.
+        dim: the dimension of the embeddings.
+    """
+
+    path: pathlib.Path
+    rows: int
+    dim: int
+
+
 @_job(EmbedOptions)
-def embed(options: EmbedOptions) -> "Embedded":
+def embed(options: EmbedOptions) -> Embedded:
     """Embeds the sentences of a file, which may be larger than memory, or resumes such a job.
 
     For texts in memory, use `SentenceEncoder.encode`.
@@ -182,9 +199,11 @@ def embed(options: EmbedOptions) -> "Embedded":
         LockedError: another process is writing it.
         OutputError: it cannot be written.
     """
-    from dcse_tf.spark import embed as job
-
-    return job.embed(options)
+    if options.spark_master:
+        from dcse_tf.spark.embed import embed_on_spark as job
+    else:
+        from dcse_tf.search.embed import embed as job
+    return Embedded(pathlib.Path(options.output), *job(options))
 
 
 @_job(MergeOptions)

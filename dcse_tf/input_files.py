@@ -317,15 +317,21 @@ def _refusing(open_member: Callable[[], T]) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """`json.loads`, but a text that is nested too deeply raises ValueError.
+    """`json.loads`, but every value that cannot be used raises ValueError.
 
     Raises:
-        ValueError: the text is not JSON, or is nested too deeply.
+        ValueError: the text is not JSON, is nested too deeply, or spells half of a surrogate pair,
+            which UTF-8 cannot encode.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if "\\u" in text if isinstance(text, str) else b"\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"half of a surrogate pair: {error.reason}") from error
+    return value
 
 
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:

@@ -5,7 +5,6 @@ Only a job's own modules import TensorFlow, so that --help and errors in flags a
 
 import contextlib
 import faulthandler
-import gc
 import importlib
 import importlib.metadata
 import os
@@ -47,20 +46,19 @@ _STDOUT = 1  # its file descriptor
 
 def prepare_data(options: "PrepareOptions") -> None:
     """Turns files of dialogues into tokenised, sharded TFRecords."""
-    from dcse_tf.spark import prepare as job
+    if options.spark_master:
+        from dcse_tf.spark.prepare import prepare_on_spark as job
+    else:
+        from dcse_tf.data.prepare import prepare_data as job
 
-    # Excludes the imports' objects, which stay anyway, from garbage collection. Collections that
-    # traverse them, while many short-lived turns are made, would take a quarter of the time.
-    gc.freeze()
-    manifest = job.prepare_data(options)
+    manifest = job(options)
     for name, split in manifest.splits.items():
         print(
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
             f"tokens, {split.truncated_utterances} utterances cut"
         )
         if split.given:
-            scored = f", {split.given.scored} sessions scored" if split.given.scored else ""
-            print(f"  with {split.given.negatives} negatives of their responses{scored}")
+            print(f"  with {split.given.negatives} negatives of their responses")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
     sessions = sum(split.sessions for split in manifest.splits.values())
     found, copies = manifest.found, manifest.found["copies"]
@@ -162,10 +160,13 @@ def changes(options: "ChangesOptions") -> None:
 
 def embed(options: "EmbedOptions") -> None:
     """Embeds the sentences of a file."""
-    from dcse_tf.spark import embed as job
+    if options.spark_master:
+        from dcse_tf.spark.embed import embed_on_spark as job
+    else:
+        from dcse_tf.search.embed import embed as job
 
-    embedded = job.embed(options)
-    print(f"{embedded.rows} embeddings of {embedded.dim} dimensions are in {embedded.path}")
+    rows, dim = job(options)
+    print(f"{rows} embeddings of {dim} dimensions are in {options.output}")
 
 
 def explain(options: "ExplainOptions") -> None:

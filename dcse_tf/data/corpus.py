@@ -1,26 +1,24 @@
-"""Reads the sessions of a corpus as the options say. This module does not use TensorFlow."""
+"""Reads the sessions of a corpus as the options say, and divides them into train, dev and test.
+
+This module does not use TensorFlow.
+"""
 
 import collections
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dcse_tf.data.dialogue import (
-    GivenCandidates,
-    Session,
-    Turn,
-    drop_blank,
-    fold_spaces,
-    join_turns,
-)
-from dcse_tf.data.formats import FORMATS, RawSession, messages, table
-from dcse_tf.data.formats.advice import advise
-from dcse_tf.data.html import strip_html
-from dcse_tf.data.options import CorpusOptions
+from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
+from dcse_tf.data.formats import FORMATS, RawSession
+from dcse_tf.data.formats.reading import SeenIds
+from dcse_tf.data.formats.table import read_tables
+from dcse_tf.data.options import CorpusOptions, SplitOptions
 from dcse_tf.errors import InputError
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
+
+_BY_CHANCE = 20  # characters
 
 
 def read_sessions(
@@ -40,40 +38,65 @@ def read_sessions(
         yield join_session(raw, config, dropped)
 
 
+def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
+    """Yields all sessions of the input as the format's reader does; raises as `read_sessions`."""
+    raw = read_files(resolve_inputs(config.input), config, bad_lines)
+    with Progress("sessions read") as progress:
+        for number, session in enumerate(itertools.islice(raw, config.max_sessions or None), 1):
+            yield session
+            progress.update(number)
+
+
 def read_files(
     paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
 ) -> Iterator[RawSession]:
     """Yields the sessions of files as the format's reader does; raises as `read_sessions`."""
-    columns, alternate = config.column_names(), config.alternate_roles
-    raw: Iterator[RawSession]
-    if config.format == "table":
-        raw = table.read_tables(paths, bad_lines, columns, config.delimiter, alternate)
-    elif config.format == "messages":
-        read = messages.read_sessions
-        raw = itertools.chain.from_iterable(read(p, bad_lines, columns, alternate) for p in paths)
-    else:
-        raw = itertools.chain.from_iterable(
-            FORMATS[config.format].read(path, bad_lines) for path in paths
-        )
-    try:
-        yield from raw
-    except InputError as error:
-        named = [path for path in paths if str(error).startswith(f"{path}:")]
-        advice = advise(named[0], config.format, config.encoding) if named else ""
-        if not advice:
-            raise
-        raise InputError(f"{error}; {advice}") from error
-
-
-def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
-    """Yields all sessions of the input as the format's reader does; raises as `read_sessions`."""
-    raw = read_files(resolve_inputs(config.input), config, bad_lines)
-    progress = Progress("sessions read")
-    limited = itertools.islice(raw, config.max_sessions or None)
-    for number, session in enumerate(limited, start=1):
+    kind, columns = FORMATS[config.format], config.column_names()
+    named = [columns] if kind.columns else []
+    raw: Iterable[RawSession] = itertools.chain.from_iterable(
+        kind.read(path, bad_lines, *named) for path in paths
+    )
+    if config.format == "table":  # a dialogue's rows may stand in several files
+        raw = read_tables(paths, bad_lines, columns)
+    for session in raw:
+        if not config.alternate_roles and not any(turn.role for turn in session[1]) and session[1]:
+            raise InputError(
+                f"`input`={','.join(config.input)}: the turns of session {session[0]!r} have no "
+                "roles; `alternate_roles` gives them to two speakers in turn"
+            )
         yield session
-        progress.update(number)
-    progress.close()
+
+
+def join_session(
+    raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
+) -> Session:
+    """Makes a session from a reader's output, and counts what is lost.
+
+    `dropped` counts the utterances without text, and the sessions that are too short because turns
+    of one speaker were joined. A response with given candidates is never joined to the turn before
+    it.
+    """
+    session_id, turns, *given = raw
+    if config.strip_html:
+        turns = [Utterance(role, strip_html(text), *labels) for role, text, *labels in turns]
+    spoken = make_session(session_id, turns, join=False).turns
+    dropped["empty_utterances"] += len(turns) - len(spoken)
+    if config.alternate_roles:
+        spoken = tuple(turn._replace(role="ab"[n % 2]) for n, turn in enumerate(spoken))
+    if not config.join_consecutive:
+        session = Session(session_id, spoken)
+    elif given:
+        before = make_session(session_id, spoken[:-1])
+        session = Session(session_id, before.turns + spoken[-1:])
+    else:
+        session = make_session(session_id, spoken)
+        if len(session.turns) < config.min_turns <= len(spoken):
+            dropped["short_by_joining"] += 1
+    if not given:
+        return session
+    texts = map(strip_html, given[0].negatives) if config.strip_html else given[0].negatives
+    negatives = tuple(map(fold_spaces, texts))
+    return Session(session_id, session.turns, given[0]._replace(negatives=negatives))
 
 
 def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
@@ -87,109 +110,46 @@ def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
     )
 
 
-# A session as readers yield it, but a turn may be a plain tuple.
-RawTurns = tuple[str, Sequence[Turn]] | tuple[str, Sequence[Turn], GivenCandidates]
+# The division into splits: copies of a session go to the same one
 
 
-def join_session(
-    raw: RawTurns, config: CorpusOptions, dropped: collections.Counter[str]
-) -> Session:
-    """Makes a session from a reader's output, and counts what is lost.
+def content_key(turns: Iterable[Utterance]) -> int | None:
+    """A number that copies of a session share: sessions with equal texts, whatever their speakers,
+    ignoring case, white space and how the text is divided into turns.
 
-    `dropped` counts the utterances without text, and the sessions that are too short because turns
-    of one speaker were joined. A response with given candidates is never joined to the turn before
-    it.
+    None for a session of fewer than 20 characters, such as two greetings. Those are often equal by
+    chance, so that keeping them together would change the shares of the splits.
     """
-    session_id, turns, *given = raw
-    if config.strip_html:
-        turns = [(turn[0], strip_html(turn[1]), turn[2], turn[3]) for turn in turns]
-    spoken = drop_blank(turns)
-    dropped["empty_utterances"] += len(turns) - len(spoken)
-    if config.alternate_roles:
-        spoken = [("ab"[place % 2], *turn[1:]) for place, turn in enumerate(spoken)]
-    if not given:
-        session = join_turns(session_id, spoken, config.join_consecutive)
-        if len(session.turns) < config.min_turns <= len(spoken):
-            dropped["short_by_joining"] += 1
-        return session
-    before, response = (
-        join_turns(session_id, part, config.join_consecutive) for part in (spoken[:-1], spoken[-1:])
-    )
-    texts = given[0].negatives
-    negatives = tuple(map(fold_spaces, map(strip_html, texts) if config.strip_html else texts))
-    turns = before.turns + response.turns
-    return Session(session_id, turns, given[0]._replace(negatives=negatives))
+    text = fold_spaces(" ".join([turn[1] for turn in turns])).casefold()
+    return hash_number(text) if len(text) >= _BY_CHANCE else None
 
 
-# A chunk ends with the session that reaches one of these limits. This many turns make the overhead
-# of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
-_TURNS = 4096
-_CHARACTERS = 1 << 20
+class Splitter:
+    """Finds the split of each session, in the order in which they are read.
 
+    The id decides, except that a copy of an earlier session goes where that one went; otherwise
+    training would see what dev and test hold out. The id of the dialogue alone decides about
+    sessions with given candidates, which are pieces of dialogues that must stay together.
 
-class Chunk(NamedTuple):
-    """Sessions in order, as columns: sending one object per turn would cost eight times as much.
-
-    Attributes:
-        session_ids: the id of each session.
-        splits: the split of each session.
-        lengths: the number of turns of each session.
-        roles, texts, intents, acts: the fields of each turn, over all sessions.
-        given: the candidates of each session; empty if no session has any.
+    Memory: eight bytes for each session.
     """
 
-    session_ids: list[str]
-    splits: list[str]
-    lengths: list[int]
-    roles: list[str]
-    texts: list[str]
-    intents: list[tuple[str, ...]]
-    acts: list[tuple[str, ...]]
-    given: list[GivenCandidates]
+    def __init__(self, config: SplitOptions):
+        self._config = config
+        self._seen = SeenIds()
+        self._held_out = {"dev": SeenIds(), "test": SeenIds()}
 
-    def sessions(self) -> Iterator[RawTurns]:
-        """Yields the sessions as the reader yielded them."""
-        turns = zip(self.roles, self.texts, self.intents, self.acts)
-        for number, (session_id, length) in enumerate(zip(self.session_ids, self.lengths)):
-            own = list(itertools.islice(turns, length))
-            yield (session_id, own, self.given[number]) if self.given else (session_id, own)
-
-
-def split_into_chunks(
-    sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
-) -> Iterator[Chunk]:
-    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves.
-
-    Args:
-        sessions: the sessions.
-        find_split: gives the split of each; it is called once for each session, in order.
-    """
-    iterator = iter(sessions)
-    while (chunk := _read_chunk(iterator, find_split)).session_ids:
-        yield chunk
-
-
-def _read_chunk(sessions: Iterator[RawSession], find_split: Callable[[RawSession], str]) -> Chunk:
-    # Copying turns into columns releases each turn's tuple at once. Keeping thousands of tuples
-    # would trigger garbage collections, which scan all of TensorFlow's objects and take longer
-    # than the reading.
-    chunk = Chunk([], [], [], [], [], [], [], [])
-    left, negatives = _CHARACTERS, 0
-    for session in sessions:
+    def __call__(self, session: RawSession) -> str:
         session_id, turns, *given = session
-        chunk.session_ids.append(session_id)
-        chunk.splits.append(find_split(session))
-        chunk.lengths.append(len(turns))
-        for role, text, intents, acts in turns:
-            chunk.roles.append(role)
-            chunk.texts.append(text)
-            chunk.intents.append(intents)
-            chunk.acts.append(acts)
-            left -= len(text)
-        for candidates in given:
-            chunk.given.append(candidates)
-            negatives += len(candidates.negatives)
-            left -= sum(map(len, candidates.negatives))
-        if left <= 0 or len(chunk.texts) + len(chunk.lengths) + negatives >= _TURNS:
-            break
-    return chunk
+        if given:
+            return self._config.split_of(given[0].dialogue)
+        split = self._config.split_of(session_id)
+        if (key := content_key(turns)) is None:
+            return split
+        text = str(key)
+        if text in self._seen:
+            return next((name for name, seen in self._held_out.items() if text in seen), "train")
+        self._seen.add(text)
+        if split in self._held_out:
+            self._held_out[split].add(text)
+        return split

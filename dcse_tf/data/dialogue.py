@@ -1,6 +1,8 @@
 """Dialogues as Python objects: utterances, sessions, contexts, joining. No TensorFlow here."""
 
 import dataclasses
+import html
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -26,23 +28,16 @@ class Utterance(NamedTuple):
     acts: tuple[str, ...] = ()
 
 
-# An utterance, or a plain tuple of its fields.
-Turn = tuple[str, str, tuple[str, ...], tuple[str, ...]]
-
-
 class GivenCandidates(NamedTuple):
     """Candidates that a file gives for the last turn of a session, which is the true response.
 
     Attributes:
         dialogue: id of the dialogue that the session is a piece of.
         negatives: other responses to the same context.
-        scores: a teacher's scores of the true response and then of each negative; () if there are
-            none.
     """
 
     dialogue: str
     negatives: tuple[str, ...]
-    scores: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +58,19 @@ class Session:
     def dialogue(self) -> str:
         """The id of the dialogue that the session is from; its own id if it is a whole dialogue."""
         return self.given.dialogue if self.given else self.session_id
+
+    def to_dict(self) -> dict:
+        """The JSON object that the `jsonl` format reads; "dialogue" only if it is not the id."""
+        turns = [
+            {
+                **{"role": role, "text": text},
+                **({"intents": list(intents)} if intents else {}),
+                **({"acts": list(acts)} if acts else {}),
+            }
+            for role, text, intents, acts in self.turns
+        ]
+        dialogue = {"dialogue": self.dialogue} if self.given else {}
+        return {"session_id": self.session_id, "turns": turns, **dialogue}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,20 +105,12 @@ class Context:
         return 0 if self.side == "both" else 1
 
     def of(self, num_turns: int, response: int) -> list[int]:
-        """Lists the context of a response.
-
-        Args:
-            num_turns: number of turns of the session.
-            response: index of the response, from 0.
-
-        Returns:
-            The indices of the context's turns, in order.
-        """
+        """The indices of a response's context turns, in order, in a session of `num_turns`."""
         around = (response + offset for offset in self.offsets)
         return [turn for turn in around if 0 <= turn < num_turns]
 
 
-def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> Session:
+def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True) -> Session:
     """Builds a session from utterances in order.
 
     Runs of white space become one space, in labels too, so that a session can be written as lines
@@ -123,37 +123,25 @@ def make_session(session_id: str, turns: Iterable[Turn], join: bool = True) -> S
         join: whether to join consecutive utterances of one speaker into one turn, with the labels
             of all of them (paper, section 5.1.1).
     """
-    return join_turns(session_id, drop_blank(turns), join)
-
-
-def drop_blank(turns: Iterable[Turn]) -> list[Turn]:
-    """Keeps the turns that have something to read."""
-    # Most texts begin with a letter or a digit, which makes the call unnecessary.
-    return [turn for turn in turns if turn[1][:1].isalnum() or not is_blank(turn[1])]
-
-
-def join_turns(session_id: str, turns: Iterable[Turn], join: bool) -> Session:
-    """Does the work of `make_session`, for turns without blank ones."""
-    utterances: list[Utterance] = []
+    joined: list[Utterance] = []
     for role, text, intents, acts in turns:
-        if intents or acts:
-            intents, acts = _fold_labels(intents), _fold_labels(acts)
+        # Most texts begin with a letter or a digit, which makes the call unnecessary.
+        if not text[:1].isalnum() and is_blank(text):
+            continue
         text = fold_spaces(text)
-        if join and utterances and utterances[-1].role == role:
-            last = utterances[-1]
-            utterances[-1] = Utterance(
-                role,
-                f"{last.text} {text}",
-                tuple(dict.fromkeys(last.intents + intents)),
-                tuple(dict.fromkeys(last.acts + acts)),
+        if intents or acts:
+            intents, acts = (
+                tuple(dict.fromkeys(map(fold_spaces, labels))) for labels in (intents, acts)
             )
-        else:
-            utterances.append(Utterance(role, text, intents, acts))
-    return Session(session_id, tuple(utterances))
-
-
-def _fold_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(fold_spaces, labels))) if labels else ()
+        if join and joined and joined[-1].role == role:
+            last = joined.pop()
+            text = f"{last.text} {text}"
+            intents, acts = (
+                tuple(dict.fromkeys(labels))
+                for labels in (last.intents + intents, last.acts + acts)
+            )
+        joined.append(Utterance(role, text, intents, acts))
+    return Session(session_id, tuple(joined))
 
 
 def fold_spaces(text: str) -> str:
@@ -164,14 +152,20 @@ def fold_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def session_to_dict(session: Session) -> dict:
-    """Converts a session to the JSON object that the `jsonl` format reads."""
-    turns = []
-    for role, text, intents, acts in session.turns:
-        turn: dict[str, object] = {"role": role, "text": text}
-        if intents:
-            turn["intents"] = list(intents)
-        if acts:
-            turn["acts"] = list(acts)
-        turns.append(turn)
-    return {"session_id": session.session_id, "turns": turns}
+_UNREAD = re.compile(r"<!--.*?-->|<(script|style|head|title)\b.*?</\1\s*>", re.I | re.S)
+# Tags within a line; any other stands between words.
+_INLINE = re.compile(
+    r"</?(?:a|abbr|b|bdi|bdo|cite|code|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span|strike|"
+    r"strong|sub|sup|tt|u|var|wbr)\b[^<>]*>",
+    re.I,
+)
+_TAG = re.compile(r"</?[a-z!?][^<>]*>", re.I)
+
+
+def strip_html(text: str) -> str:
+    """The readable text of a piece of HTML: tags become spaces or, within a line, nothing.
+
+    Scripts, styles and comments are left out, and entities such as &amp; become characters.
+    """
+    text = _INLINE.sub("", _UNREAD.sub(" ", text))
+    return html.unescape(_TAG.sub(" ", text))

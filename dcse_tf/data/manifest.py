@@ -46,12 +46,10 @@ class Given:
     Attributes:
         negatives: number of negatives in all sessions.
         most: the largest number of negatives in one session.
-        scored: number of sessions with a teacher's scores.
     """
 
     negatives: int
     most: int
-    scored: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,27 +4,17 @@ import dataclasses
 import io
 from collections.abc import Iterator
 
-from dcse_tf.data.formats import FORMATS, messages, table
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError, Options, option
-
-# The names that `columns` accepts, by format.
-_COLUMNS = {
-    "messages": tuple(messages.KEYS),
-    "table": tuple(dict.fromkeys((*table.NAMES, *messages.KEYS))),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOptions(Options):
     """Which dialogue files to read, and how their turns are processed."""
 
-    format: str = option(
-        "session_tsv",
-        "Format of the input.",
-        choices=FORMATS,
-    )
+    format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
         (),
         "Files of dialogues, comma-separated; plain, compressed by gzip, bzip2 or xz, or a zip "
@@ -38,12 +28,8 @@ class CorpusOptions(Options):
         (),
         "`format`=table and messages: NAME:COLUMN for each column or field that has another name "
         "in the input, comma-separated, such as session_id:conversation,role:speaker,text:body. "
-        f"The names: {', '.join(table.NAMES)} in a table; {', '.join(messages.KEYS)} in messages.",
-    )
-    delimiter: str = option(
-        "auto",
-        "`format`=table: what stands between the columns of CSV. auto: found out from the header.",
-        choices=("auto", *table.DELIMITERS),
+        f"The names: {', '.join(FORMATS['table'].columns)}; of a list of messages: "
+        f"{', '.join(FORMATS['messages'].columns)}.",
     )
     encoding: str = option(
         "utf-8",
@@ -74,22 +60,20 @@ class CorpusOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        if self.format == "parquet":
-            self.refuse("format", "Parquet is read by `format`=table, a turn a row, and messages")
         super().__post_init__()
         try:
             io.TextIOWrapper(io.BytesIO(), self.encoding)
         except LookupError:
             self.refuse("encoding", "expected an encoding of texts that Python knows")
-        if self.delimiter != "auto" and self.format != "table":
-            self.refuse("delimiter", "has a meaning with `format`=table only")
-        known = _COLUMNS.get(self.format, ())
-        if self.columns and not known:
-            self.refuse("columns", f"`format`={self.format} has none; expected messages or table")
+        known = FORMATS[self.format].columns if self.format in FORMATS else ()
         for entry in self.columns:
             name, _, column = entry.partition(":")
             if name not in known or not column:
-                self.refuse("columns", f"expected NAME:COLUMN, NAME one of {', '.join(known)}")
+                self.refuse(
+                    "columns",
+                    f"expected NAME:COLUMN, NAME one of {', '.join(known) or 'none'} with "
+                    f"`format`={self.format}",
+                )
         if len(self.column_names()) < len(self.columns):
             self.refuse("columns", "one of them is given twice")
         if {"session_id", "reply_to"} <= set(self.column_names()):
@@ -97,8 +81,7 @@ class CorpusOptions(Options):
 
     def column_names(self) -> dict[str, str]:
         """A dict from the names in `columns` to the input's column names."""
-        parts = (entry.partition(":") for entry in self.columns)
-        return {name: column for name, _, column in parts}
+        return dict(entry.split(":", 1) for entry in self.columns)
 
     def count_bad_lines(self, named: int = 20) -> BadLines:
         """A count of the input's bad lines, of which it names some."""
@@ -123,8 +106,8 @@ class SplitOptions(CorpusOptions):
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 
     def split_of(self, dialogue: str) -> str:
-        """The split of a dialogue that is no copy of another, see `dcse_tf.data.splits`. It depends
-        on the id and the seed, not on other dialogues.
+        """The split of a dialogue that is no copy of another, see `Splitter`. It depends on the id
+        and the seed, not on other dialogues.
         """
         position = hash_number(f"{self.seed}:{dialogue}") / 2**64
         if position < self.dev_fraction:

@@ -1,65 +1,113 @@
-"""The job `prepare_data`: converts files of dialogues to sharded TFRecords with a manifest."""
+"""The job `prepare_data`: converts files of dialogues to sharded TFRecords with a manifest.
 
+One process reads the sessions, finds the split of each and cuts them into chunks. Others join,
+filter, tokenise and serialise the chunks; on a cluster, Spark's tasks do (`dcse_tf.spark.prepare`).
+The first one writes the records, in the order of the sessions. So the output does not depend on
+how many work.
+"""
+
+import array
 import collections
 import contextlib
 import dataclasses
+import gc
 import hashlib
+import itertools
+import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
+from dcse_tf.bert.checkpoints import resolve_checkpoint
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.unknown import warn_of_unknown
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, train_vocabulary
-from dcse_tf.data.chunks import ChunkSerializer
 from dcse_tf.data.corpus import (
+    Splitter,
+    content_key,
     describe_dropped,
     join_session,
     read_raw_sessions,
-    split_into_chunks,
 )
-from dcse_tf.data.manifest import SPLITS, Manifest, Split, write_manifest
+from dcse_tf.data.dialogue import Session
+from dcse_tf.data.formats import RawSession
+from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.processes import map_in_order
-from dcse_tf.data.records import SplitWriter
-from dcse_tf.data.splits import Findings, Splitter
+from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
+from dcse_tf.input_files import BadLines
 from dcse_tf.processors import available_processors
 
+VOCABULARY_FOLDER = "vocabulary"
 # Only the first process reads and writes. That is about a fifth of the work, so it cannot keep more
 # workers busy.
 _MOST_WORKERS = 6
-VOCABULARY_FOLDER = "vocabulary"
 # About 130,000 turns or two seconds of work. Anything less is done before a worker has started.
 _FEW_CHUNKS = 32
+# A chunk ends with the session that reaches one of these limits. This many turns make the overhead
+# of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
+_TURNS = 4096
+_CHARACTERS = 1 << 20
+
+# Sessions in order, each with its split.
+Chunk = list[tuple[str, RawSession]]
 
 
-# Writes the splits of a corpus into a folder; returns their manifest.
-WriteSplits = Callable[[PrepareOptions, pathlib.Path, Vocabulary], Manifest]
+class ChunkRecords(NamedTuple):
+    """The records made from a chunk of sessions.
+
+    Attributes:
+        records: those of the kept sessions, in order.
+        content: a 16-byte digest of each kept session, for the fingerprint of the corpus.
+        tokens, unknown: number of tokens, without [CLS], [SEP] and a prefix, and of unknown ones.
+        dropped: number of sessions, utterances and negatives left out, by reason.
+    """
+
+    records: list[SessionRecord]
+    content: bytes
+    tokens: int
+    unknown: int
+    dropped: collections.Counter[str]
+
+
+# Tokenises a corpus: yields the records of its sessions in order, and counts its bad lines.
+Tokenise = Callable[[PrepareOptions, Vocabulary, BadLines], Generator[ChunkRecords]]
+
+
+def prepare_data(config: PrepareOptions, tokenise: Tokenise | None = None) -> Manifest:
+    """`prepare` with the vocabulary of the checkpoint that `vocab` names, if it is given."""
+    folder = resolve_checkpoint(config.vocab, "vocab", weights=False) if config.vocab else None
+    return prepare(config, folder, tokenise)
 
 
 def prepare(
     config: PrepareOptions,
     vocabulary_folder: pathlib.Path | None,
-    write_splits: WriteSplits | None = None,
+    tokenise: Tokenise | None = None,
 ) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
     Args:
         config: the options of the job.
         vocabulary_folder: folder of the checkpoint's vocabulary; None to train a vocabulary.
-        write_splits: does the work; by default processes on this machine.
+        tokenise: makes the records; by default processes on this machine.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session;
             or the prefix leaves no room for a text.
         FileExistsError: the output exists and may not be replaced.
     """
-    output = pathlib.Path(config.output_dir)
-    with atomic_directory(output, config.overwrite) as folder:
+    # Collections that traverse the imported objects, while many short-lived turns are made, would
+    # take a quarter of the time.
+    gc.freeze()
+    with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         if vocabulary_folder is None:
             vocabulary: Vocabulary = train_vocabulary(
                 _TrainTexts(config), config.vocab_size, config.lowercase
@@ -74,7 +122,7 @@ def prepare(
         vocabulary.require_room(config.max_sequence_length)
         (folder / VOCABULARY_FOLDER).mkdir()
         vocabulary.write(folder / VOCABULARY_FOLDER)
-        manifest = (write_splits or _write_splits)(config, folder, vocabulary)
+        manifest = _write_splits(config, folder, vocabulary, tokenise or _tokenise_here)
         write_manifest(folder, manifest)
     return manifest
 
@@ -95,91 +143,229 @@ class _TrainTexts:
                 yield from (turn.text for turn in session.turns)
 
 
-def _write_splits(config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary) -> Manifest:
+def _write_splits(
+    config: PrepareOptions, folder: pathlib.Path, vocabulary: Vocabulary, tokenise: Tokenise
+) -> Manifest:
+    """Writes the splits into a folder, warns of what deserves attention, and counts it."""
     bad_lines = config.count_bad_lines()
     dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
-    fingerprint, findings = hashlib.sha256(), Findings()
+    fingerprint = hashlib.sha256()
+    keys = {name: array.array("Q") for name in SPLITS}
+    tokens = unknown = 0
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
-                SplitWriter(folder, name, config.shards if name == "train" else 1, name != "train")
+                SplitWriter(folder, name, config.shards if name == "train" else 1)
             )
             for name in SPLITS
         }
-        chunks = split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config))
-        workers = config.workers or min(available_processors(), _MOST_WORKERS)
-        results = map_in_order(
-            ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS, folder
-        )
+        results = tokenise(config, vocabulary, bad_lines)
         for result in stack.enter_context(contextlib.closing(results)):
             fingerprint.update(result.content)
             dropped.update(result.dropped)
-            findings.add(result.findings)
-            for name, records in result.splits.items():
-                writers[name].write(records)
+            tokens, unknown = tokens + result.tokens, unknown + result.unknown
+            for session in result.records:
+                writers[session.split].write(session)
+                if session.key is not None:
+                    keys[session.split].append(session.key)
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
-    return make_manifest(config, vocabulary, splits, dropped, fingerprint.hexdigest(), findings)
 
-
-def make_manifest(
-    config: PrepareOptions,
-    vocabulary: Vocabulary,
-    splits: dict[str, Split],
-    dropped: Mapping[str, int],
-    fingerprint: str,
-    findings: Findings,
-) -> Manifest:
-    """Makes the manifest of a corpus whose splits have been written, and warns of what was found.
-
-    Args:
-        config, vocabulary: the options and the vocabulary that the corpus was made with.
-        splits: the splits as written.
-        dropped: number of items left out, by reason, including "bad_lines".
-        fingerprint: the fingerprint of the corpus.
-        findings: what was found in all sessions.
-
-    Raises:
-        InputError: there is no session to train on, or only some sessions have scores.
-    """
-    _check_given(config, splits)
+    held_out = splits["dev"].sessions + splits["test"].sessions
     if not splits["train"].sessions:
-        held_out = sum(split.sessions for split in splits.values())
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({held_out} sessions held out, "
             f"{describe_dropped(dropped, dropped['bad_lines'])})"
         )
+    warn_of_unknown(unknown, tokens, vocabulary.special.unk)
     settings = config.to_dict()
     for name in ("workers", "spark_master"):  # the output does not depend on them
         del settings[name]
-    found = findings.count()
-    warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
-    if found["held_out_copies"]:
-        logging.warning(
-            "%d of the %d sessions of dev and test have the texts of a session of train, which may "
-            "make the scores on them too high",
-            found["held_out_copies"],
-            splits["dev"].sessions + splits["test"].sessions,
-        )
     return Manifest(
         max_sequence_length=config.max_sequence_length,
-        corpus_fingerprint=fingerprint,
+        corpus_fingerprint=fingerprint.hexdigest(),
         tokenizer_fingerprint=vocabulary.fingerprint(),
         splits=splits,
         dropped=dict(dropped),
         settings=settings,
-        found=found,
+        found={
+            "tokens": tokens,
+            "unknown_tokens": unknown,
+            **_count_copies(keys, held_out),
+        },
     )
 
 
-def _check_given(config: PrepareOptions, splits: Mapping[str, Split]) -> None:
-    """Rejects a corpus in which only some files have scores; readers check within each file."""
-    given = [split.given for split in splits.values() if split.given]
-    scored = sum(each.scored for each in given)
-    sessions = sum(split.sessions for split in splits.values() if split.given)
-    if scored not in (0, sessions):
-        raise InputError(
-            f"`input`={','.join(config.input)}: {scored} of {sessions} groups have scores; "
-            "expected all or none"
+def _count_copies(keys: Mapping[str, Sequence[int]], held_out: int) -> dict[str, int]:
+    """Counts copies of sessions by the `content_key` of each split's sessions, and warns of those
+    that dev and test share with train.
+    """
+    train, *others = (np.array(keys[name], np.uint64) for name in SPLITS)
+    all_keys = np.concatenate([train, *others])
+    copies = int(np.isin(np.concatenate(others), train).sum())
+    if copies:
+        logging.warning(
+            "%d of the %d sessions of dev and test have the texts of a session of train, which may "
+            "make the scores on them too high",
+            copies,
+            held_out,
         )
+    return {"copies": len(all_keys) - len(np.unique(all_keys)), "held_out_copies": copies}
+
+
+def _tokenise_here(
+    config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
+) -> Generator[ChunkRecords]:
+    chunks = split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config))
+    workers = config.workers or min(available_processors(), _MOST_WORKERS)
+    return map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
+
+
+def split_into_chunks(
+    sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
+) -> Iterator[Chunk]:
+    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves.
+
+    Args:
+        sessions: the sessions.
+        find_split: gives the split of each; it is called once for each session, in order.
+    """
+    chunk: Chunk = []
+    texts = characters = 0
+    for session in sessions:
+        _, turns, *given = session
+        chunk.append((find_split(session), session))
+        own = [turn.text for turn in turns] + [text for c in given for text in c.negatives]
+        texts += 1 + len(own)
+        characters += sum(map(len, own))
+        if texts >= _TURNS or characters >= _CHARACTERS:
+            yield chunk
+            chunk, texts, characters = [], 0, 0
+    if chunk:
+        yield chunk
+
+
+class ChunkSerializer:
+    """Joins, filters, tokenises and serialises the sessions of a chunk.
+
+    The result for a session does not depend on other sessions, so chunks can be processed in
+    parallel.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
+        self._config = config
+        tokenizer = vocabulary.make_tokenizer()
+        # One token more than is kept shows which texts must be truncated.
+        longest = config.max_sequence_length + 1
+        self._tokenize = tf.function(
+            lambda texts: tokenizer.tokenize(texts, longest),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
+        self._empty = int(tokenizer.tokenize(tf.constant([""]), longest).row_lengths()[0])
+        self._unk_id = vocabulary.unk_id
+
+    def __call__(self, chunk: Chunk) -> ChunkRecords:
+        dropped: collections.Counter[str] = collections.Counter()
+        sessions = [join_session(raw, self._config, dropped) for _, raw in chunk]
+        # One call for all texts, because the overhead of a call outweighs many texts.
+        texts = [turn.text for session in sessions for turn in session.turns]
+        texts += [text for s in sessions if s.given for text in s.given.negatives]
+        tokens, cut = self._tokenize_texts(texts)
+
+        records, content = [], []
+        place, given_place = 0, sum(len(session.turns) for session in sessions)
+        for session, (split, _) in zip(sessions, chunk, strict=True):
+            start, place = place, place + len(session.turns)
+            own, truncated, negatives = tokens[start:place], sum(cut[start:place]), None
+            if session.given:
+                first, given_place = given_place, given_place + len(session.given.negatives)
+                kept = _choose_negatives(own[-1:], tokens[first:given_place], dropped)
+                if not kept:
+                    continue
+                texts_of = session.given.negatives
+                given = session.given._replace(negatives=tuple(texts_of[n] for n in kept))
+                session = dataclasses.replace(session, given=given)
+                negatives = _join_tokens([tokens[first + n] for n in kept])
+            # Turns in which the tokenizer finds nothing are dropped.
+            turns = tuple(turn for turn, ids in zip(session.turns, own) if len(ids))
+            dropped["empty_utterances"] += len(session.turns) - len(turns)
+            if len(turns) < self._config.min_turns:
+                dropped["short_sessions"] += 1
+                continue
+            session = dataclasses.replace(session, turns=turns)
+            content.append(_describe(session))
+            own_tokens = _join_tokens([ids for ids in own if len(ids)])
+            record = serialize_session(
+                session.session_id,
+                own_tokens,
+                [turn.role for turn in turns],
+                session.dialogue,
+                negatives,
+            )
+            text = json.dumps(session.to_dict(), ensure_ascii=False) + "\n"
+            records.append(
+                SessionRecord(
+                    split=split,
+                    record=record,
+                    text="" if split == "train" else text,
+                    turns=len(turns),
+                    tokens=len(own_tokens.ids),
+                    truncated=truncated,
+                    negatives=len(negatives.lengths) if negatives else 0,
+                    key=content_key(turns),
+                )
+            )
+        read = [ids for ids in tokens if len(ids)]
+        count = sum(map(len, read)) - self._empty * len(read)
+        unknown = sum(int(np.count_nonzero(ids == self._unk_id)) for ids in read)
+        return ChunkRecords(records, b"".join(content), count, unknown, dropped)
+
+    def _tokenize_texts(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
+        """The token ids of each text, none if there is nothing to read, and whether it was cut."""
+        ragged = self._tokenize(tf.constant(texts, tf.string))
+        ids, splits = ragged.values.numpy(), ragged.row_splits.numpy()
+        limit = self._config.max_sequence_length
+        tokens = [ids[start:end] for start, end in itertools.pairwise(splits)]
+        cut = [len(own) > limit for own in tokens]
+        # Of a cut text, the token before [SEP] goes.
+        tokens = [np.delete(own, -2) if long else own for own, long in zip(tokens, cut)]
+        return [own if len(own) > self._empty else own[:0] for own in tokens], cut
+
+
+def _join_tokens(texts: Sequence[np.ndarray]) -> Tokens:
+    return Tokens(np.concatenate(texts), [len(ids) for ids in texts])
+
+
+def _choose_negatives(
+    response: Sequence[np.ndarray],
+    negatives: Sequence[np.ndarray],
+    dropped: collections.Counter[str],
+) -> list[int]:
+    """Which negatives have token ids that differ from the response's and from each other's.
+
+    The encoder cannot tell texts with equal token ids apart. `dropped` counts the reasons; there
+    are none if the response has no token.
+    """
+    if not any(map(len, response)):
+        dropped["sessions_without_response"] += 1
+        return []
+    seen, kept = {response[0].tobytes()}, []
+    for place, ids in enumerate(negatives):
+        if not len(ids):
+            dropped["empty_negatives"] += 1
+        elif ids.tobytes() in seen:
+            dropped["repeated_negatives"] += 1
+        else:
+            seen.add(ids.tobytes())
+            kept.append(place)
+    dropped["sessions_without_negative"] += not kept
+    return kept
+
+
+def _describe(session: Session) -> bytes:
+    """A digest of a session's whole content, for the fingerprint of the corpus."""
+    content = {k: v for k, v in session.to_dict().items() if k != "dialogue"}
+    text = json.dumps({**content, "given": session.given} if session.given else content)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,10 +1,8 @@
 """TFRecords of sessions: writing them in shards, parsing them, and finding damaged ones."""
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
@@ -12,16 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.dialogue import Session, session_to_dict
-from dcse_tf.data.manifest import (
-    BlockCounter,
-    Given,
-    Index,
-    Manifest,
-    Shard,
-    Split,
-    write_blocks,
-)
+from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split, write_blocks
 from dcse_tf.errors import InputError, OutputError
 
 _SESSION_ID = "session_id"
@@ -38,47 +27,38 @@ _GIVEN_FEATURES = {
     "given_token_ids": tf.io.RaggedFeature(tf.int64),
     "given_lengths": tf.io.RaggedFeature(tf.int64),
     "given_utterances": tf.io.RaggedFeature(tf.int64),
-    "given_scores": tf.io.RaggedFeature(tf.float32),
 }
 
 
-def _digest64(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=8).digest()
-
-
-def _integers(digests: Sequence[bytes]) -> list[int]:
-    return np.frombuffer(b"".join(digests), "<i8").tolist()
-
-
-def _fingerprint_texts(token_ids: np.ndarray, lengths: Sequence[int]) -> list[int]:
-    """A fingerprint for each text, given the concatenated token ids and the texts' lengths."""
-    content = token_ids.astype("<i4").tobytes()
-    ends = [4 * end for end in itertools.accumulate(lengths)]
-    return _integers([_digest64(content[start:end]) for start, end in zip([0, *ends], ends)])
-
-
-class GivenTokens(NamedTuple):
-    """The tokenised candidates of a session.
+class Tokens(NamedTuple):
+    """The tokens of several texts.
 
     Attributes:
-        dialogue: as in `GivenCandidates`.
-        token_ids: int `[tokens]`, all negatives concatenated, each with [CLS] and [SEP].
-        lengths: number of tokens of each negative.
-        scores: as in `GivenCandidates`.
+        ids: int `[tokens]`, all texts concatenated, each with [CLS] and [SEP].
+        lengths: number of tokens of each text.
     """
 
-    dialogue: str
-    token_ids: np.ndarray
+    ids: np.ndarray
     lengths: Sequence[int]
-    scores: Sequence[float]
+
+    def fingerprints(self) -> list[int]:
+        """A 64-bit number for each text, the same for equal tokens."""
+        content = self.ids.astype("<i4").tobytes()
+        ends = [4 * end for end in itertools.accumulate(self.lengths)]
+        return _fingerprint([content[start:end] for start, end in zip([0, *ends], ends)])
+
+
+def _fingerprint(contents: Sequence[bytes]) -> list[int]:
+    digests = (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
+    return np.frombuffer(b"".join(digests), "<i8").tolist()
 
 
 def serialize_session(
     session_id: str,
-    token_ids: np.ndarray,
-    lengths: Sequence[int],
+    tokens: Tokens,
     roles: Sequence[str],
-    given: GivenTokens | None = None,
+    dialogue: str | None = None,
+    negatives: Tokens | None = None,
 ) -> bytes:
     """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
@@ -91,32 +71,30 @@ def serialize_session(
 
     Args:
         session_id: the session's id.
-        token_ids: int `[tokens]`, all turns concatenated, each with [CLS] and [SEP].
-        lengths: number of tokens of each turn.
+        tokens: those of the turns.
         roles: the speaker of each turn.
-        given: candidates for the last turn, if the corpus gives any.
+        dialogue: id of the dialogue that the session is a piece of; None for a whole dialogue.
+        negatives: candidates for the last turn, if the corpus gives any.
     """
-    dialogue = given.dialogue if given else session_id
+    numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
+    values = {
+        "session": _fingerprint([(session_id if dialogue is None else dialogue).encode()]),
+        "token_ids": tokens.ids.tolist(),
+        "lengths": tokens.lengths,
+        "utterances": tokens.fingerprints(),
+        "speakers": [numbers[role] for role in roles],
+        "roles": _fingerprint([role.encode() for role in numbers]),
+    }
+    if negatives:
+        values["given_token_ids"] = negatives.ids.tolist()
+        values["given_lengths"] = negatives.lengths
+        values["given_utterances"] = negatives.fingerprints()
     example = tf.train.Example()
     features = example.features.feature
     # Extending the lists in place is twice as fast as passing arrays and messages to protobuf.
     features[_SESSION_ID].bytes_list.value.append(session_id.encode())
-    features["session"].int64_list.value.extend(_integers([_digest64(dialogue.encode())]))
-    features["token_ids"].int64_list.value.extend(token_ids.tolist())
-    features["lengths"].int64_list.value.extend(lengths)
-    fingerprints = _fingerprint_texts(token_ids, lengths)
-    features["utterances"].int64_list.value.extend(fingerprints)
-    numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
-    features["speakers"].int64_list.value.extend([numbers[role] for role in roles])
-    names = _integers([_digest64(role.encode()) for role in numbers])
-    features["roles"].int64_list.value.extend(names)
-    if given:
-        fingerprints = _fingerprint_texts(given.token_ids, given.lengths)
-        features["given_token_ids"].int64_list.value.extend(given.token_ids.tolist())
-        features["given_lengths"].int64_list.value.extend(given.lengths)
-        features["given_utterances"].int64_list.value.extend(fingerprints)
-        features["given_scores"].float_list.value.extend(given.scores)
-
+    for name, numbers_of_it in values.items():
+        features[name].int64_list.value.extend(numbers_of_it)
     # By default the order of a map's entries differs between processes.
     return example.SerializeToString(deterministic=True)
 
@@ -157,15 +135,12 @@ def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
     Returns:
         token_ids: int32 `[negatives, (tokens)]`, ragged; without rows if the record gives none.
         utterances: int64 `[negatives]`, fingerprints of the token ids.
-        scores: float32 `[1 + negatives]`, a teacher's scores of the last turn and then of each
-            negative; empty if there are none.
     """
     features = tf.io.parse_single_example(record, _GIVEN_FEATURES)
     token_ids = tf.cast(features["given_token_ids"], tf.int32)
     return {
         "token_ids": tf.RaggedTensor.from_row_lengths(token_ids, features["given_lengths"]),
         "utterances": features["given_utterances"],
-        "scores": features["given_scores"],
     }
 
 
@@ -195,145 +170,74 @@ def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return parsed[_SESSION_ID], tf.cast(parsed["lengths"].row_lengths(), tf.int64)
 
 
-@dataclasses.dataclass
-class SplitRecords:
-    """Serialised sessions of one split, ready to be written.
+class SessionRecord(NamedTuple):
+    """A serialised session, ready to be written.
 
     Attributes:
-        texts: each session as a line of JSON; None for a split whose texts are not written.
-        records: the record of each session.
-        turns: number of turns of each session.
-        tokens, truncated: number of tokens and of truncated utterances in all sessions.
-        negatives: number of negatives of each session that has candidates.
-        scored: number of sessions with a teacher's scores.
+        split: "train", "dev" or "test".
+        record: see `serialize_session`.
+        text: the session as a line of JSON; "" in train.
+        turns, tokens, truncated, negatives: how many turns, tokens of turns, truncated turns and
+            negatives it has.
+        key: its `content_key`.
     """
 
-    texts: list[str] | None
-    records: list[bytes] = dataclasses.field(default_factory=list)
-    turns: list[int] = dataclasses.field(default_factory=list)
-    tokens: int = 0
-    truncated: int = 0
-    negatives: list[int] = dataclasses.field(default_factory=list)
-    scored: int = 0
-
-    def add(
-        self,
-        session: Session,
-        token_ids: np.ndarray,
-        lengths: Sequence[int],
-        truncated: int,
-        given: GivenTokens | None = None,
-    ) -> None:
-        """Adds a session.
-
-        Args:
-            session: the session.
-            token_ids: int `[tokens]`, all turns concatenated, each with [CLS] and [SEP].
-            lengths: number of tokens of each turn.
-            truncated: number of turns that were truncated.
-            given: candidates for the last turn, if the corpus gives any.
-        """
-        roles = [turn.role for turn in session.turns]
-        self.records.append(serialize_session(session.session_id, token_ids, lengths, roles, given))
-        if given:
-            self.negatives.append(len(given.lengths))
-            self.scored += bool(given.scores)
-        if self.texts is not None:
-            content = session_to_dict(session)
-            if session.given:
-                content["dialogue"] = session.dialogue
-            self.texts.append(json.dumps(content, ensure_ascii=False) + "\n")
-        self.turns.append(len(lengths))
-        self.tokens += len(token_ids)
-        self.truncated += truncated
-
-
-@dataclasses.dataclass
-class SplitCounts:
-    """Running counts of a split for the manifest, see `Split` and `Given`."""
-
-    sessions: int = 0
-    utterances: int = 0
-    tokens: int = 0
-    truncated: int = 0
-    negatives: int = 0
-    most: int = 0
-    scored: int = 0
-
-    def add_records(self, records: SplitRecords) -> None:
-        """Adds the counts of serialised sessions."""
-        of_sessions = len(records.records), sum(records.turns), records.tokens, records.truncated
-        of_given = sum(records.negatives), max(records.negatives, default=0), records.scored
-        self.add(SplitCounts(*of_sessions, *of_given))
-
-    def add(self, other: "SplitCounts") -> None:
-        """Adds other counts."""
-        self.sessions += other.sessions
-        self.utterances += other.utterances
-        self.tokens += other.tokens
-        self.truncated += other.truncated
-        self.negatives += other.negatives
-        self.most = max(self.most, other.most)
-        self.scored += other.scored
-
-    def make_split(self, shards: tuple[Shard, ...], index: Index) -> Split:
-        """Makes the split's entry in the manifest."""
-        given = Given(self.negatives, self.most, self.scored) if self.negatives else None
-        counts = self.sessions, self.utterances, self.tokens, self.truncated
-        return Split(*counts, shards, index, given)
-
-
-def name_shard(split: str, number: int, shards: int) -> str:
-    """The file name of a split's shard."""
-    return f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
-
-
-def name_index(split: str) -> str:
-    """The file name of a split's index."""
-    return f"{split}-blocks.npy"
+    split: str
+    record: bytes
+    text: str
+    turns: int
+    tokens: int
+    truncated: int
+    negatives: int
+    key: int | None
 
 
 class SplitWriter:
-    """Writes the sessions of one split: TFRecord shards, their index, and optionally JSON Lines.
+    """Writes the sessions of one split: TFRecord shards, their index, and for dev and test texts.
 
     Sessions are assigned to the shards in rotation, so that all shards have about the same size and
     each is a sample of the whole.
     """
 
-    def __init__(self, folder: pathlib.Path, split: str, shards: int, texts: bool):
-        self._names = [name_shard(split, number, shards) for number in range(shards)]
-        self._folder, self._index_name = folder, name_index(split)
+    def __init__(self, folder: pathlib.Path, split: str, shards: int):
+        self._folder, self._split = folder, split
+        self._names = [f"{split}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
         self._blocks = BlockCounter(shards)
-        self._writers = [tf.io.TFRecordWriter(str(folder / name)) for name in self._names]
-        self._texts = (
-            (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") if texts else None
-        )
-        self._counts = SplitCounts()
+        self._sessions = self._turns = self._tokens = self._truncated = self._negatives = 0
+        self._most = 0
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._named_faults())
+            self._writers = [
+                stack.enter_context(tf.io.TFRecordWriter(str(folder / name)))
+                for name in self._names
+            ]
+            self._texts = None
+            if split != "train":
+                path = folder / f"{split}.jsonl"
+                self._texts = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+            self._open = stack.pop_all()
 
-    def write(self, sessions: SplitRecords) -> None:
+    def write(self, session: SessionRecord) -> None:
+        """Appends a session."""
+        shard = self._sessions % len(self._writers)
         with self._named_faults():
-            pairs = zip(sessions.records, sessions.turns, strict=True)
-            for number, (record, turns) in enumerate(pairs, start=self._counts.sessions):
-                shard = number % len(self._writers)
-                self._writers[shard].write(record)
-                self._blocks.add(shard, len(record), turns)
-        if self._texts and sessions.texts:
-            self._texts.writelines(sessions.texts)
-        self._counts.add_records(sessions)
+            self._writers[shard].write(session.record)
+        self._blocks.add(shard, len(session.record), session.turns)
+        if self._texts:
+            self._texts.write(session.text)
+        self._sessions += 1
+        self._turns += session.turns
+        self._tokens += session.tokens
+        self._truncated += session.truncated
+        self._negatives += session.negatives
+        self._most = max(self._most, session.negatives)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:  # closes all files, even if closing one fails
-            if self._texts:
-                stack.callback(self._texts.close)
-            for writer in self._writers:
-                stack.callback(self._close, writer)
-
-    def _close(self, writer: tf.io.TFRecordWriter) -> None:
         with self._named_faults():
-            writer.close()
+            self._open.close()
 
     @contextlib.contextmanager
     def _named_faults(self) -> Iterator[None]:
@@ -345,8 +249,10 @@ class SplitWriter:
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
-        index = write_blocks(self._folder / self._index_name, self._blocks.rows())
-        return self._counts.make_split(shards, index)
+        index = write_blocks(self._folder / f"{self._split}-blocks.npy", self._blocks.rows())
+        given = Given(self._negatives, self._most) if self._negatives else None
+        counts = self._sessions, self._turns, self._tokens, self._truncated
+        return Split(*counts, shards, index, given)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
@@ -382,18 +288,12 @@ def count_records(path: str) -> int:
     try:
         for record in tf.data.TFRecordDataset(path):
             session, given = parse_session(record), parse_given(record)
-            negatives = int(given["token_ids"].nrows())
-            if len(given["utterances"]) != negatives or len(given["scores"]) not in (
-                0,
-                1 + negatives,
-            ):
+            turns, negatives = session["token_ids"].nrows(), given["token_ids"].nrows()
+            lengths = [len(session[name]) for name in ("utterances", "speakers")]
+            if lengths != [turns, turns] or len(given["utterances"]) != negatives:
                 raise InputError(
-                    f"{path}: record {count + 1}: expected one fingerprint and score per candidate"
-                )
-            turns = {session[name].shape[0] for name in ("utterances", "speakers")}
-            if turns != {int(session["token_ids"].nrows())}:
-                raise InputError(
-                    f"{path}: record {count + 1}: expected one fingerprint and speaker per turn"
+                    f"{path}: record {count + 1}: expected a fingerprint and a speaker per turn, "
+                    "and a fingerprint per candidate"
                 )
             count += 1
     except (tf.errors.OpError, UnicodeDecodeError) as error:

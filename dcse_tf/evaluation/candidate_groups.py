@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dcse_tf.data.candidates import CandidateGroup, read_groups
+from dcse_tf.data.formats import read_groups
+from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Evaluation

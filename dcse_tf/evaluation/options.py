@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dcse_tf.data.candidates import CANDIDATE_FORMATS
+from dcse_tf.data.formats import CANDIDATE_FORMATS
 from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dcse_tf.data.dialogue import Context, Utterance, make_session
-from dcse_tf.data.formats import jsonl
+from dcse_tf.data.formats.messages import parse_dialogue
 from dcse_tf.data.formats.reading import read_json_lines
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import geometry, metrics
@@ -133,7 +133,7 @@ def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession
     """
 
     def parse(number: int, line: dict[str, Any]) -> HeldOutSession:
-        session = make_session(*jsonl.parse_session(line), join=join)
+        session = make_session(*parse_dialogue(line), join=join)
         dialogue = line.get("dialogue")
         named = dialogue if isinstance(dialogue, str) else None
         return HeldOutSession(session.session_id, session.turns, named)

@@ -14,11 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from dcse_tf.data.candidates import CandidateGroup, group_to_dict
-from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.corpus import content_key, read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.manifest import SPLITS
-from dcse_tf.data.splits import content_key
 from dcse_tf.data.words import make_splitter
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
@@ -280,7 +279,7 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
             rank = make_rank(own, pool.texts, encode) if ranked else None
             for response in own:
                 group, at_random = make_group(response, config, pool, rank)
-                file.write(json.dumps(group_to_dict(group), ensure_ascii=False) + "\n")
+                file.write(json.dumps(group.to_dict(), ensure_ascii=False) + "\n")
                 drawn, done = drawn + at_random, done + 1
                 progress.update(done)
 

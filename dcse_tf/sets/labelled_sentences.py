@@ -6,9 +6,8 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank
+from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, strip_html
 from dcse_tf.data.formats.reading import read_table
-from dcse_tf.data.html import strip_html
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.sets.set_options import TABLE_FORMATS, LabelledOptions
@@ -74,10 +73,7 @@ def _read_table(
             found = repr(", ".join(header))[1:-1][:300] or "none"
             raise InputError(f"{path}:1: no column {column!r} (`{name}`); the header has {found}")
     places = [header.index(column) for column in wanted.values()]
-    for number, row in rows:
-        if len(row) != len(header):
-            bad_lines.report(path, number, f"expected {len(header)} field(s), found {len(row)}")
-            continue
+    for _, row in rows:
         text, *intents = (row[place] for place in places)
         text = strip_html(text) if config.strip_html else text
         intents = [fold_spaces(intent) for intent in intents if intent.strip()]

@@ -1,23 +1,31 @@
-"""Connects to a Spark cluster, and turns its failures into clear errors."""
+"""Connects to a Spark cluster, turns its failures into clear errors, and gathers its tables."""
 
 import contextlib
+import functools
+import glob
 import os
 import re
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dcse_tf.data.formats.table import choose_columns
+from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.stores import is_url, list_files
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 _SECONDS = 5.0  # to reach a master
+_FILES = 64  # that tables are gathered into; also the number of tasks that read them
 
 
 @contextlib.contextmanager
 def connect(master: str, name: str) -> Iterator[Any]:
-    """Yields a SparkSession, and stops it afterwards.
+    """Yields a SparkSession, and stops it afterwards unless the program had it before.
 
     Args:
         master: spark://HOST:PORT, local[N], yarn or k8s://...
@@ -27,36 +35,47 @@ def connect(master: str, name: str) -> Iterator[Any]:
         InputError: the master cannot be reached, its workers lack the package, or a task failed.
     """
     sql = require("pyspark.sql", "spark", "`spark_master`")
-    find_master(master)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # Spark itself would wait for a minute for the master of a standalone cluster.
+    if found := re.fullmatch(r"spark://([^:/]+):(\d+)", master):
+        try:
+            socket.create_connection((found[1], int(found[2])), _SECONDS).close()
+        except OSError as error:
+            raise InputError(
+                f"`spark_master`={master}: no master answers there: {error}"
+            ) from error
     # Workers on this machine run this Python; on others, PYSPARK_PYTHON says which to run.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.appName(name).master(master)
     builder = builder.config("spark.ui.showConsoleProgress", "false")  # the jobs show their own
+    own = sql.SparkSession.getActiveSession()
     try:
-        session = builder.getOrCreate()
+        session = own or builder.getOrCreate()
     except Exception as error:
         raise InputError(f"`spark_master`={master}: {first_line(error)}") from error
     session.sparkContext.setLogLevel("OFF")
     try:
-        with name_faults(master):
-            yield session
+        yield session
+    except (Py4JError, PySparkException) as error:
+        raise InputError(f"`spark_master`={master}: {explain_fault(error)}") from error
     finally:
-        session.stop()
+        if not own:
+            session.stop()
 
 
-def find_master(master: str) -> None:
-    """Checks that the master of a standalone cluster answers; Spark would wait for a minute.
-
-    Raises:
-        InputError: no master answers at the address.
-    """
-    found = re.fullmatch(r"spark://([^:/]+):(\d+)", master)
-    if not found:
-        return
-    try:
-        socket.create_connection((found[1], int(found[2])), _SECONDS).close()
-    except OSError as error:
-        raise InputError(f"`spark_master`={master}: no master answers there: {error}") from error
+def explain_fault(error: Exception) -> str:
+    """What a failed task said, in one line."""
+    text = str(error)
+    if missing := re.search(r"No module named '(\w+)", text):
+        return (
+            f"its workers have no {missing[1]}: install dcse_tf there, or name a Python that has "
+            "it by PYSPARK_PYTHON"
+        )
+    said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
+    # Of nested errors, the innermost Python error is the cause; Java's end in "Exception".
+    return next((line for line in said if "Exception: " not in line), first_line(error))
 
 
 def list_inputs(patterns: Sequence[str]) -> list[str]:
@@ -74,26 +93,59 @@ def list_inputs(patterns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-@contextlib.contextmanager
-def name_faults(master: str) -> Iterator[None]:
-    """Turns the error of a failed task into a one-line message.
+def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) -> PrepareOptions:
+    """Turns tables, whose rows are unordered, into files with whole sessions, sorted by id.
+
+    Together the files depend only on the rows, not on how a table is stored or on the size of the
+    cluster. Within a session, rows are sorted by time, and those of one time by role and text.
+
+    Args:
+        session: the session of the cluster.
+        config: the settings, with `format`=table.
+        folder: the folder to write, visible to all workers.
+
+    Returns:
+        The settings that read the files.
 
     Raises:
-        InputError: a task failed.
+        InputError: a table does not exist or lacks a column, or a row's time is null.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import col
 
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        text = str(error)
-        if missing := re.search(r"No module named '(\w+)", text):
+    require("pyarrow", "parquet", "`format`=table")
+    selected = []
+    for name in config.input:
+        table = _read(session, name)
+        chosen = choose_columns(table.columns, config.column_names(), f"`input`={name}")
+        if "time" not in chosen:
             raise InputError(
-                f"`spark_master`={master}: its workers have no {missing[1]}: install dcse_tf "
-                "there, or name a Python that has it by PYSPARK_PYTHON"
-            ) from error
-        said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
-        # Of nested errors, the innermost Python error is the cause; Java's end in "Exception".
-        reason = next((line for line in said if "Exception: " not in line), None)
-        raise InputError(f"`spark_master`={master}: {reason or first_line(error)}") from error
+                f"`input`={name}: its rows are unordered; expected the column that sorts a "
+                "session's turns, by `columns`=time:COLUMN"
+            )
+        columns = {known: col(f"`{column}`") for known, column in chosen.items()}
+        columns["session_id"] = columns["session_id"].cast("string")
+        names = [known for known in ("session_id", "time", "role", "text") if known in columns]
+        selected.append(table.select(*(columns[known].alias(known) for known in names)))
+    rows = functools.reduce(lambda above, below: above.unionByName(below), selected)
+    if row := rows.where(rows.time.isNull()).first():
+        raise InputError(f"`columns`=time: null in a row of session {row[0]!r}")
+    by_session = rows.repartitionByRange(_FILES, "session_id").sortWithinPartitions(*rows.columns)
+    # A cluster may be configured to start a new file after some number of rows, within a session.
+    by_session.drop("time").write.option("maxRecordsPerFile", 0).parquet(f"file://{folder}")
+    return config.replace(input=tuple(list_inputs([f"{folder}/*.parquet"])), columns=())
+
+
+def _read(session: "SparkSession", name: str) -> "DataFrame":
+    """Reads files (.orc as ORC, others in Spark's default format), or a table by its name."""
+    from pyspark.errors import AnalysisException
+
+    found = [name] if os.path.exists(name) else sorted(glob.glob(name))
+    paths = [name] if is_url(name) else [f"file://{os.path.abspath(path)}" for path in found]
+    try:
+        if not paths:
+            return session.read.table(name)
+        is_orc = all(path.endswith(".orc") for path in paths)
+        return session.read.load(paths, format="orc" if is_orc else None)
+    except AnalysisException as error:
+        reason = first_line(error).replace("`", "")
+        raise InputError(f"`input`={name}: neither a file nor a Spark table: {reason}") from error

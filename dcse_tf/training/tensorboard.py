@@ -11,7 +11,7 @@ from absl import logging
 from google.protobuf import text_format
 from tensorboard.plugins import projector
 
-from dcse_tf.data.formats import jsonl
+from dcse_tf.data.formats.messages import read_jsonl
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.metrics import Encode
@@ -62,7 +62,7 @@ def choose_sentences(count: int, retrieval: RetrievalSet | None, dev: pathlib.Pa
         rows = np.linspace(0, len(texts) - 1, min(count, len(texts))).round().astype(int)
         chosen = [texts[row] for row in rows]
         return Points(chosen, [labels[text] for text in chosen])
-    for _, turns in jsonl.read_sessions(dev, BadLines(0)):
+    for _, turns in read_jsonl(dev, BadLines(0)):
         for turn in turns:
             labels.setdefault(turn.text, ", ".join(turn.intents))
         if len(labels) >= count:

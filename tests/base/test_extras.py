@@ -29,8 +29,8 @@ CALLS = {
     """,
     "pyarrow": """
         import pathlib
-        from dcse_tf.data.formats.parquet import read_schema
-        read_schema(pathlib.Path("a.parquet"))
+        from dcse_tf.data.formats.messages import open_parquet
+        open_parquet(pathlib.Path("a.parquet")).__enter__()
     """,
 }
 EXTRAS = {

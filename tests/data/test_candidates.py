@@ -1,18 +1,17 @@
-"""Files of grouped candidates: what is a group, what is refused and in which words."""
+"""Files of contexts with candidates: as groups to evaluate on, and as sessions to train on."""
 
-import itertools
 import json
 
 import pytest
-from shared_files import shared_file
+import tensorflow as tf
+from dialogue_files import DIALOGUES, read_records, run, tsv
+from lettered_corpus import turn_ids
 
-from dcse_tf.data.candidates import (
-    CANDIDATE_FORMATS,
-    CandidateGroup,
-    group_to_dict,
-    read_groups,
-)
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import GivenCandidates, Utterance
+from dcse_tf.data.formats import CANDIDATE_FORMATS, FORMATS, read_groups
+from dcse_tf.data.formats.candidates import CandidateGroup
+from dcse_tf.data.manifest import Given
+from dcse_tf.data.records import check_records, parse_given, parse_session, parse_session_ids
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
@@ -31,7 +30,30 @@ def read(path, format="ecd", limit=0, **settings):
     return list(read_groups(path, format, bad_lines, **settings)), bad_lines.count
 
 
-PARCEL = ["在 吗", "在 的 亲", "快递 到 哪 了"]
+def read_given(path, format="candidates", limit=0):
+    bad_lines = BadLines(limit)
+    return list(FORMATS[format].read(path, bad_lines)), bad_lines.count
+
+
+def make_group(number=0, negatives=("s7 t1", "s8 t1 w2"), context=2, **more):
+    """Turn t of session n says "sn tn"; the true response is the turn after the context."""
+    return {
+        "id": f"{number}:{context}",
+        "dialogue": str(number),
+        "context": [{"role": "xy"[t % 2], "text": f"s{number} t{t}"} for t in range(context)],
+        "responder": "xy"[context % 2],
+        "candidates": [f"s{number} t{context}", *negatives],
+        "labels": [1, *[0] * len(negatives)],
+        **more,
+    }
+
+
+def prepare(folder, *groups, **settings):
+    lines = "".join(json.dumps(group) + "\n" for group in groups)
+    return run(folder, lines, name="groups.jsonl", format="candidates", **settings)
+
+
+PARCEL = ["在 吗", " ", "在 的 亲", "快递 到 哪 了"]
 SIZE = ["有 大 码 吗"]
 FILE = [
     line(1, *PARCEL, "明天 到"),
@@ -40,18 +62,13 @@ FILE = [
     line(1, *SIZE, "有 的"),
     line(0, *SIZE, "Hello Kitty 的"),
 ]
+TURNS = (
+    Utterance("agent", "在吗"),
+    Utterance("agent", "在的亲"),
+    Utterance("customer", "快递到哪了"),
+)
 GROUPS = [
-    CandidateGroup(
-        "test-1",
-        (
-            Utterance("customer", "在吗"),
-            Utterance("agent", "在的亲"),
-            Utterance("customer", "快递到哪了"),
-        ),
-        ("明天到", "没货"),
-        (1, 0),
-        "agent",
-    ),
+    CandidateGroup("test-1", TURNS, ("明天到", "没货"), (1, 0), "agent"),
     CandidateGroup(
         "test-3",
         (Utterance("customer", "有大码吗"),),
@@ -62,176 +79,211 @@ GROUPS = [
 ]
 
 
+# Groups
+
+
 def test_neighbouring_lines_of_a_context_are_a_group(tmp_path):
+    """Turns with nothing to read are left out, after speakers are counted."""
     assert read(write(tmp_path / "test", *FILE)) == (GROUPS, 0)
+    lines = [*FILE, "nonsense", line(1, "你", "我"), *FILE[:2]]
+    assert read(write(tmp_path / "test", *lines), limit=3) == (GROUPS, 3)
 
 
-def test_english_keeps_its_spaces(tmp_path):
-    path = write(tmp_path / "t", line(1, "hi there", "how are you"), line(0, "hi there", "no no"))
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        # Without tags a field is a turn, counted back from the response.
+        (["hi", "hello", "help", "with what"], ["a: hi", "b: hello", "a: help", "b: with what"]),
+        (["Hi __eou__  anyone ? __eou__", "yes __eou__"], ["a: Hi anyone ?", "b: yes"]),
+        (["hi __eou__", "you __EOT__", "me __eot__", "ok"], ["b: hi you", "a: me", "b: ok"]),
+        (["a __eot__ b __eot__", "c __eot__ d"], ["b: a", "a: b", "b: c d"]),
+        # Speakers are named by every turn of the context, or by none.
+        (["<ann> hi", "<bob> lo", "<ann> do"], ["ann: hi", "bob: lo", "ann: do"]),
+        (["<ann> hi", "<ann> lo", "<cy> do"], ["ann: hi", "ann: lo", "cy: do"]),
+        (["<ann> hi", "do"], ["ann: hi", "unknown: do"]),
+        (["<div> is a tag", "is it", "<br> too"], ["b: <div> is a tag", "a: is it", "b: <br> too"]),
+    ],
+)
+def test_turns_and_speakers_of_the_ubuntu_corpus(tmp_path, texts, expected):
+    path = write(tmp_path / "t", line(1, *texts), line(0, *texts[:-1], "no"))
     [group], _ = read(path, "ubuntu")
-    assert group.context == (Utterance("a", "hi there"),)
-    assert group.candidates == ("how are you", "no no")
-    assert group.responder == "b"
-
-
-def test_the_responder_is_the_true_responses_speaker(tmp_path):
-    said = ["<ann> hi", "<bob> lo"]
-    path = write(tmp_path / "t", line(0, *said, "<cy> bye"), line(1, *said, "<ann> fine"))
-    [group], _ = read(path, "ubuntu")
-    assert group.responder == "ann"
-    assert group.candidates == ("bye", "fine")
-
-
-def test_turns_without_text_are_left_out(tmp_path):
-    lines = [line(label, "在 吗", " ", "好", text) for label, text in ((1, "是"), (0, "否"))]
-    [group], _ = read(write(tmp_path / "t", *lines))
-    assert [(turn.role[0], turn.text) for turn in group.context] == [("c", "在吗"), ("c", "好")]
-
-
-RETURN = "this context ended before; the candidates of a context must stand together"
+    said = [*group.context, Utterance(group.responder, group.candidates[0])]
+    assert [f"{turn.role}: {turn.text}" for turn in said] == expected
 
 
 @pytest.mark.parametrize(
     ("lines", "number", "problem"),
     [
-        ([*FILE, *FILE[:2]], 6, RETURN),
-        ([FILE[0], FILE[1], FILE[3]], 3, "expected a candidate with label 0 beside the true"),
-        ([FILE[1], *FILE[2:]], 1, "expected a candidate with label 1, the true response; the"),
-        ([FILE[0], *FILE[:2]], 1, "expected one candidate with label 1, found 2; `several_posi"),
+        ([*FILE, *FILE[:2]], 6, "this context ended before"),
+        ([FILE[0], FILE[1], FILE[3]], 3, "expected candidates with label 1 and with label 0"),
+        ([FILE[1], *FILE[2:]], 1, "expected candidates with label 1 and with label 0"),
+        ([FILE[0], *FILE[:2]], 1, "expected one candidate with label 1, found 2"),
         ([*FILE, line(1, "在 吗", " ")], 6, "the response is empty"),
         ([*FILE, line(1, " ", "在 的")], 6, "the context is empty"),
-        ([*FILE, line(1, "在 的")], 6, "expected 0 or 1, the context's turns and the response"),
-        ([*FILE, "nonsense"], 6, "expected 0 or 1, the context's turns and the response"),
+        ([*FILE, "nonsense"], 6, "expected 0 or 1"),
     ],
 )
-def test_bad_input_is_named(tmp_path, lines, number, problem):
+def test_what_is_no_group_is_named(tmp_path, lines, number, problem):
     path = write(tmp_path / "test", *lines)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"^{path}:{number}: {problem}"):
         read(path)
-    assert str(error.value).startswith(f"{path}:{number}: {problem}")
 
 
-def test_bad_lines_and_groups_within_the_limit_are_left_out(tmp_path):
-    lines = [*FILE, "nonsense", line(1, "你", "我"), *FILE[:2]]
-    path = write(tmp_path / "test", *lines)
-    assert read(path, limit=3) == (GROUPS, 3)
-    with pytest.raises(InputError, match=r"\(bad line 3; `max_bad_lines`=2\)"):
-        read(path, limit=2)
-
-
-def test_several_true_responses_where_they_are_allowed(tmp_path):
-    path = write(tmp_path / "t", *[line(label, "问", text) for label, text in zip("101", "甲乙丙")])
+def test_groups_of_a_number_of_lines_may_share_a_context_or_have_several_true_responses(tmp_path):
+    shared = [line(label, *SIZE, text) for label, text in ((1, "a"), (0, "b"), (1, "c"), (0, "d"))]
+    path = write(tmp_path / "t", *shared)
+    assert [group.candidates for group in read(path, lines=2)[0]] == [("a", "b"), ("c", "d")]
     [group], _ = read(path, several_positives=True)
-    assert group.labels == (1, 0, 1)
-    with pytest.raises(InputError, match="expected one candidate with label 1, found 2"):
-        read(path)
+    assert group.labels == (1, 0, 1, 0)
+    with pytest.raises(InputError, match="expected 3 lines of one context"):
+        read(path, lines=3, several_positives=True)
 
 
-def test_lines_counted_off_make_groups_of_one_context_each(tmp_path):
-    twice = [line(1, "问", "甲"), line(0, "问", "乙")] * 2
-    path = write(tmp_path / "t", *twice, line(1, "又", "甲"), line(0, "又", "乙"), *twice[:2])
-    groups, _ = read(path, lines=2)
-    assert [group.id for group in groups] == ["t-1", "t-3", "t-5", "t-7"]
-    for lines, found in ((5, "5 of 2"), (8, "8 of 2"), (9, "8 of 2")):
-        message = rf"{path}:1: expected {lines} lines of one context .*, found {found} context"
-        with pytest.raises(InputError, match=message):
-            read(path, lines=lines)
-
-
-# The form of build_candidates
-
-
-def test_groups_are_read_back_as_written(tmp_path):
-    named = [
-        CandidateGroup(
-            "7", (Utterance("x", " a\tb "), Utterance("", "c")), ("d", "d"), (0, 1), "z"
-        ),
-        *GROUPS,
-    ]
-    path = write(tmp_path / "c.jsonl", *[json.dumps(group_to_dict(group)) for group in named])
-    assert read(path, "jsonl") == (named, 0)
-
-
-def test_groups_may_share_a_context_where_they_have_ids(tmp_path):
-    values = [{**group_to_dict(GROUPS[0]), "id": name} for name in ("one", "two")]
-    groups, _ = read(write(tmp_path / "c", *map(json.dumps, values)), "jsonl")
-    assert [group.id for group in groups] == ["one", "two"]
+def test_a_group_survives_its_json_form(tmp_path):
+    path = write(tmp_path / "a.jsonl", *(json.dumps(group.to_dict()) for group in GROUPS))
+    assert read(path, "jsonl") == (GROUPS, 0)
+    assert all(entry.help for entry in CANDIDATE_FORMATS.values())
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "changes",
     [
-        ({"id": ""}, '"id" and "responder" to be texts'),
-        ({"id": 3}, '"id" and "responder" to be texts'),
-        ({"responder": None}, '"id" and "responder" to be texts'),
-        ({"context": "hi"}, '"context" to be a list of {"role": text, "text": text}'),
-        ({"context": [{"role": "a"}]}, '"context" to be a list of {"role": text, "text": text}'),
-        ({"context": []}, "the context is empty"),
-        ({"context": [{"role": "a", "text": " "}]}, "the context is empty"),
-        ({"candidates": ["a", 1]}, '"candidates" to be a list of texts'),
-        ({"candidates": ["a", " "]}, "the response is empty"),
-        ({"labels": [True, 0]}, '"labels" to be a list of 0 and 1'),
-        ({"labels": [2, 0]}, '"labels" to be a list of 0 and 1'),
-        ({"labels": [1]}, 'a label for each candidate, found 2 "candidates" and 1 "labels"'),
-        ({"labels": [], "candidates": []}, "a label for each candidate, found 0"),
-        ({"labels": [0, 0]}, "a candidate with label 1"),
-        ({"labels": [1, 1]}, "a candidate with label 0 beside"),
-        ({"candidates": ["a", "\ud800"]}, "half of a surrogate pair"),
-        ({"id": "test-3"}, "the id 'test-3' appears in the file for a second time"),
+        {"labels": [0, 0, 0]},
+        {"labels": [1, 1, 0]},
+        {"labels": [1, 0]},
+        {"labels": [1, 0, True]},
+        {"candidates": ["s1 t2"], "labels": [1]},
+        {"candidates": "abc"},
+        {"context": [{"role": "x"}]},
+        {"dialogue": 7},
+        {"id": ""},
+        {"id": "0:2"},
+        {"responder": "\ud83d"},
     ],
 )
-def test_a_bad_group_of_json_is_named(tmp_path, change, problem):
-    values = [group_to_dict(GROUPS[1]), {**group_to_dict(GROUPS[0]), **change}]
-    path = write(tmp_path / "c.jsonl", *map(json.dumps, values))
-    with pytest.raises(InputError) as error:
-        read(path, "jsonl")
-    assert str(error.value).startswith(f"{path}:2: ")
-    assert problem in str(error.value)
+def test_a_line_that_is_no_group_is_named(tmp_path, changes):
+    groups = [make_group(0), make_group(1) | changes, make_group(2)]
+    path = write(tmp_path / "groups.jsonl", *map(json.dumps, groups))
+    with pytest.raises(InputError, match=r"groups\.jsonl:2: "):
+        read_given(path)
+    sessions, bad = read_given(path, limit=1)
+    assert ([name for name, *_ in sessions], bad) == (["0:2", "2:2"], 1)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3"])
-def test_a_line_that_is_no_group_is_named(tmp_path, text):
-    path = write(tmp_path / "c.jsonl", text)
-    with pytest.raises(InputError, match=f'{path}:1: (not JSON|expected {{"id")'):
-        read(path, "jsonl")
+# Sessions with negatives
 
 
-def test_rows_of_lowes_test_file_are_groups_though_they_share_a_context(tmp_path):
-    path = write(
-        tmp_path / "test.csv", "Context,Ground Truth Utterance,Distractor_0", *["a __eot__,b,c"] * 2
-    )
-    groups, _ = read(path, "ubuntu_csv")
-    assert [(group.id, group.candidates) for group in groups] == [
-        ("test.csv-2", ("b", "c")),
-        ("test.csv-3", ("b", "c")),
+def test_lines_with_negatives_are_sessions_of_the_dialogues_that_they_are_windows_of(tmp_path):
+    talk = ["杯子 有 货 吗", "有 的 亲", "蓝色 的 也 有 吗", "都 有"]
+    lines = [
+        *(line(1, *talk[:2]), line(0, talk[0], "没 听过")),
+        *(line(1, *talk), line(0, *talk[:3], "下午 好"), line(0, *talk[:3], "嗯")),
+        *(line(1, "另外 呢", "您 说"), line(0, "另外 呢", "不")),
+    ]
+    sessions, _ = read_given(write(tmp_path / "t", *lines), "ecd_candidates")
+    assert [(name, len(turns), given) for name, turns, given in sessions] == [
+        ("t-1", 2, GivenCandidates("t-3", ("没听过",))),
+        ("t-3", 4, GivenCandidates("t-3", ("下午好", "嗯"))),
+        ("t-6", 2, GivenCandidates("t-6", ("不",))),
     ]
 
 
-# The public sample
+def test_the_true_response_is_last_wherever_it_stands_in_the_file(tmp_path):
+    group = make_group(labels=[0, 0, 1])
+    del group["dialogue"]
+    path = write(tmp_path / "groups.jsonl", json.dumps(group))
+    [(name, turns, given)], _ = read_given(path)
+    assert (name, turns[-1]) == ("0:2", Utterance("x", "s8 t1 w2"))
+    assert given == GivenCandidates("0:2", ("s0 t2", "s7 t1"))
 
 
-def squeeze(text):
-    return "".join(text.split())
+def test_a_record_has_the_negatives_of_its_last_turn(tmp_path):
+    manifest = prepare(tmp_path, make_group(responder="y"), max_sequence_length=4)
+    (record,) = read_records(tmp_path, manifest)
+    session, given = parse_session(record), parse_given(record)
+    # A response is not joined to a turn of its speaker.
+    assert session["token_ids"].to_list() == [turn_ids(0, turn) for turn in range(3)]
+    # [CLS], two words and [SEP]; the third word is cut, as a turn's would be.
+    assert given["token_ids"].to_list() == [turn_ids(7, 1), turn_ids(8, 1)]
+    ids, turns = parse_session_ids(tf.stack([record]))
+    assert (ids.numpy().tolist(), turns.numpy().tolist()) == ([b"0:2"], [3])
+    assert manifest.splits["train"].given == Given(negatives=2, most=2)
+    assert manifest.splits["train"].utterances == 3
+    check_records(tmp_path / "data", manifest)
 
 
-@pytest.mark.parametrize(("name", "size", "count"), [("test", 10, 100), ("valid", 2, 77)])
-def test_the_public_sample_is_grouped_as_its_lines_are(name, size, count):
-    path = shared_file(f"ecd_response_selection/{name}")
-    groups, bad = read(path)
-    assert bad == 0
-    fields = [row.split("\t") for row in path.read_text(encoding="utf-8").splitlines()]
-    plain = [list(rows) for _, rows in itertools.groupby(fields, key=lambda row: row[1:-1])]
-    assert len(groups) == len(plain) == count
-    for group, rows in zip(groups, plain, strict=True):
-        assert len(rows) == size
-        assert [str(label) for label in group.labels] == [row[0] for row in rows]
-        for text, row in zip(group.candidates, rows, strict=True):
-            assert squeeze(text) == squeeze(row[-1])
-        said = [squeeze(text) for text in rows[0][1:-1]]
-        assert [squeeze(turn.text) for turn in group.context] == [text for text in said if text]
-    assert read(path, lines=size)[0] == groups
+def test_equal_texts_have_equal_fingerprints_and_pieces_of_a_dialogue_one_session(tmp_path):
+    groups = [
+        make_group(0, ["s1 t2", "s5 t0"]),
+        make_group(1, ["s0 t2", "s5 t0"]),
+        make_group(1, context=1),
+    ]
+    manifest = prepare(tmp_path, *groups, shards=1)
+    records = read_records(tmp_path, manifest)
+    parsed = list(map(parse_session, records))
+    said = [session["utterances"].numpy()[-1] for session in parsed]
+    first, second = (parse_given(record)["utterances"].numpy() for record in records[:2])
+    assert (first[0], second[0]) == (said[1], said[0])
+    assert first[1] == second[1] not in said
+    sessions = [int(session["session"]) for session in parsed]
+    assert sessions[0] != sessions[1] == sessions[2]
 
 
-def test_every_format_says_what_it_reads():
-    assert set(CANDIDATE_FORMATS) == {"jsonl", "ecd", "ubuntu", "ubuntu_csv", "ubuntu_ids"}
-    assert all(len(entry.help) > 20 for entry in CANDIDATE_FORMATS.values())
+def test_groups_of_one_dialogue_go_to_one_split_and_name_it(tmp_path):
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.2}
+    for name in ("groups", "dialogues"):
+        (tmp_path / name).mkdir()
+    groups = [make_group(n, context=context) for n in range(50) for context in (1, 2)]
+    prepare(tmp_path / "groups", *groups, **fractions)
+    run(tmp_path / "dialogues", tsv({str(n): DIALOGUES["a"] for n in range(50)}), **fractions)
+
+    def held_out(name, split, key):
+        lines = (tmp_path / name / f"data/{split}.jsonl").read_text().splitlines()
+        return [json.loads(line)[key] for line in lines]
+
+    for split in ("dev", "test"):
+        names = held_out("dialogues", split, "session_id")
+        pieces = [f"{n}:{turn}" for n in names for turn in (1, 2)]
+        assert held_out("groups", split, "session_id") == pieces
+        assert held_out("groups", split, "dialogue") == [n for n in names for _ in (1, 2)]
+        assert len(names) > 3
+
+
+def test_copies_in_other_dialogues_are_warned_of(tmp_path, caplog):
+    groups = [make_group(n) for n in range(20)]
+    for group in groups:
+        group["context"][0]["text"] += " w0 w1 w2"
+    copies = [{**group, "id": f"copy of {group['id']}", "dialogue": "one"} for group in groups]
+    manifest = prepare(tmp_path, *groups, *copies, dev_fraction=0.3)
+    lines = (tmp_path / "data/dev.jsonl").read_text().splitlines()
+    names = {json.loads(line)["session_id"] for line in lines}
+    together = names & {copy["id"] for copy in copies}
+    assert len(together) in (0, 20)
+    apart = len(names - together) if not together else 20 - len(names - together)
+    assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (20, apart)
+    assert f"{apart} of the {len(names)} sessions of dev and test have the texts" in caplog.text
+
+
+def test_negatives_that_the_encoder_cannot_tell_apart_are_left_out(tmp_path):
+    """Of other tokens than the response and each other."""
+    groups = [
+        make_group(0, ["S0 T2", "s7 t1", "\ufffd", "s7  t1", "s6 t0"]),
+        make_group(1, ["s1 t2"]),
+        make_group(2, candidates=["\ufffd", "s7 t1"], labels=[1, 0]),
+    ]
+    manifest = prepare(tmp_path, *groups)
+    (record,) = read_records(tmp_path, manifest)
+    assert parse_given(record)["token_ids"].to_list() == [turn_ids(7, 1), turn_ids(6, 0)]
+    left_out = {name: count for name, count in manifest.dropped.items() if count}
+    assert left_out == {
+        "empty_negatives": 1, "repeated_negatives": 3,
+        "sessions_without_negative": 1, "sessions_without_response": 1,
+    }  # fmt: skip
+
+
+def test_the_fingerprint_of_a_corpus_is_of_its_candidates_too(tmp_path):
+    found = []
+    for place, negatives in enumerate([("s7 t1", "s8 t1"), ("s7 t1",)]):
+        (tmp_path / str(place)).mkdir()
+        found.append(prepare(tmp_path / str(place), make_group(0, negatives)).corpus_fingerprint)
+    assert found[0] != found[1]

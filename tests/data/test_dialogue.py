@@ -1,121 +1,84 @@
+"""Sessions made of utterances: joining, white space, silence, HTML; and contexts."""
+
 import json
 import re
 import unicodedata
 
 import pytest
 
-from dcse_tf.data.dialogue import Session, Utterance, is_blank, make_session, session_to_dict
+from dcse_tf.data.dialogue import Context, Session, Utterance, is_blank, make_session, strip_html
 
 BLANK = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
-def make(session_id, turns, join=True):
-    return make_session(session_id, [Utterance(*turn) for turn in turns], join)
-
-
-def pairs(session):
-    return [(turn.role, turn.text) for turn in session.turns]
+def make(turns, join=True):
+    return [(t.role, t.text) for t in make_session("s", [Utterance(*t) for t in turns], join).turns]
 
 
 def test_consecutive_utterances_of_one_speaker_become_one_turn():
-    turns = [("a", "hi"), ("a", "there"), ("b", "hello"), ("b", "你好"), ("b", "!"), ("a", "bye")]
-    expected = [("a", "hi there"), ("b", "hello 你好 !"), ("a", "bye")]
-    assert pairs(make("s", turns)) == expected
-    assert pairs(make("s", turns, join=False)) == turns
+    turns = [
+        ("a", "hi"),
+        ("a", "there"),
+        ("b", "hello"),
+        ("b", "你好"),
+        ("Agent", "!"),
+        ("agent", "?"),
+    ]
+    assert make(turns) == [("a", "hi there"), ("b", "hello 你好"), *turns[4:]]
+    assert make(turns, join=False) == turns
 
 
-def test_empty_texts_do_not_part_two_utterances_of_one_speaker():
-    turns = [("a", "hi"), ("b", ""), ("a", " \t "), ("b", "\u3000"), ("a", "there"), ("b", "ok")]
-    assert pairs(make("s", turns)) == [("a", "hi there"), ("b", "ok")]
-    assert pairs(make("s", turns, join=False)) == [("a", "hi"), ("a", "there"), ("b", "ok")]
-
-
-@pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "  ", "\u2028", "\u3000", "\x85", "\u00a0"])
-def test_white_space_is_folded(space):
-    session = make("s", [("a", f"{space}one{space}two{space}")])
-    assert pairs(session) == [("a", "one two")]
-
-
-@pytest.mark.parametrize("turns", [[], [("a", "")], [("a", " "), ("b", "\n")]])
-def test_a_session_of_silence_has_no_turns(turns):
-    assert make("s", turns) == Session("s", ())
-
-
-@pytest.mark.parametrize("silence", ["\u200b", "\ufeff \x07", "\ue000", "\u00ad\t"])
-def test_what_cannot_be_seen_is_silence(silence):
-    turns = [("a", "hi"), ("b", silence), ("a", "there")]
-    assert pairs(make("s", turns)) == [("a", "hi there")]
-
-
-@pytest.mark.parametrize("text", ["?", "…", "👍", "\U0001fae8", "a\u200b"])
-def test_what_can_be_seen_is_not_silence(text):
-    """U+1FAE8, a shaking face, is younger than the Unicode of some Pythons."""
-    assert pairs(make("s", [("a", text), ("b", "ok")])) == [("a", text), ("b", "ok")]
+@pytest.mark.parametrize("silence", ["", " \t ", "\u3000", "\u200b", "\ufeff \x07", "\ue000"])
+def test_silence_is_dropped_and_does_not_part_utterances_of_one_speaker(silence):
+    assert make([("a", "hi"), ("b", silence), ("a", "there")]) == [("a", "hi there")]
+    assert make([("a", silence)]) == []
 
 
 def test_every_character_is_folded_as_a_pattern_folds_it():
-    """White space is what a regular expression calls so, in any company.
-
-    Of ideographs, syllables, private use and what is not assigned every 97th.
-    """
+    """White space is what a regular expression calls so; of rare characters every 97th."""
     for point in range(0x110000):
         if not (point < 0x3400 or 0xFB00 <= point < 0x10000 or point % 97 == 0):
             continue
-        for text in (chr(point), f"a {chr(point)}b{chr(point)}"):
-            expected = re.sub(r"\s+", " ", text).strip()
-            blank = {unicodedata.category(char) for char in text} <= BLANK
-            assert is_blank(text) == blank, ascii(text)
-            turns = make_session("s", [Utterance("a", text)]).turns
-            assert [turn.text for turn in turns] == ([] if blank else [expected]), ascii(text)
+        text = f"a {chr(point)}b{chr(point)}"
+        assert make([("a", text)]) == [("a", re.sub(r"\s+", " ", text).strip())], ascii(text)
+        assert is_blank(chr(point)) == (unicodedata.category(chr(point)) in BLANK), ascii(text)
 
 
-def test_roles_are_told_apart_by_their_exact_name():
-    turns = [("Agent", "hi"), ("agent", "there")]
-    assert pairs(make("s", turns)) == turns
-
-
-def test_making_a_session_of_its_own_turns_changes_nothing():
-    once = make("s", [("a", "x  y"), ("a", "z"), ("b", ""), ("b", "w")])
-    assert make("s", pairs(once)) == once
-
-
-def test_the_json_form_holds_everything():
-    session = Session("单 1", (Utterance("客服", "您好“亲”"), Utterance("user", 'a "b" \\ c')))
-    value = json.loads(json.dumps(session_to_dict(session)))
+def test_a_joined_turn_has_the_labels_of_all():
+    turns = [
+        Utterance("a", "hi", ("greet",), (" HI: ",)),
+        Utterance("a", "x?", ("ask", "greet"), ("ASK: x",)),
+        Utterance("b", "ok"),
+    ]
+    joined = make_session("s", turns).turns
+    assert joined[0] == Utterance("a", "hi x?", ("greet", "ask"), ("HI:", "ASK: x"))
+    assert joined[1] == Utterance("b", "ok")
+    value = json.loads(json.dumps(Session("单 1", joined).to_dict()))
     assert value == {
         "session_id": "单 1",
-        "turns": [{"role": "客服", "text": "您好“亲”"}, {"role": "user", "text": 'a "b" \\ c'}],
+        "turns": [
+            {"role": "a", "text": "hi x?", "intents": ["greet", "ask"], "acts": ["HI:", "ASK: x"]},
+            {"role": "b", "text": "ok"},
+        ],
     }
-    turns = [(turn["role"], turn["text"]) for turn in value["turns"]]
-    assert make(value["session_id"], turns) == session
 
 
-def test_a_joined_turn_has_the_intents_of_all():
-    turns = [("a", "hi", ("greet",)), ("a", "book", ("ask", "greet")), ("b", "ok"), ("a", "no", ())]
-    session = make("s", turns)
-    assert [turn.intents for turn in session.turns] == [("greet", "ask"), (), ()]
-    assert [turn.intents for turn in make("s", turns, join=False).turns] == [
-        ("greet",),
-        ("ask", "greet"),
-        (),
-        (),
-    ]
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>Hello <b>wor</b>ld,<br/>you</p>", "Hello world, you"),
+        ("a<script>x < 1</script>b<!-- no -->c", "a b c"),
+        ("<style type='a'>p{}</style><div>Fish &amp; Co.&nbsp;&lt;3</div>", "Fish & Co. <3"),
+        ("1 < 2 and 3 > 2", "1 < 2 and 3 > 2"),
+        ("<ABBR title='x'>ok</ABBR><unknown>now", "ok now"),
+        ("<script>never closed", "never closed"),
+    ],
+)
+def test_html_is_stripped(html, text):
+    assert " ".join(strip_html(html).split()) == text
 
 
-def test_a_joined_turn_has_the_acts_of_all():
-    turns = [("a", "hi", (), (" HI: ", "ASK: x")), ("a", "x?", (), ("ASK: x",)), ("b", "ok")]
-    session = make("s", turns)
-    assert [turn.acts for turn in session.turns] == [("HI:", "ASK: x"), ()]
-
-
-def test_the_json_form_names_labels_where_there_are_any():
-    turns = (
-        Utterance("a", "hi", ("greet",)),
-        Utterance("b", "ok"),
-        Utterance("b", "x?", (), ("A:",)),
-    )
-    assert session_to_dict(Session("1", turns))["turns"] == [
-        {"role": "a", "text": "hi", "intents": ["greet"]},
-        {"role": "b", "text": "ok"},
-        {"role": "b", "text": "x?", "acts": ["A:"]},
-    ]
+def test_a_context_is_around_its_response():
+    assert Context(2, "both").of(7, 1) == [0, 2, 3]
+    assert Context(2, "before").of(7, 3) == [1, 2]
+    assert (Context(2, "both").slots, Context(2, "before").first_response) == (4, 1)

@@ -9,6 +9,7 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 import dcse_tf
+from dcse_tf.api import Embedded
 from dcse_tf.baselines.fit_baseline import fit_baseline
 from dcse_tf.baselines.word_vectors import WordVectorsOptions
 from dcse_tf.bert.bert import build_bert_encoder
@@ -18,7 +19,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job as evaluate_job
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention, write_matching
-from dcse_tf.spark.embed import Embedded
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 CONTEXT = ["where is my parcel", "it left today", "thanks"]

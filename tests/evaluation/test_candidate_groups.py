@@ -10,8 +10,8 @@ import reference
 from shared_files import shared_file
 
 from dcse_tf.cli import commands
-from dcse_tf.data.candidates import CandidateGroup, group_to_dict
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import job
 from dcse_tf.evaluation.candidate_groups import evaluate_groups, make_sample, read_candidate_set
@@ -163,7 +163,7 @@ def test_a_sample_has_the_speakers_and_the_true_responses_first():
 
 
 def write(path, groups):
-    path.write_text("".join(json.dumps(group_to_dict(group)) + "\n" for group in groups))
+    path.write_text("".join(json.dumps(group.to_dict()) + "\n" for group in groups))
     return path
 
 

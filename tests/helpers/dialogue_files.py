@@ -5,7 +5,7 @@ import json
 import tensorflow as tf
 from lettered_corpus import write_vocabulary_folder
 
-from dcse_tf.data.formats import jsonl
+from dcse_tf.data.formats.messages import read_jsonl
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_session, shard_paths
@@ -57,13 +57,16 @@ def run(folder, content, name="corpus", **settings):
     return prepare(PrepareOptions(**values), write_vocabulary_folder(folder / "vocab"))
 
 
+def read_records(folder, manifest, split="train"):
+    return list(tf.data.TFRecordDataset(shard_paths(folder / "data", manifest.splits[split])))
+
+
 def read_tokens(folder, manifest, split="train"):
     """Sessions as lists of turns as lists of ids, whatever their order."""
-    paths = shard_paths(folder / "data", manifest.splits[split])
-    records = tf.data.TFRecordDataset(list(paths))
+    records = read_records(folder, manifest, split)
     return sorted(parse_session(record)["token_ids"].to_list() for record in records)
 
 
 def read_ids(folder, split):
-    sessions = jsonl.read_sessions(folder / f"data/{split}.jsonl", BadLines(0))
+    sessions = read_jsonl(folder / f"data/{split}.jsonl", BadLines(0))
     return {session_id for session_id, _ in sessions}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.response_windows import merge_windows
+from dcse_tf.data.formats.windows import merge_windows
 from dcse_tf.input_files import BadLines
 
 Turns = list[Utterance]

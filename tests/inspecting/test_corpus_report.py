@@ -11,7 +11,7 @@ from lettered_corpus import write_vocabulary_folder
 from shared_files import shared_file
 
 from dcse_tf.data.dialogue import make_session
-from dcse_tf.data.formats import jddc
+from dcse_tf.data.formats import published
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.inspecting import leaks
@@ -190,7 +190,7 @@ def test_the_public_sample_of_jddc(tmp_path):
     output = tmp_path / "out"
     files = {"input": (str(path),), "output_dir": str(output)}
     inspect_data(InspectOptions(format="jddc", min_turns=10, **files))
-    sessions = [make_session(name, turns) for name, turns in jddc.read_sessions(path, BadLines(0))]
+    sessions = [make_session(name, turns) for name, turns in published.read_jddc(path, BadLines(0))]
     kept = [session.turns for session in sessions if len(session.turns) >= 10]
     texts = collections.Counter(turn.text.casefold() for turns in kept for turn in turns)
     report = json.loads((output / "report.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
-from dcse_tf.data.candidates import read_groups
+from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError

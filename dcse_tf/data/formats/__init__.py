@@ -1,9 +1,9 @@
 """The corpus formats: readers of dialogue files, by the name that the option `format` takes.
 
-A format is a module with a reader, registered here. Code outside the package can register its own:
+Code outside the package can register its own:
 
+    from dcse_tf import register_format
     from dcse_tf.data.dialogue import Utterance
-    from dcse_tf.data.formats import register_format
     from dcse_tf.input_files import read_lines
 
     def read_pairs(path, bad_lines):
@@ -18,26 +18,13 @@ A format is a module with a reader, registered here. Code outside the package ca
 """
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance
-from dcse_tf.data.formats import (
-    chitchat,
-    crosswoz,
-    dialoguecse,
-    ecd,
-    groups,
-    jddc,
-    jsonl,
-    labelled,
-    mdc,
-    messages,
-    session_tsv,
-    sgd,
-    table,
-    ubuntu,
-)
+from dcse_tf.data.formats import candidates, messages, published, table
 from dcse_tf.input_files import BadLines
 
 # An id and utterances and, in some formats, candidates for the last utterance.
@@ -54,145 +41,147 @@ class Format:
             third item if the file has candidates. It reports unusable lines to the `BadLines` and
             continues.
         help: what the files are, in one line.
-        has_intents: whether utterances come with intents.
-        has_acts: whether utterances come with dialogue acts.
+        has_intents, has_acts: whether utterances come with intents, with dialogue acts.
         has_candidates: whether sessions come with candidates for their last turn.
+        columns: the names that the option `columns` accepts; the reader takes them as a third
+            argument, a mapping to the names in the file.
     """
 
-    read: Reader
+    read: Callable[..., Iterator[RawSession]]
     help: str
     has_intents: bool = False
     has_acts: bool = False
     has_candidates: bool = False
+    columns: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateFormat:
+    """How a kind of file of grouped candidates is read.
+
+    Attributes:
+        read: yields the candidates of a file, those of a group consecutively.
+        help: what the files are, in one line.
+        line_each: whether each line is one candidate, so that a number of lines can define groups.
+    """
+
+    read: candidates.CandidateReader
+    help: str
+    line_each: bool = False
 
 
 FORMATS: dict[str, Format] = {}
+CANDIDATE_FORMATS = {
+    "jsonl": CandidateFormat(
+        candidates.read_groups_jsonl,
+        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} per line, as '
+        "build_candidates writes them",
+    ),
+    "ecd": CandidateFormat(
+        candidates.read_ecd_candidates, "{train,valid,test} of the E-commerce corpus", True
+    ),
+    "ubuntu": CandidateFormat(
+        candidates.read_ubuntu_candidates,
+        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated",
+        True,
+    ),
+}
 
 
-def register_format(
-    name: str,
-    reader: Reader,
-    *,
-    help: str,
-    has_intents: bool = False,
-    has_acts: bool = False,
-    has_candidates: bool = False,
-) -> None:
+def register_format(name: str, reader: Reader, *, help: str, **has: Any) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
 
     Args:
         name: the value of the option.
         reader: see `Format`.
         help: what the files are, in one line for `--help`.
-        has_intents: whether utterances come with intents, which retrieval sets need.
-        has_acts: whether utterances come with dialogue acts.
-        has_candidates: whether sessions come with candidates for their last turn.
+        **has: `has_intents`, which retrieval sets need, `has_acts` and `has_candidates`, see
+            `Format`; False if not given.
 
     Raises:
         ValueError: another format has the name.
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
-    FORMATS[name] = Format(reader, help, has_intents, has_acts, has_candidates)
+    FORMATS[name] = Format(reader, help, **has)
+
+
+def read_groups(
+    path: pathlib.Path, format: str, bad_lines: BadLines, **settings: Any
+) -> Iterator[candidates.CandidateGroup]:
+    """Yields the groups of a file of candidates.
+
+    Args:
+        path: the file.
+        format: a name in `CANDIDATE_FORMATS`.
+        bad_lines: counts unusable lines and groups.
+        **settings: see `group_candidates`.
+    """
+    read = CANDIDATE_FORMATS[format].read
+    return candidates.group_candidates(read, path, bad_lines, **settings)
 
 
 register_format(
     "session_tsv",
-    session_tsv.read_sessions,
+    published.read_session_tsv,
     help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
 )
+_LABELS = {"has_intents": True, "has_acts": True}
 register_format(
     "jsonl",
-    jsonl.read_sessions,
+    messages.read_jsonl,
     help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
-    has_intents=True,
-    has_acts=True,
+    **_LABELS,
 )
 register_format(
     "table",
-    table.read_sessions,
+    lambda path, bad_lines, *columns: table.read_tables([path], bad_lines, *columns),
     help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
     "rows are not in order, time; or id and reply_to instead of session_id; with `spark_master` "
     "also Spark tables and ORC; `columns` if the columns have other names",
-    has_intents=True,
-    has_acts=True,
+    columns=(*table.NAMES, "turns", "intents", "acts"),
+    **_LABELS,
 )
 register_format(
     "messages",
-    messages.read_sessions,
+    messages.read_messages,
     help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
     "in one JSON array or in Parquet; lists of texts; lines of texts that end in __eou__",
-    has_intents=True,
-    has_acts=True,
+    columns=tuple(messages.KEYS),
+    **_LABELS,
 )
-register_format(
-    "labelled",
-    labelled.read_sessions,
-    help="CSV or TSV of sentences and labels, for the task labelled: each label is a session",
-    has_intents=True,
-)
-register_format(
-    "chitchat",
-    chitchat.read_sessions,
-    help="dataset.json of the PyPI package chitchat-dataset",
-)
+register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")
 register_format(
     "mdc",
-    mdc.read_sessions,
+    published.read_mdc,
     help="{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
     has_intents=True,
 )
-register_format("jddc", jddc.read_sessions, help="chat.txt of the JD corpus, 7 fields")
 register_format(
     "ecd",
-    ecd.read_sessions,
+    candidates.read_ecd,
     help="train.txt of the response-selection release of the E-commerce corpus",
 )
 register_format(
-    "dialoguecse",
-    dialoguecse.read_sessions,
-    help="train_data.txt of the paper's authors",
-)
-register_format(
-    "sgd",
-    sgd.read_sessions,
-    help="dialogues_*.json of Schema-Guided Dialogue",
-    has_intents=True,
-    has_acts=True,
-)
-register_format(
-    "crosswoz", crosswoz.read_sessions, help="train.json[.zip] of CrossWOZ", has_intents=True
+    "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
 )
 register_format(
     "ubuntu",
-    ubuntu.read_sessions,
+    candidates.read_ubuntu,
     help="train.txt of the Ubuntu corpus for response selection, tab-separated",
 )
 register_format(
-    "ubuntu_csv",
-    ubuntu.read_csv_sessions,
-    help="{train,valid,test}.csv of the Ubuntu corpus, as Lowe et al. write them",
+    "chitchat",
+    published.read_chitchat,
+    help="dataset.json of the PyPI package chitchat-dataset",
 )
 register_format(
-    "ubuntu_ids",
-    ubuntu.read_ids_sessions,
-    help="train.txt of Gu et al.'s copy of the Ubuntu corpus, with responses.txt beside it",
+    "sgd", published.read_sgd, help="dialogues_*.json of Schema-Guided Dialogue", **_LABELS
 )
-register_format(
-    "candidates",
-    groups.read_sessions,
-    help="groups as build_candidates writes them: per line a context, its response and negatives",
-    has_candidates=True,
-)
-register_format(
-    "ecd_candidates",
-    ecd.read_given_sessions,
-    help="train.txt of the E-commerce corpus with its negatives",
-    has_candidates=True,
-)
-register_format(
-    "ubuntu_candidates",
-    ubuntu.read_given_sessions,
-    help="train.txt of the Ubuntu corpus, tab-separated, with its negatives",
-    has_candidates=True,
-)
+for _name, _kind in CANDIDATE_FORMATS.items():
+    register_format(
+        "candidates" if _name == "jsonl" else f"{_name}_candidates",
+        functools.partial(candidates.read_given_sessions, _kind.read),
+        help=f"{_kind.help}; sessions with their negatives",
+        has_candidates=True,
+    )

@@ -1,9 +1,8 @@
-"""Shared by the readers of several formats: reading tables and JSON, and grouping rows."""
+"""What the readers of several formats share: tables, JSON, and rows that form sessions."""
 
 import csv
 import functools
 import io
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -17,8 +16,7 @@ from dcse_tf.files import hash_number
 from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json, read_lines
 
 T = TypeVar("T")
-
-TAB = "\t"
+R = TypeVar("R")
 
 _RECENT = 1 << 16
 _LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
@@ -26,7 +24,7 @@ csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than
 
 
 class SeenIds:
-    """A set of texts, stored as 64-bit fingerprints: eight bytes each, plus a buffer.
+    """A set of texts, kept as 64-bit fingerprints: eight bytes each, plus a buffer.
 
     A Python set would take a hundred bytes per id, which would be most of the memory of a job that
     streams millions of sessions.
@@ -51,88 +49,24 @@ class SeenIds:
         return place < len(self._sorted) and int(self._sorted[place]) == key
 
 
-def read_table(
-    path: pathlib.Path, bad_lines: BadLines, delimiter: str = ",", quoted: bool = True
-) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line where the row ends, its fields) for each row that is not empty.
-
-    Args:
-        path: the file.
-        bad_lines: counts rows that cannot be parsed.
-        delimiter: the character between two fields.
-        quoted: whether quoted fields may hold delimiters and line ends, as in CSV. Otherwise they
-            may not, as in most TSV files, and quotes around a whole field are removed.
-
-    Raises:
-        InputError: the file cannot be read, its first row cannot be parsed, or there are too many
-            bad lines.
+def convert(
+    values: Iterable[tuple[int, T]],
+    parse: Callable[[int, T], R],
+    path: pathlib.Path,
+    bad_lines: BadLines,
+) -> Iterator[R]:
+    """Yields what `parse` makes of each (number, value); where it raises ValueError, the line with
+    that number is bad, for the error's reason.
     """
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-            lines = iter(functools.partial(text.readline, _LONGEST_FIELD), "")
-            rows = csv.reader(
-                lines,
-                delimiter=delimiter,
-                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-                strict=True,
-            )
-            header = True
-            while True:
-                problem = ""
-                try:
-                    row = next(rows, None)
-                    "".join(row or ()).encode()
-                except csv.Error as error:
-                    problem = f"not {'TSV' if delimiter == TAB else 'CSV'}: {error}"
-                except UnicodeEncodeError:
-                    problem = bad_lines.not_encoded
-                if problem and header:  # the next row is none
-                    raise InputError(f"{path}:{rows.line_num}: {problem}")
-                if problem:
-                    bad_lines.report(path, rows.line_num, problem)
-                elif row is None:
-                    return
-                elif row:
-                    header = False
-                    yield rows.line_num, row if quoted else list(map(unquote, row))
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def unquote(field: str) -> str:
-    """Removes quotes around a whole field, as programs that write CSV put them."""
-    stripped = field.strip()
-    if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
-        inside = stripped[1:-1].replace('""', "\0")
-        if '"' not in inside:  # otherwise the outer quotes belong to two separate quotations
-            return inside.replace("\0", '"').strip()
-    return field
-
-
-def read_json_lines(
-    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], T]
-) -> Iterator[T]:
-    """Yields what `parse` makes of the JSON value of each line.
-
-    Args:
-        path: the file.
-        bad_lines: counts lines that are not JSON, or not the expected JSON.
-        parse: converts a line's number and value; it raises ValueError, with the reason, if the
-            value is not as expected.
-    """
-    for number, line in read_lines(path, bad_lines):
+    for number, value in values:
         try:
-            yield parse(number, parse_json(line))
-        except json.JSONDecodeError as error:
-            problem = f"not JSON: {error.msg} at column {error.colno}"
-            if error.pos >= len(line.rstrip()):
-                problem += ", where the line ends; expected a whole value on each line"
-            bad_lines.report(path, number, problem)
-        except UnicodeEncodeError as error:
-            bad_lines.report(path, number, f"half of a surrogate pair: {error.reason}")
+            result = parse(number, value)
         except ValueError as error:
             bad_lines.report(path, number, str(error))
+        except RecursionError:  # a value that ijson can read, but Python cannot print
+            bad_lines.report(path, number, "nested too deeply")
+        else:
+            yield result
 
 
 def group_rows(
@@ -154,12 +88,8 @@ def group_rows(
     for number, session_id, utterance in rows:
         if session_id != current:
             if session_id in ended:
-                bad_lines.report(
-                    path,
-                    number,
-                    f"session {session_id!r} ended before this line; "
-                    "the lines of a session must stand together",
-                )
+                problem = "ended before this line; the lines of a session must stand together"
+                bad_lines.report(path, number, f"session {session_id!r} {problem}")
                 continue
             if current is not None:
                 yield current, turns
@@ -170,60 +100,123 @@ def group_rows(
         yield current, turns
 
 
-_FAULTS = (ijson.JSONError, UnicodeDecodeError, *UNREADABLE)
+# Tables
 
 
-def read_members(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str, Any]]:
-    """Yields (number from 1, key, value) for each member of a file that is one JSON object.
+def read_table(
+    path: pathlib.Path, bad_lines: BadLines, delimiter: str = ",", quoted: bool = True
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line where the row ends, its fields) for each row that is not empty.
 
-    Raises:
-        InputError: the file is not one JSON object, or cannot be read.
-    """
-    _expect(path, bad_lines.encoding, b"{", "object")
-    number = 0
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            for key, value in ijson.kvitems(file, "", use_float=True):
-                number += 1
-                yield number, key, value
-    except _FAULTS as error:
-        raise InputError(f"{path}: expected one JSON object: {_after(number, error)}") from error
-
-
-def read_elements(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, Any]]:
-    """Yields (number from 1, value) for each element of a file that is one JSON array.
+    Args:
+        path: the file.
+        bad_lines: counts rows that cannot be parsed, or with more or fewer fields than the first.
+        delimiter: the character between two fields.
+        quoted: whether quoted fields may hold delimiters and line ends, as in CSV. Otherwise they
+            may not, as in most TSV files, and quotes around a whole field are removed.
 
     Raises:
-        InputError: the file is not one JSON array, or cannot be read.
+        InputError: the file cannot be read, its first row cannot be parsed, or there are too many
+            bad lines.
     """
-    _expect(path, bad_lines.encoding, b"[", "array")
-    number = 0
+    width = 0
     try:
         with open_text(path, bad_lines.encoding) as file:
-            for value in ijson.items(file, "item", use_float=True):
-                number += 1
-                yield number, value
-    except _FAULTS as error:
-        raise InputError(f"{path}: expected one JSON array: {_after(number, error)}") from error
-
-
-def _expect(path: pathlib.Path, encoding: str, start: bytes, kind: str) -> None:
-    """Checks how the JSON begins: in a value of another kind ijson silently finds nothing."""
-    try:
-        with open_text(path, encoding) as file:
-            head = file.read(1024).lstrip()
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+            lines = iter(functools.partial(text.readline, _LONGEST_FIELD), "")
+            rows = csv.reader(
+                lines,
+                delimiter=delimiter,
+                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+                strict=True,
+            )
+            while True:
+                problem, row = "", None
+                try:
+                    row = next(rows, None)
+                    "".join(row or ()).encode()
+                except csv.Error as error:
+                    problem = f"not a table: {error}"
+                except UnicodeEncodeError:
+                    problem = bad_lines.not_encoded
+                if row is not None and not problem and width and row and len(row) != width:
+                    problem = f"expected {width} field(s), found {len(row)}"
+                if problem and not width:  # the next row is no header
+                    raise InputError(f"{path}:{rows.line_num}: {problem}")
+                if problem:
+                    bad_lines.report(path, rows.line_num, problem)
+                elif row is None:
+                    return
+                elif row:
+                    width = len(row)
+                    yield rows.line_num, row if quoted else list(map(unquote, row))
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    if not head.startswith(start):
-        raise InputError(f"{path}: expected one JSON {kind}, found {head[:20]!r}")
 
 
-def _after(number: int, error: Exception) -> str:
-    text = error.args[0] if error.args else ""
-    if isinstance(text, bytes):  # yajl's messages are bytes
-        text = text.decode(errors="replace")
-    reason = str(text).strip().splitlines()
-    return f"after {number} member(s): {reason[0] if reason else type(error).__name__}"
+def unquote(field: str) -> str:
+    """Removes quotes around a whole field, as programs that write CSV put them."""
+    stripped = field.strip()
+    if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
+        inside = stripped[1:-1].replace('""', "\0")
+        if '"' not in inside:  # otherwise the outer quotes belong to two separate quotations
+            return inside.replace("\0", '"').strip()
+    return field
+
+
+# JSON
+
+
+def read_json_lines(
+    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], R]
+) -> Iterator[R]:
+    """Yields what `parse` makes of the JSON value of each line.
+
+    Args:
+        path: the file.
+        bad_lines: counts lines that are not JSON, or not the expected JSON.
+        parse: converts a line's number and value; it raises ValueError, with the reason, if the
+            value is not as expected.
+    """
+    lines = read_lines(path, bad_lines)
+    return convert(lines, lambda number, line: parse(number, parse_json(line)), path, bad_lines)
+
+
+def read_members(
+    path: pathlib.Path, bad_lines: BadLines, array: bool = False
+) -> Iterator[tuple[int, tuple[str, Any]]]:
+    """Yields (number from 1, (key, value)) for each member of a file that is one JSON object.
+
+    Args:
+        path: the file, of any size.
+        bad_lines: has the encoding of the file.
+        array: whether the file is one JSON array instead; the keys are then "".
+
+    Raises:
+        InputError: the file is not one JSON object or array, or cannot be read.
+    """
+    number = 0
+    try:
+        with open_text(path, bad_lines.encoding) as file:
+            head = file.read(1024).lstrip()
+        # In a value of another kind ijson silently finds nothing.
+        if not head.startswith(b"[" if array else b"{"):
+            raise ValueError(f"found {head[:20]!r}")
+        with open_text(path, bad_lines.encoding) as file:
+            members = ijson.kvitems(file, "", use_float=True)
+            if array:
+                members = (("", value) for value in ijson.items(file, "item", use_float=True))
+            for number, member in enumerate(members, start=1):
+                yield number, member
+    except (ijson.JSONError, ValueError, *UNREADABLE) as error:
+        reason = error.args[0] if error.args else ""
+        if isinstance(reason, bytes):  # yajl's messages are bytes
+            reason = reason.decode(errors="replace")
+        first = (str(reason).strip().splitlines() or [type(error).__name__])[0]
+        kind = "array" if array else "object"
+        raise InputError(
+            f"{path}: expected one JSON {kind}: after {number} member(s): {first}"
+        ) from error
 
 
 def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:

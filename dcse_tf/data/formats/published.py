@@ -1,0 +1,228 @@
+"""Readers of published corpora, a function each, and of plain lines of session, role and text.
+
+A reader takes a path and a `BadLines`, and yields (session id, utterances in order).
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats.reading import convert, get_field, group_rows, read_members, unquote
+from dcse_tf.data.formats.windows import merge_windows
+from dcse_tf.input_files import BadLines, read_lines
+
+Sessions = Iterator[tuple[str, list[Utterance]]]
+Row = tuple[int, str, Utterance]
+
+
+def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads `{session_id}\\t{role}\\t{text}` lines; quotes around a whole field are removed."""
+
+    def parse(number: int, line: str) -> Row:
+        fields = [unquote(field).strip() for field in line.split("\t")]
+        if len(fields) != 3 or not fields[0]:
+            raise ValueError(
+                f"expected session_id<TAB>role<TAB>text (`format`=session_tsv), found "
+                f"{len(fields)} field(s)"
+            )
+        return number, fields[0], Utterance(fields[1], fields[2])
+
+    return _group_lines(path, bad_lines, "", parse)
+
+
+def _group_lines(
+    path: pathlib.Path, bad_lines: BadLines, header: str, parse: Callable[[int, str], Row]
+) -> Sessions:
+    """The sessions of lines, of which the first may be a header whose first field is `header`."""
+    lines = (
+        (number, line)
+        for number, line in read_lines(path, bad_lines)
+        if number > 1 or not header or line.partition("\t")[0].strip().lower() != header
+    )
+    return group_rows(convert(lines, parse, path, bad_lines), path, bad_lines)
+
+
+# The paper's corpora
+
+
+_JDDC_FIELDS = 7
+_SENDERS = {"0": "customer", "1": "agent"}
+_NOTHING = {"nan", "null", "none"}
+# "[数字x]" replaces a number that the publisher removed. The brackets and the x are not language
+# and would be extra tokens for BERT, so only the word inside is kept.
+_PLACEHOLDER = re.compile(r"\[([^\[\]\s]{1,8}?)x\]")
+_EMOTICON = re.compile(r"#E-[0-9A-Za-z]*(?:\[数字x\])?")
+_MESSAGE_BREAK = "!@@@!"
+# What the shop's software writes in the customer's name before anyone has spoken: which button was
+# pressed, order cards, links to products.
+_OPENING = re.compile(
+    r"(?:(?:"
+    r"(?:我要)?(?:转)?人工(?:客服)?(?=\s|$)"
+    r"|京东快递\(移动端\)"
+    r"|请选择咨询订单|订单业务咨询"
+    r"|顾客通过点击\S*?信息发送[:：]?"
+    r"|咨询订单号[:：]\S*(?:\s+(?:订单金额|下单时间|商品ID)[:：]\S*(?:\s+\[时间x\]\S*)?)*"
+    r"|\[订单编号[:：](?:[^\[\]]|\[[^\[\]]*\])*\]"
+    r"|\[链接x\]|\[商品快照\]"
+    r")\s*)+"
+)
+
+
+def read_jddc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads JDDC, the JD customer service corpus: a message a line, in 7 tab-separated fields.
+
+    The fields are session, user, waiter_send (1 = agent), transferred, repeat, sku and text.
+    Placeholders become the word inside ("[数字x]": "数字"). Emoticon codes, and the marks between
+    several messages of one turn, become spaces. What the shop's software writes in the customer's
+    name at the start ("人工客服", an order card) is removed.
+    """
+
+    def parse(number: int, line: str) -> Row:
+        fields = line.split("\t", _JDDC_FIELDS - 1)  # a tab inside the text is part of it
+        session_id, sender = fields[0].strip(), fields[2].strip() if len(fields) > 2 else ""
+        if len(fields) != _JDDC_FIELDS or sender not in _SENDERS or not session_id:
+            raise ValueError(
+                "expected session, user, 0 or 1 (agent), transferred, repeat, sku, text, "
+                f"tab-separated; found {len(fields)} field(s)"
+            )
+        text = fields[6].strip()
+        text = "" if text.lower() in _NOTHING else text
+        return number, session_id, Utterance(_SENDERS[sender], text)
+
+    for session_id, turns in _group_lines(path, bad_lines, "session_id", parse):
+        opening, clean = True, []
+        for role, text, *_ in turns:
+            opening = opening and role == "customer"
+            if opening and (boilerplate := _OPENING.match(text.lstrip())):
+                text = text.lstrip()[boilerplate.end() :]
+            text = _EMOTICON.sub(" ", text.replace(_MESSAGE_BREAK, " "))
+            clean.append(Utterance(role, _PLACEHOLDER.sub(r"\1", text)))
+        yield session_id, clean
+
+
+_ACT = re.compile("[a-z][a-z_ ]*", re.IGNORECASE)
+
+
+def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads the Microsoft Dialogue Corpus: `{movie,restaurant,taxi}_all.tsv`, with a header.
+
+    The columns are session.ID, Message.ID, Message.Timestamp, Message.From (user or agent),
+    Message.Text, and one or more dialogue acts. The name of an act, before its bracket, is an
+    intent. Session numbers start afresh in each domain's file, so they are prefixed with the file's
+    name up to "_".
+    """
+    domain = path.name.split("_")[0].split(".")[0].lower()
+
+    def parse(number: int, line: str) -> Row:
+        fields = [unquote(field).strip() for field in line.split("\t")]
+        role = fields[3].lower() if len(fields) > 4 else ""
+        if not fields[0] or role not in ("user", "agent"):
+            raise ValueError(
+                "expected session.ID, Message.ID, Message.Timestamp, user or agent, Message.Text, "
+                f"acts, tab-separated; found {len(fields)} field(s)"
+            )
+        names = (field.partition("(")[0].rstrip() for field in fields[5:])
+        intents = dict.fromkeys(name.lower() for name in names if _ACT.fullmatch(name))
+        return number, f"{domain}-{fields[0]}", Utterance(role, fields[4], tuple(intents))
+
+    return _group_lines(path, bad_lines, "session.id", parse)
+
+
+def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads the training rows of DialogueCSE's authors (`train_data.txt`).
+
+    Six tab-separated fields: turns before the response, joined by "|"; turns after it, likewise;
+    the roles as "before-response-after", each a list of 0 or 1 joined by "|"; a constant; candidate
+    responses joined by "|", the true one first; their labels. The sampled negatives are dropped,
+    and rows of one dialogue are merged (`merge_windows`). Sessions are named by file and line.
+    """
+
+    def parse(number: int, line: str) -> tuple[int, list[Utterance]]:
+        fields = line.split("\t")
+        if len(fields) != 6:
+            raise ValueError(
+                "expected turns before, turns after, roles, a constant, responses, labels, "
+                f"tab-separated; found {len(fields)} field(s)"
+            )
+        before, after, roles, _, responses, labels = fields
+        if labels.split("|")[0].strip() != "1":
+            raise ValueError("expected the true response first: label 1")
+        parts = roles.strip().split("-")
+        texts = [*_split(before), responses.split("|")[0], *_split(after)]
+        speakers = [role for part in parts for role in _split(part)]
+        if len(parts) != 3 or len(speakers) != len(texts) or not set(speakers) <= set(_SENDERS):
+            raise ValueError(
+                f"expected {len(texts)} roles, 0 or 1, as before-response-after; found "
+                f"{roles[:40]!r}"
+            )
+        named = zip(speakers, texts, strict=True)
+        return number, [Utterance(_SENDERS[role], text) for role, text in named]
+
+    def read(counted: BadLines) -> Iterator[tuple[int, list[Utterance]]]:
+        return convert(read_lines(path, counted), parse, path, counted)
+
+    for number, turns in merge_windows(read, bad_lines):
+        yield f"{path.name}-{number}", turns
+
+
+def _split(text: str) -> list[str]:
+    return text.split("|") if text else []
+
+
+# Dialogues in one JSON value
+
+
+def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads `dataset.json` of the PyPI package `chitchat-dataset` (MIT), with senders as roles.
+
+    The file maps ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`; each inner list has
+    the messages of one turn.
+    """
+
+    def parse(number: int, member: tuple[str, Any]) -> tuple[str, list[Utterance]]:
+        session_id, conversation = member
+        groups = get_field(conversation, "messages", list)
+        if not all(isinstance(messages, list) for messages in groups):
+            raise ValueError('expected "messages" to be a list of lists')
+        return session_id, [
+            Utterance(get_field(message, "sender", str), get_field(message, "text", str))
+            for messages in groups
+            for message in messages
+        ]
+
+    return convert(read_members(path, bad_lines), parse, path, bad_lines)
+
+
+def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Reads Schema-Guided Dialogue (Rastogi et al. 2020): `dialogues_*.json`, each one JSON array.
+
+    The intents of a turn are those that it states with the act INFORM_INTENT. "active_intent",
+    which persists until another intent is stated, is not used: it would label "yes, that's right"
+    too. Acts are written with their slots, such as "REQUEST:time"; an act without a slot ends with
+    the colon.
+    """
+
+    def parse_turn(turn: Any) -> Utterance:
+        role, text = (get_field(turn, name, str) for name in ("speaker", "utterance"))
+        intents: dict[str, None] = {}
+        acts = set()
+        for frame in get_field(turn, "frames", list, []):
+            for action in get_field(frame, "actions", list, []):
+                act, slot = get_field(action, "act", str), get_field(action, "slot", str, "")
+                acts.add(f"{act}:{slot}")
+                if act == "INFORM_INTENT":
+                    values = get_field(action, "values", list)
+                    if not all(isinstance(value, str) for value in values):
+                        raise ValueError(f'expected "values" to be texts, found {values!r:.40}')
+                    intents |= dict.fromkeys(values)
+        return Utterance(role.lower(), text, tuple(intents), tuple(sorted(acts)))
+
+    def parse(number: int, member: tuple[str, Any]) -> tuple[str, list[Utterance]]:
+        session_id = get_field(member[1], "dialogue_id", str)
+        if not session_id:
+            raise ValueError('expected "dialogue_id", found an empty text')
+        return session_id, [parse_turn(turn) for turn in get_field(member[1], "turns", list)]
+
+    return convert(read_members(path, bad_lines, array=True), parse, path, bad_lines)

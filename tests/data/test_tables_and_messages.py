@@ -1,0 +1,338 @@
+"""The general readers: tables with a turn a row, and lists of messages."""
+
+import datetime
+import gzip
+import json
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dcse_tf.data.corpus import read_raw_sessions
+from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats import table
+from dcse_tf.data.options import CorpusOptions
+from dcse_tf.errors import InputError
+
+TURNS = {"session_id": ["s", "t", "s"], "role": ["a", "a", "b"], "text": ["hi", "你好", "ho\nho"]}
+SESSIONS = {"s": [("a", "hi"), ("b", "ho\nho")], "t": [("a", "你好")]}
+
+
+def write_csv(path, *lines, end="\n", encoding="utf-8"):
+    path.write_bytes("".join(f"{line}{end}" for line in lines).encode(encoding))
+    return path
+
+
+def write_parquet(path, columns, **settings):
+    pq.write_table(pa.table(columns), path, **settings)
+    return path
+
+
+def write_json(path, *values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def read(*paths, format="table", limit=0, **settings):
+    """The sessions as lists of (role, text), and the number of bad lines."""
+    options = CorpusOptions(
+        format=format, input=tuple(map(str, paths)), max_bad_lines=limit, **settings
+    )
+    bad_lines = options.count_bad_lines()
+    sessions = list(read_raw_sessions(options, bad_lines))
+    return {name: [(t.role, t.text) for t in turns] for name, turns in sessions}, bad_lines.count
+
+
+def texts(*paths, **settings):
+    return {
+        name: [text for _, text in turns] for name, turns in read(*paths, **settings)[0].items()
+    }
+
+
+# Tables
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_delimiters_and_marks_of_encodings_are_found_out(tmp_path, sign, encoding):
+    """Quoted fields hold delimiters, quotes and line ends; other columns are not read."""
+    lines = [
+        'text,session_id,"role",more',
+        "hi,s,a,1",
+        '"你好,;\t|",t,a,2',
+        '"he ""said\r\nit""",s, b ,3',
+    ]
+    path = write_csv(
+        tmp_path / "a", *(line.replace(",", sign) for line in lines), end="\r\n", encoding=encoding
+    )
+    said = {
+        "s": [("a", "hi"), ("b", 'he "said\r\nit"')],
+        "t": [("a", "你好,;\t|".replace(",", sign))],
+    }
+    assert read(path) == (said, 0)
+
+
+def test_the_delimiter_is_that_with_the_known_columns(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "session_id;role;text;a,b,c,d,e", "s;u;hi, you;x")
+    assert read(path)[0] == {"s": [("u", "hi, you")]}
+
+
+def test_rows_are_gathered_over_files_and_sorted_by_time(tmp_path):
+    """Rows of one time stay in the order of the files; sessions come by id."""
+    rows = [(f"{n % 7}", n // 21, f"{n}") for n in range(210)]
+    random.Random(0).shuffle(rows)
+    lines = [f"{session},u,{text},{time}" for session, time, text in rows]
+    header = "session_id,role,text,time"
+    paths = [
+        write_csv(tmp_path / "a.csv", header, *lines[:100]),
+        write_csv(tmp_path / "b.csv", header, *lines[100:]),
+    ]
+    ordered = sorted(rows, key=lambda row: (row[0], row[1]))
+    found = texts(*paths)
+    assert [(name, text) for name, own in found.items() for text in own] == [
+        (name, text) for name, _, text in ordered
+    ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("9", "10", "1e2"),
+        ("-1", "9007199254740993", "9007199254740994"),
+        ("2017-10-31", "2017-10-31 22:10:47", "2017-10-31T22:10:47.5"),
+        ("2017-10-31T22:10:47+02:00", "2017-10-31T21:10:47Z", "2017-10-31 22:00:00 UTC"),
+        ("Tue Oct 31 23:10:47 +0200 2017", "Tue Oct 31 22:10:47 +0000 2017", "2017-11-01T00Z"),
+        ("Tue, 31 Oct 2017 23:10:47 +0200", "31 Oct 2017 22:10:47 +0000", "2017-10-31T22:10:48Z"),
+    ],
+)
+def test_times_are_put_in_order(tmp_path, times):
+    for order in ((0, 1, 2), (2, 1, 0)):
+        lines = [f'1,u,{place},"{times[place]}"' for place in order]
+        path = write_csv(tmp_path / "a.csv", "session_id,role,text,time", *lines)
+        assert texts(path) == {"1": ["0", "1", "2"]}
+    assert table.parse_time("1970-01-01T01:00:00.000001+01:00") == ("a time with its zone", 1)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "s,a,x",
+        ",a,x,2",
+        "s, ,x,2",
+        "s,a,x,",
+        "s,a,x,nan",
+        "s,a,x,3/4/2017",
+        "s,a,x,2017-10-31",
+        's,a,"x"y,2',
+        "s,a,\udcff,2",
+    ],
+)
+def test_a_row_that_cannot_be_used_is_bad(tmp_path, row):
+    path = tmp_path / "a.csv"
+    content = f"session_id,role,text,time\ns,a,hi,1\n{row}\ns,b,ho,3\n"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"a\.csv:3: "):
+        read(path)
+    assert read(path, limit=1) == ({"s": [("a", "hi"), ("b", "ho")]}, 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "named"),
+    [
+        ("session,role,text", (), "no column 'session_id'"),
+        ("session_id,role,text,text", (), "several columns 'text'"),
+        ("session_id,role,text", ("time:at",), "no column 'at' for time"),
+        ("session_id,role,text,id", ("id:id",), "no use 'id'"),
+        ("id,reply_to,role,text", (), "no column 'time'"),
+        ("", (), "the columns are 1, 2, 3"),
+    ],
+)
+def test_a_header_without_the_columns_is_refused(tmp_path, header, columns, named):
+    path = write_csv(tmp_path / "a.csv", header, "1,2,3")
+    with pytest.raises(InputError, match=rf"a\.csv:1: .*{named}"):
+        read(path, columns=columns, limit=9)
+
+
+def test_tables_of_one_input_have_the_same_columns(tmp_path):
+    first = write_csv(tmp_path / "a.csv", "session_id,role,text,time", "1,a,x,1")
+    second = write_csv(tmp_path / "b.csv", "session_id,role,text", "1,b,y")
+    with pytest.raises(InputError, match=r"b\.csv: expected columns for .*time"):
+        read(first, second)
+
+
+def test_without_roles_speakers_alternate_if_asked(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
+    assert read(path, alternate_roles=True)[0] == {"1": [("", "hi"), ("", "ho")]}
+    with pytest.raises(InputError, match="session '1' have no roles; `alternate_roles`"):
+        read(path)
+
+
+REPLIES = ("id:tweet", "role:in", "time:at")
+
+
+def test_a_thread_is_all_rows_that_replies_connect(tmp_path):
+    """2 replies to 1, 3 and 4 to 2; 6 and 7 to 5, which is missing; 8 stands alone.
+
+    At time 5 a reply comes after what it replies to, whose row is below.
+    """
+    rows = [
+        "4,a,d,5,2.0",
+        "3,b,c,4,2",
+        "2,b,b,5,1",
+        "1,a,a,1,",
+        "7,b,g,9,5",
+        "6,b,f,8,5.0",
+        "8,a,h,2,",
+    ]
+    expected = {"1": ["a", "c", "b", "d"], "6": ["f", "g"], "8": ["h"]}
+    for _ in range(4):
+        path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *rows)
+        assert texts(path, columns=REPLIES) == expected
+        random.Random(1).shuffle(rows)
+    ids, roles, said, times, above = zip(*(row.split(",") for row in rows))
+    columns = {
+        "tweet": list(map(int, ids)),
+        "in": [role == "a" for role in roles],
+        "text": said,
+        "at": list(map(int, times)),
+        "reply_to": [float(reply) if reply else None for reply in above],
+    }
+    assert texts(write_parquet(tmp_path / "a.parquet", columns), columns=REPLIES) == expected
+    chain = [f"{n},u,{n},7,{n - 1 or ''}" for n in range(500, 0, -1)]
+    path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *chain)
+    assert texts(path, columns=REPLIES) == {"1": [str(n) for n in range(1, 501)]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [(("1,a,x,1,", "1,b,y,2,"), "the id '1'"), (("1,a,x,1,2", "2,b,y,2,1"), "in a circle")],
+)
+def test_ids_of_replies_that_cannot_be_used_are_refused(tmp_path, rows, problem):
+    path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *rows)
+    with pytest.raises(InputError, match=problem):
+        read(path, columns=REPLIES, limit=9)
+
+
+def test_parquet_with_a_turn_a_row(tmp_path):
+    """Sessions run on over batches and row groups; other columns are not read."""
+    path = write_parquet(tmp_path / "a", {"turns": [7, 8, 9], **TURNS}, row_group_size=1)
+    assert read(path) == (SESSIONS, 0)
+    odd = {
+        "a:b": TURNS["session_id"],
+        "who": pa.array(TURNS["role"]).dictionary_encode(),
+        "text.said": pa.array(TURNS["text"], pa.large_string()),
+        "day": pa.array([datetime.date(2020, 1, day) for day in (1, 3, 2)]),
+        "at": pa.array([10**18 + 1, None, 10**18 + 3], pa.timestamp("ns", "UTC")),
+    }
+    path = write_parquet(tmp_path / "b.parquet", odd)
+    columns = ("session_id:a:b", "role:who", "text:text.said")
+    assert read(path, columns=columns) == (SESSIONS, 0)
+    assert read(path, columns=(*columns, "time:day")) == (SESSIONS, 0)
+    assert read(path, columns=(*columns, "time:at"), limit=1) == ({"s": SESSIONS["s"]}, 1)
+    for broken in (b"", path.read_bytes()[:-9]):
+        path.write_bytes(broken)
+        with pytest.raises(InputError, match=f"^{path}: cannot be read as Parquet: "):
+            read(path)
+
+
+def test_parquet_with_a_session_a_row(tmp_path):
+    turns = [[{"role": "a", "text": "hi", "intents": None}, {"role": "b", "text": "ho"}], []]
+    path = write_parquet(tmp_path / "a.parquet", {"session_id": [1, 2], "said": turns})
+    assert read(path, columns=("turns:said",)) == ({"1": [("a", "hi"), ("b", "ho")], "2": []}, 0)
+
+
+# Messages
+
+OPENAI = {
+    "messages": [
+        {"role": "system", "content": "Be kind"},
+        {"role": "user", "content": [{"type": "text", "text": "你好"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "tool", "content": "{}"},
+        {"role": "assistant", "content": "hello"},
+    ]
+}
+SHAREGPT = {
+    "id": 7,
+    "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+}
+SAID = {
+    "f-1": [("user", "你好"), ("assistant", ""), ("assistant", "hello")],
+    "7": [("human", "a"), ("gpt", "b")],
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(OPENAI) + "\n\n" + json.dumps(SHAREGPT) + "\n",
+        json.dumps([OPENAI, SHAREGPT], indent=2) + "\n",
+        "\n [" + json.dumps(OPENAI) + ",\n" + json.dumps(SHAREGPT) + "]",
+    ],
+    ids=["lines", "array", "array of lines"],
+)
+def test_lines_and_arrays_of_messages_are_read(tmp_path, content):
+    (tmp_path / "f").write_text(content, encoding="utf-8")
+    assert read(tmp_path / "f", format="messages")[0] == SAID
+    (tmp_path / "f").write_bytes(gzip.compress(b"\xff\xfe" + content.encode("utf-16-le")))
+    assert read(tmp_path / "f", format="messages")[0] == SAID
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"dialog": ["hi", "ho"]}',
+        '[["hi", "ho"], ["hi"]]',
+        '["hi", "ho"]\n["hi"]',
+        "hi__eou__ho__eou__\nhi",
+        '{"turns": [{"text": "hi"}, {"text": "ho"}]}',
+    ],
+)
+def test_lists_without_roles_are_read_where_they_alternate(tmp_path, content):
+    (tmp_path / "f").write_text(content)
+    found = read(tmp_path / "f", format="messages", alternate_roles=True)[0]
+    assert list(found.values()) == [[("", "hi"), ("", "ho")], [("", "hi")]][: len(found)]
+    with pytest.raises(InputError, match="`alternate_roles`"):
+        read(tmp_path / "f", format="messages")
+
+
+def test_who_is_silent_is_left_out_unless_only_two_speak(tmp_path):
+    two = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    path = write_json(tmp_path / "f", {"turns": two})
+    assert read(path, format="messages")[0] == {"f-1": [("system", "x"), ("user", "y")]}
+
+
+def test_keys_with_other_names(tmp_path):
+    value = {"key": 3, "log": [{"who": 5, "body": "hi", "tags": ["greet"], "role": "x"}]}
+    columns = ("session_id:key", "turns:log", "role:who", "text:body", "intents:tags")
+    path = write_json(tmp_path / "f", value)
+    options = CorpusOptions(format="messages", input=(str(path),), columns=columns)
+    [(name, [turn])] = read_raw_sessions(options, options.count_bad_lines())
+    assert (name, turn) == ("3", Utterance("5", "hi", ("greet",)))
+
+
+@pytest.mark.parametrize(
+    ("value", "columns"),
+    [
+        (3, ()),
+        ({"a": 1}, ()),
+        ({"a": []}, ("turns:b",)),
+        ({"messages": "hi"}, ()),
+        ({"messages": ["hi", 3]}, ()),
+        ({"messages": [{"role": "a", "body": "x"}]}, ()),
+        ({"messages": [{"role": "a", "content": 3}]}, ()),
+        ({"messages": [{"role": ["a"], "content": "x"}]}, ()),
+        ({"messages": []}, ("session_id:key",)),
+        ({"messages": [{"role": "a", "content": "\ud83d"}]}, ()),
+        ({"messages": [{"role": "a", "content": "x", "acts": "y"}]}, ()),
+    ],
+)
+def test_a_dialogue_of_another_form_is_bad_and_the_others_are_read(tmp_path, value, columns):
+    keys = dict(entry.split(":") for entry in columns)
+    good = {keys.get("turns", "messages"): [{"role": "a", "content": "x"}], "key": "k"}
+    path = write_json(tmp_path / "f", good, value)
+    with pytest.raises(InputError, match=f"^{path}:2: "):
+        read(path, format="messages", columns=columns)
+    found, bad = read(path, format="messages", limit=1, columns=columns)
+    assert (list(found.values()), bad) == ([[("a", "x")]], 1)
