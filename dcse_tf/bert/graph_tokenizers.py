@@ -9,8 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from dcse_tf.bert.byte_pair import BytePair
-from dcse_tf.bert.sentencepiece import SentencePiece, make_model
+from dcse_tf.bert.subwords import BytePair, SentencePiece, make_model
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.wordpiece import PIECE, SPECIAL_TOKENS, WordPiece
 from dcse_tf.errors import InputError

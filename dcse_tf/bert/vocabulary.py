@@ -1,17 +1,21 @@
-"""The base of all vocabularies: entries with ids, special entries, and what tokenises by them."""
+"""Vocabularies: entries with ids, special entries, and what tokenises by them.
+
+`dcse_tf.bert.wordpiece` and `dcse_tf.bert.subwords` have the kinds; `dcse_tf.bert.tokenizer` reads
+them from a checkpoint's folder.
+"""
 
 import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import tokenizers
 import tokenizers.processors
 
 from dcse_tf.bert.sentence_modules import write_prefix
 from dcse_tf.errors import InputError
-from dcse_tf.files import hash_bytes
+from dcse_tf.files import hash_bytes, write_json
 
 if TYPE_CHECKING:
     from dcse_tf.bert.graph_tokenizers import Tokenizer
@@ -125,6 +129,44 @@ class Vocabulary(abc.ABC):
         content = self._content()
         return hash_bytes(content + f"\nprefix={self.prefix}".encode() if self.prefix else content)
 
+    def write(self, folder: pathlib.Path) -> None:
+        """Writes the files that `dcse_tf.bert.tokenizer.read_vocabulary` reads."""
+        self._write_files(folder, {})
+        write_prefix(folder, self.prefix)
+
+    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
+        """Writes the files of a tokenizer that HuggingFace's libraries read, without the prefix.
+
+        It truncates texts to `max_sequence_length` tokens, including [CLS] and [SEP]. Like this
+        class's own tokenizer, it splits special tokens in a text like any other text. Unlike it, it
+        recognises the vocabulary's [EOT], so that it can be given whole dialogues.
+        """
+        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
+        self._write_files(folder, limits)
+
+    def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
+        names = {f"{role}_token": token for role, token in self.special._asdict().items()}
+        settings = {**self._settings(), **names, **further}
+        write_json(folder / "tokenizer_config.json", settings)
+
+        special, tokenizer = self.special, self.make_fast()
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{special.cls} $A {special.sep}",
+            pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
+            special_tokens=[(token, self.index(token)) for token in (special.cls, special.sep)],
+        )
+        tokenizer.add_special_tokens(list(special))
+        if self.has_end_of_turn:
+            # Not as a special token, since those are split in texts, see `write_tokenizer`.
+            # It takes the spaces around it, so that a turn begins as the text that it is.
+            end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
+            tokenizer.add_tokens([end])
+        tokenizer.save(str(folder / "tokenizer.json"))
+
+    @abc.abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """HuggingFace's settings of the tokenizer, except the names of special entries."""
+
     @abc.abstractmethod
     def _content(self) -> bytes:
         """Everything that affects tokenisation, except the prefix."""
@@ -141,23 +183,9 @@ class Vocabulary(abc.ABC):
     def spell(self, tokens: Iterable[str]) -> str:
         """The entries joined to a readable text."""
 
-    def write(self, folder: pathlib.Path) -> None:
-        """Writes the files that `dcse_tf.bert.tokenizer.read_vocabulary` reads."""
-        self._write_files(folder)
-        write_prefix(folder, self.prefix)
-
     @abc.abstractmethod
-    def _write_files(self, folder: pathlib.Path) -> None:
-        """Writes all files except the prefix's."""
-
-    @abc.abstractmethod
-    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
-        """Writes all files that HuggingFace's libraries look for, except the prefix's.
-
-        The tokenizer truncates texts to `max_sequence_length` tokens, including [CLS] and [SEP].
-        Like this class's own tokenizer, it splits special tokens in a text like any other text.
-        Unlike it, it recognises the vocabulary's [EOT], so that it can be given whole dialogues.
-        """
+    def make_fast(self) -> tokenizers.Tokenizer:
+        """HuggingFace's tokenizer of this vocabulary, without the special entries."""
 
     @abc.abstractmethod
     def make_tokenizer(self) -> "Tokenizer":
@@ -184,28 +212,3 @@ def make_fast_split(
         return [each.ids for each in found]
 
     return split
-
-
-def save_tokenizer(
-    path: pathlib.Path, vocabulary: Vocabulary, tokenizer: tokenizers.Tokenizer
-) -> None:
-    """Writes a `tokenizer.json`: adds [CLS] and [SEP] for one text and for two, and saves it.
-
-    Args:
-        path: the file to write.
-        vocabulary: the tokenizer's vocabulary.
-        tokenizer: HuggingFace's tokenizer without special entries, which are added to it.
-    """
-    special = vocabulary.special
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{special.cls} $A {special.sep}",
-        pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
-        special_tokens=[(token, vocabulary.index(token)) for token in (special.cls, special.sep)],
-    )
-    tokenizer.add_special_tokens(list(special))
-    if vocabulary.has_end_of_turn:
-        # Not as a special token, since those are split in texts, see `write_tokenizer`.
-        # It takes the spaces around it, so that a turn begins as the text that it is.
-        end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
-        tokenizer.add_tokens([end])
-    tokenizer.save(str(path))

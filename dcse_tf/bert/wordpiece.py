@@ -15,26 +15,23 @@ import tokenizers.normalizers
 import tokenizers.pre_tokenizers
 import tokenizers.trainers
 
-from dcse_tf.bert.vocabulary import (
-    END_OF_TURN,
-    SpecialTokens,
-    Split,
-    Vocabulary,
-    make_fast_split,
-    save_tokenizer,
-)
+from dcse_tf.bert.vocabulary import SpecialTokens, Split, Vocabulary, make_fast_split
 from dcse_tf.errors import InputError
-from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 
 if TYPE_CHECKING:
     from dcse_tf.bert.graph_tokenizers import WordPieceTokenizer
 
-_LONGEST_WORD = 100  # characters; to BERT, a longer one is unknown
 PIECE = "##"  # prefix of entries that continue a word
-
-
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_LONGEST_WORD = 100  # characters; to BERT, a longer one is unknown
+_LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
+_LONGEST_ENTRY = 256  # bytes; a limit of tensorflow-text's FastBertTokenizer
+
+# What HuggingFace's BertNormalizer and BertPreTokenizer miss, since their tables of characters are
+# of an older Unicode, and one block of ideographs.
+_REMOVED, _ACCENTS = (tokenizers.Regex(pattern) for pattern in (r"[\p{Cf}\p{Co}]", r"\p{Mn}"))
+_ALONE = tokenizers.Regex(r"[\p{P}\x{2B820}-\x{2B91F}]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +52,36 @@ class WordPiece(Vocabulary):
     def spell(self, tokens: Iterable[str]) -> str:
         return " ".join(tokens).replace(f" {PIECE}", "")
 
-    def _write_files(self, folder: pathlib.Path) -> None:
-        end_of_turn = {"additional_special_tokens": [END_OF_TURN]} if self.has_end_of_turn else {}
-        _write_files(folder, self, end_of_turn)
+    def _settings(self) -> dict[str, Any]:
+        kind = "BertTokenizer" if self.tokens[0] == self.special.pad else "MPNetTokenizer"
+        return {
+            "do_lower_case": self.lowercase,
+            "strip_accents": None,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": kind,
+        }
 
-    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
-        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
-        _write_files(folder, self, limits)
-        write_json(folder / "special_tokens_map.json", _name_tokens(self))
-        save_tokenizer(folder / "tokenizer.json", self, _make_fast(self))
+    def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
+        text = "\n".join(self.tokens) + "\n"
+        (folder / "vocab.txt").write_text(text, encoding="utf-8")
+        super()._write_files(folder, further)
+
+    def make_fast(self) -> tokenizers.Tokenizer:
+        entries = {token: index for index, token in enumerate(self.tokens)}
+        tokenizer = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                entries, unk_token=self.special.unk, max_input_chars_per_word=_LONGEST_WORD
+            )
+        )
+        tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=None,
+            lowercase=self.lowercase,
+        )
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = tokenizers.decoders.WordPiece()
+        return tokenizer
 
     def make_tokenizer(self) -> "WordPieceTokenizer":
         from dcse_tf.bert.graph_tokenizers import WordPieceTokenizer
@@ -71,7 +89,17 @@ class WordPiece(Vocabulary):
         return WordPieceTokenizer(self)
 
     def make_split(self) -> Split:
-        return _make_split(self)
+        """The graph's tokenizer differs in characters of Unicode 15 and later, and in words of 101
+        to 133 symbols, which are unknown here.
+        """
+        tokenizer, replace = self.make_fast(), tokenizers.normalizers.Replace
+        strip = [tokenizers.normalizers.NFD(), replace(_ACCENTS, "")] if self.lowercase else []
+        steps = [replace(_REMOVED, ""), *strip, tokenizer.normalizer]
+        tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+            [tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.Split(_ALONE, "isolated")]
+        )
+        return make_fast_split(tokenizer, _lower_sigmas if self.lowercase else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,91 +114,6 @@ class MPNetPieces(WordPiece):
         return dataclasses.replace(self, tokens=(second, first, *rest))
 
 
-def parse_wordpiece(path: pathlib.Path, content: Any) -> WordPiece:
-    """The vocabulary of a `tokenizer.json`, the only file that newer libraries write.
-
-    Args:
-        path: the file's path, for error messages.
-        content: the file's parsed content.
-
-    Raises:
-        InputError: it is not BERT's WordPiece, or one of its settings is not supported.
-    """
-    try:
-        model, normalizer = content["model"], content["normalizer"]
-        kinds = (model["type"], normalizer["type"], content["pre_tokenizer"]["type"])
-        entries: dict[str, int] = model["vocab"]
-        order = sorted(entries, key=entries.__getitem__)
-        whole = [entries[token] for token in order] == list(range(len(order)))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: expected a tokenizer of BERT: {error!r}") from error
-    if kinds != ("WordPiece", "BertNormalizer", "BertPreTokenizer") or not whole:
-        raise InputError(
-            f"{path}: {', '.join(map(str, kinds))}; expected WordPiece, BertNormalizer and "
-            "BertPreTokenizer, with entries numbered from 0"
-        )
-    _check_settings(path, model, normalizer)
-    return _make_vocabulary(tuple(order), bool(normalizer["lowercase"]), path)
-
-
-def _check_settings(path: pathlib.Path, model: dict[str, Any], normalizer: dict[str, Any]) -> None:
-    lowercase = normalizer.get("lowercase")
-    expected = {
-        "normalizer.lowercase": (lowercase, (True, False)),
-        "normalizer.clean_text": (normalizer.get("clean_text"), (True,)),
-        "normalizer.handle_chinese_chars": (normalizer.get("handle_chinese_chars"), (True,)),
-        "normalizer.strip_accents": (normalizer.get("strip_accents"), (None, lowercase)),
-        "model.unk_token": (model.get("unk_token"), ("[UNK]",)),
-        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), (PIECE,)),
-        "model.max_input_chars_per_word": (
-            model.get("max_input_chars_per_word"),
-            (_LONGEST_WORD,),
-        ),
-    }
-    for name, (value, allowed) in expected.items():
-        if value not in allowed:
-            raise InputError(f"{path}: {name} is {value!r}, expected {allowed[0]!r}")
-
-
-def _make_fast(vocabulary: WordPiece) -> tokenizers.Tokenizer:
-    """HuggingFace's tokenizer as `parse_wordpiece` expects it, without the special entries."""
-    entries = {token: index for index, token in enumerate(vocabulary.tokens)}
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(
-            entries, unk_token=SPECIAL_TOKENS.unk, max_input_chars_per_word=_LONGEST_WORD
-        )
-    )
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=None,
-        lowercase=vocabulary.lowercase,
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = tokenizers.decoders.WordPiece()
-    return tokenizer
-
-
-# What HuggingFace's BertNormalizer and BertPreTokenizer miss, since their tables of characters are
-# of an older Unicode, and one block of ideographs.
-_REMOVED, _ACCENTS = (tokenizers.Regex(pattern) for pattern in (r"[\p{Cf}\p{Co}]", r"\p{Mn}"))
-_ALONE = tokenizers.Regex(r"[\p{P}\x{2B820}-\x{2B91F}]")
-
-
-def _make_split(vocabulary: WordPiece) -> Split:
-    """See `Vocabulary.make_split`. The graph's tokenizer differs in characters of Unicode 15 and
-    later, and in words of 101 to 133 symbols, which are unknown here.
-    """
-    tokenizer, replace = _make_fast(vocabulary), tokenizers.normalizers.Replace
-    strip = [tokenizers.normalizers.NFD(), replace(_ACCENTS, "")] if vocabulary.lowercase else []
-    steps = [replace(_REMOVED, ""), *strip, tokenizer.normalizer]
-    tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.Split(_ALONE, "isolated")]
-    )
-    return make_fast_split(tokenizer, _lower_sigmas if vocabulary.lowercase else None)
-
-
 def _lower_sigmas(text: str) -> str:
     """Lower-cases a text that has a capital sigma: at the end of a word it is another letter.
 
@@ -182,40 +125,45 @@ def _lower_sigmas(text: str) -> str:
     return "".join(c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C").lower()
 
 
-_LONGEST_ENTRY = 256  # bytes; a limit of FastBertTokenizer
-_LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
-
-
 def read_wordpiece(folder: pathlib.Path) -> WordPiece:
     """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names).
 
     Raises:
         InputError: a file is missing or invalid, or a setting is not supported.
     """
-    path = folder / "vocab.txt"
+    path, config_path = folder / "vocab.txt", folder / "tokenizer_config.json"
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason}") from error
-    tokens = tuple(text.removesuffix("\n").split("\n"))
-    config_path = folder / "tokenizer_config.json"
     settings = read_json_object(config_path) if config_path.is_file() else {}
     lowercase = bool(settings.get("do_lower_case", True))
-    strip_accents = settings.get("strip_accents")
-    if strip_accents is not None and bool(strip_accents) != lowercase:
-        raise InputError(f"{config_path}: strip_accents other than do_lower_case is not supported")
-    unknown = settings.get("unk_token", SPECIAL_TOKENS.unk)
-    if (unknown.get("content") if isinstance(unknown, dict) else unknown) != SPECIAL_TOKENS.unk:
-        raise InputError(f"{config_path}: unk_token is {unknown!r:.40}, expected [UNK]")
-    if not settings.get("tokenize_chinese_chars", True):
-        raise InputError(f"{config_path}: tokenize_chinese_chars=false is not supported")
-    return _make_vocabulary(tokens, lowercase, path)
+    expected = {
+        "strip_accents": lowercase,
+        "tokenize_chinese_chars": True,
+        "unk_token": SPECIAL_TOKENS.unk,
+    }
+    for name, value in expected.items():
+        found = settings.get(name)
+        found = found.get("content") if isinstance(found, dict) else found
+        if found not in (None, value):
+            raise InputError(f"{config_path}: {name} is {found!r:.40}, expected {value!r}")
+    return make_wordpiece(tuple(text.removesuffix("\n").split("\n")), lowercase, path)
 
 
-def _make_vocabulary(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path) -> WordPiece:
+def make_wordpiece(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path) -> WordPiece:
     """Makes a vocabulary of a file's entries: MPNet's if it begins with its padding, else BERT's.
 
     MPNet's padding may be the first or the second entry.
+
+    Args:
+        tokens: the entries by id.
+        lowercase: whether text is lower-cased and stripped of accents.
+        path: the file, for error messages, which count its lines from 1.
+
+    Raises:
+        InputError: a special entry is missing or in another place, or an entry occurs twice or
+            cannot be held by FastBertTokenizer.
     """
     kind = MPNetPieces if MPNetPieces.special.pad in tokens[:2] else WordPiece
     missing = [token for token in kind.special if token not in tokens]
@@ -223,14 +171,6 @@ def _make_vocabulary(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Pat
         raise InputError(f"{path}: lacks {', '.join(missing)}")
     if kind is WordPiece and tokens[0] != kind.special.pad:
         raise InputError(f"{path}:1: expected [PAD], found {tokens[0]!r:.40}")
-    _check_entries(path, tokens)
-    if tokens[1] == MPNetPieces.special.pad:
-        return MPNetPieces(tokens, lowercase).number_as_mpnet()
-    return kind(tokens, lowercase)
-
-
-def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
-    """Refuses duplicate entries and those that FastBertTokenizer cannot hold."""
     lines: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if lines.setdefault(token, line) != line:
@@ -240,30 +180,13 @@ def _check_entries(path: pathlib.Path, tokens: tuple[str, ...]) -> None:
                 f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "
                 f"characters, found {token!r:.40}"
             )
+    if tokens[1] == MPNetPieces.special.pad:
+        return MPNetPieces(tokens, lowercase).number_as_mpnet()
+    return kind(tokens, lowercase)
 
 
 def _is_entry(token: str) -> bool:
     return len(token.removeprefix(PIECE).encode()) <= _LONGEST_ENTRY and "\0" not in token
-
-
-def _name_tokens(vocabulary: WordPiece) -> dict[str, str]:
-    return {f"{role}_token": token for role, token in vocabulary.special._asdict().items()}
-
-
-def _write_files(folder: pathlib.Path, vocabulary: WordPiece, further: dict[str, Any]) -> None:
-    """Writes `vocab.txt` and `tokenizer_config.json`, which HuggingFace's tokenizer reads too."""
-    text = "\n".join(vocabulary.tokens) + "\n"
-    (folder / "vocab.txt").write_text(text, encoding="utf-8")
-    kind = "BertTokenizer" if vocabulary.tokens[0] == vocabulary.special.pad else "MPNetTokenizer"
-    settings = {
-        "do_lower_case": vocabulary.lowercase,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        "tokenizer_class": kind,
-        **_name_tokens(vocabulary),
-        **further,
-    }
-    write_json(folder / "tokenizer_config.json", settings)
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from dcse_tf.bert.sentencepiece import SentencePiece
+from dcse_tf.bert.subwords import SentencePiece
 from dcse_tf.bert.token_rows import TextTokenizer
 from dcse_tf.bert.vocabulary import Vocabulary
 
