@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 import reference
+from load_once import load_once  # noqa: F401
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
 
 from dcse_tf.bert.bert import build_bert_encoder

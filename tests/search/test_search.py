@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from load_once import load_once  # noqa: F401
 from tiny_bert import DIM, build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
