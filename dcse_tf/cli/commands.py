@@ -254,7 +254,7 @@ def merge_sts(options: "MergeStsOptions") -> None:
         print(f"{sheet}: {rated} degrees, correlation with the others {agreement:.3f}")
     print(f"Krippendorff's alpha (ordinal): {merged.alpha:.3f}")
     print(
-        f"{len(merged.sts_set.first)} pairs, {merged.left_out} left out for too few degrees; "
+        f"{merged.pairs} pairs, {merged.left_out} left out for too few degrees; "
         f"the set is in {options.output}"
     )
 

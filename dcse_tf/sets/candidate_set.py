@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def choose_responses(sessions: Sequence[Session], responses: str, seed: int) -> 
 
 
 class Pool:
-    """The distinct responses, ignoring case, that negatives are chosen from.
+    """The distinct responses of a split, ignoring case, that negatives are chosen from.
 
     Args:
         responses: the responses that candidates are made for.
@@ -98,14 +98,14 @@ class Pool:
             first.setdefault(text.casefold(), text)
         self.texts = list(first.values())
         self._places = {key: place for place, key in enumerate(first)}
-        self._of_role: dict[str, set[int]] = collections.defaultdict(set)
+        of_role: dict[str, set[int]] = collections.defaultdict(set)
         # What each dialogue says, for sessions that are pieces of one.
         self._said: dict[str, set[int]] = collections.defaultdict(set)
         for response in responses:
-            turn, session = response.utterance, response.session
-            self._of_role[turn.role].add(self._places[turn.text.casefold()])
-            if session.given:
-                self._said[session.dialogue] |= self._find(session.turns)
+            of_role[response.utterance.role] |= self._find([response.utterance])
+            if response.session.given:
+                self._said[response.session.dialogue] |= self._find(response.session.turns)
+        self._of_role = {role: np.array(sorted(places)) for role, places in of_role.items()}
 
     def _find(self, turns: Sequence[Utterance]) -> set[int]:
         keys = {turn.text.casefold() for turn in turns}
@@ -116,39 +116,22 @@ class Pool:
         session = response.session
         return self._said[session.dialogue] if session.given else self._find(session.turns)
 
-    def among(self, role: str, banned: Collection[int], count: int) -> np.ndarray:
-        """The indices to choose from: what the role says or, if that is fewer than `count` that are
-        not banned, all; it may be a name that hardly any session shares.
+    def among(self, role: str | None, banned: set[int], count: int) -> np.ndarray:
+        """The indices to choose from: what the role says or, without one or if it says fewer than
+        `count` that are not banned, all; a role may be a name that hardly any session shares.
         """
-        own = self._of_role[role]
-        if len(own) - sum(place in own for place in banned) >= count:
-            return np.array(sorted(own))
-        return np.arange(len(self.texts))
-
-
-def pick_nearest(scores: np.ndarray, banned: Collection[int], count: int) -> list[int]:
-    """The indices of the `count` highest scores that are finite, ties in the order of the pool.
-
-    Args:
-        scores: float `[pool]`.
-        banned: indices that are left out.
-        count: how many are wanted, at most.
-    """
-    scores = scores.copy()
-    scores[list(banned)] = -np.inf
-    near = np.flatnonzero(np.isfinite(scores))
-    if len(near) > count:
-        near = near[scores[near] >= np.partition(scores[near], -count)[-count]]
-    return near[np.argsort(-scores[near], kind="stable")][:count].tolist()
+        own = self._of_role[role] if role is not None else np.zeros(0)
+        enough = len(own) - np.isin(own, list(banned)).sum() >= count
+        return own if enough else np.arange(len(self.texts))
 
 
 def make_rank(responses: Sequence[Response], pool: Sequence[str], encode: Encode | None) -> Rank:
-    """Ranks a pool by BM25 with the words of a context, or by the cosine with its mean embedding.
+    """Ranks a pool by the cosine with a context's mean embedding, or without `encode` by BM25.
 
     Args:
         responses: whose contexts will be ranked.
         pool: the texts to rank.
-        encode: embeds texts; None for BM25.
+        encode: embeds texts.
     """
     if encode:
         turns = (turn.text for response in responses for turn in response.session.turns)
@@ -195,14 +178,12 @@ def make_group(
     context = response.session.turns[first : response.turn]
     wanted, skip = config.candidates - 1, config.skip_top
     banned = pool.own(response)
-    among = np.arange(len(pool.texts))
-    if config.same_role:
-        among = pool.among(true.role, banned, wanted + skip)
+    among = pool.among(true.role if config.same_role else None, banned, wanted + skip)
     near: list[int] = []
     if rank:
-        scores = np.full(len(pool.texts), -np.inf)
-        scores[among] = rank([turn.text for turn in context])[among]
-        found = pick_nearest(scores, banned, skip + wanted)
+        scores = rank([turn.text for turn in context])[among]
+        order = among[np.argsort(-scores, kind="stable")][: np.isfinite(scores).sum()]
+        found = order[~np.isin(order, list(banned))][: skip + wanted].tolist()
         near, banned = found[skip:], banned | set(found)
 
     # Drawing as many more as are banned leaves enough without filtering all places.
@@ -212,7 +193,7 @@ def make_group(
     drawn = [place for place in places.tolist() if place not in banned][:missing]
     if len(drawn) < missing:
         raise InputError(
-            f"session {response.name!r}: only {wanted - missing + len(drawn)} responses of other "
+            f"session {response.name!r}: only {len(near) + len(drawn)} responses of other "
             f"sessions of its split, too few for `candidates`={wanted + 1} and `skip_top`={skip}"
         )
     texts = (true.text, *(pool.texts[place] for place in (*near, *drawn)))

@@ -10,7 +10,7 @@ from dcse_tf.options import Options, option
 
 
 class TableFormat(NamedTuple):
-    """A table of labelled sentences, one per row. `help` describes the format in one line."""
+    """A table of labelled sentences, one per row, as a format beside those of dialogues."""
 
     help: str
     has_intents: bool = True
@@ -36,16 +36,12 @@ class LabelledOptions(CorpusOptions):
     intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
     labels: str = option(
         "intent",
-        "Dialogues: the label of a turn. intent: its intent, a turn with several has no "
-        "label; act: its speaker with the turn's sorted acts and slots.",
+        "Dialogues: the label of a turn. intent: its intent, if it has one; act: its speaker with "
+        "the turn's sorted acts and slots.",
         choices=("intent", "act"),
     )
-    roles: tuple[str, ...] = option(
-        (), "Dialogues: use only turns of these speakers, comma-separated. Default: all."
-    )
-    min_turns: int = option(
-        1, "Dialogues: sessions with fewer turns (after joining) are left out.", minimum=1
-    )
+    roles: tuple[str, ...] = option((), "Dialogues: use only turns of these speakers.")
+    min_turns: int = option(1, "Dialogues: leave out sessions with fewer turns.", minimum=1)
     min_words: int = option(
         1, "Leave out sentences with fewer words: 'yes' has no intent of its own.", minimum=1
     )
@@ -69,11 +65,6 @@ class LabelledOptions(CorpusOptions):
             known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_acts)
             self.refuse("labels", f"`format`={self.format} has no acts; expected one of {known}")
 
-    @property
-    def has_intents(self) -> bool:
-        """Whether the input's format has intents."""
-        return _FORMATS[self.format].has_intents
-
 
 @dataclasses.dataclass(frozen=True)
 class BuildRetrievalOptions(LabelledOptions):
@@ -81,9 +72,7 @@ class BuildRetrievalOptions(LabelledOptions):
 
     output: str = option("", "The select.txt to write.", required=True, path="writes")
     min_label_sentences: int = option(
-        1,
-        "Leave out labels with fewer distinct sentences, before sentences are drawn.",
-        minimum=1,
+        1, "Leave out labels with fewer distinct sentences, before sentences are drawn.", minimum=1
     )
     candidates: int = option(
         100,
@@ -95,7 +84,7 @@ class BuildRetrievalOptions(LabelledOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labels == "intent" and not self.has_intents:
+        if self.labels == "intent" and not _FORMATS[self.format].has_intents:
             known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_intents)
             self.refuse("format", f"has no intents; expected one of {known}")
 
@@ -117,12 +106,7 @@ class BuildStsOptions(LabelledOptions):
 class MergeStsOptions(Options):
     """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
 
-    sheets: tuple[str, ...] = option(
-        (),
-        "The filled sheets, comma-separated; globs are allowed.",
-        required=True,
-        path="files",
-    )
+    sheets: tuple[str, ...] = option((), "The filled sheets; globs.", required=True, path="files")
     output: str = option("", "The sts.txt to write.", required=True, path="writes")
     min_annotators: int = option(
         1, "Leave out pairs with degrees from fewer annotators.", minimum=1
@@ -135,15 +119,11 @@ class BuildCandidatesOptions(SplitOptions):
     """Builds grouped candidates from dialogues: each context with its response and negatives."""
 
     output: str = option(
-        "",
-        "The JSON Lines file to write, one context with its candidates a line.",
-        required=True,
-        path="writes",
+        "", "The file to write, one JSON object a context.", required=True, path="writes"
     )
     responses: str = option(
         "one",
-        "Responses from each session. one: one turn, drawn; all: every turn that has a turn "
-        "before it.",
+        "Responses from each session: one turn, drawn; or all that have a turn before them.",
         choices=("one", "all"),
     )
     context_turns: int = option(
@@ -157,16 +137,11 @@ class BuildCandidatesOptions(SplitOptions):
         "How the other candidates (negatives) are chosen among the responses of other sessions. "
         "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
         "model: those whose embeddings are nearest to the mean of the context's. If there are "
-        "too few near ones, the rest is drawn at random. Negatives come from the split of their "
-        "response, so that no held-out response is a negative in training: give the "
-        "`dev_fraction`, `test_fraction` and `seed` that prepare_data will divide the groups by.",
+        "too few near ones, the rest is drawn. Negatives come from the split of their response, "
+        "so that none is held out: give the fractions and seed of prepare_data.",
         choices=("random", "bm25", "model"),
     )
-    model: str = option(
-        "",
-        "With `negatives_from`=model: the encoder; takes the same values as in evaluate.",
-        path="reads",
-    )
+    model: str = option("", "With `negatives_from`=model: the encoder.", path="reads")
     skip_top: int = option(
         0,
         "With bm25 and model: number of nearest ones to skip, because they may be as good as "
@@ -177,15 +152,10 @@ class BuildCandidatesOptions(SplitOptions):
     same_role: bool = option(
         True,
         "Choose negatives only among what the role of the responder says, if that is enough; "
-        "otherwise many are the other party's, and who speaks tells them from the true response. "
-        "Roles are compared by their names.",
+        "otherwise many are the other party's, and who speaks tells them from the true response.",
     )
-    # No split: negatives come from all other sessions.
-    dev_fraction: float = 0.0
+    dev_fraction: float = 0.0  # no split: negatives come from all other sessions
     test_fraction: float = 0.0
-    seed: int = option(
-        0, "Seed of the draws, and of the split into train, dev and test.", minimum=0
-    )
     overwrite: bool = option(False, "Replace the output if it exists.")
 
     def __post_init__(self) -> None:

@@ -250,10 +250,10 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """An STS set merged from several sheets.
+    """What was merged from several sheets.
 
     Attributes:
-        sts_set: the pairs with the median of their degrees.
+        pairs: number of pairs.
         alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is undefined
             (no pair with two degrees, or all degrees equal).
         sheets: the annotators' files.
@@ -262,7 +262,7 @@ class Merged:
         left_out: number of pairs left out for too few degrees.
     """
 
-    sts_set: StsSet
+    pairs: int
     alpha: float
     sheets: list[str]
     rated: list[int]
@@ -270,17 +270,15 @@ class Merged:
     left_out: int
 
 
-def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
-    """Merges annotators' sheets; each pair gets the median of its degrees.
-
-    Args:
-        paths: the sheets, one per annotator.
-        min_annotators: pairs with degrees from fewer annotators are left out.
+def merge_sts(config: MergeStsOptions) -> Merged:
+    """Merges annotators' sheets and writes the STS set; each pair gets the median of its degrees.
 
     Raises:
         InputError: a sheet cannot be read, two sheets have different sentences for a pair, or
             fewer than two pairs remain.
+        FileExistsError: the output exists and may not be replaced.
     """
+    paths = resolve_inputs(config.sheets, "sheets")
     sheets = [read_sheet(path) for path in paths]
     texts: dict[str, tuple[str, str]] = {}
     for path, sheet in zip(paths, sheets, strict=True):
@@ -290,11 +288,11 @@ def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
     names = sorted(texts, key=lambda name: (len(name), name))
     nothing = ("", "", float("nan"))
     degrees = np.array([[sheet.get(name, nothing)[2] for name in names] for sheet in sheets])
-    kept = np.sum(~np.isnan(degrees), axis=0) >= min_annotators
+    kept = np.sum(~np.isnan(degrees), axis=0) >= config.min_annotators
     if kept.sum() < 2:
         raise InputError(
-            f"{int(kept.sum())} pair(s) with a degree in at least {min_annotators} of the "
-            f"{len(sheets)} sheet(s), `min_annotators`; expected two or more"
+            f"`min_annotators`={config.min_annotators}: {kept.sum()} pair(s) with a degree in so "
+            f"many of {len(sheets)} sheet(s); expected two or more"
         )
     degrees = degrees[:, kept]
     rated = ~np.isnan(degrees)
@@ -313,23 +311,13 @@ def merge_sheets(paths: Sequence[pathlib.Path], min_annotators: int) -> Merged:
             medians = np.nanmedian(others[:, both], axis=0)
             value = float(metrics.spearman(degrees[annotator, both], medians))
         agreement.append(value)
+    sts_set = StsSet(np.nanmedian(degrees, axis=0), *(list(side) for side in zip(*pairs)))
+    write_sts_set(pathlib.Path(config.output), sts_set, config.overwrite)
     return Merged(
-        sts_set=StsSet(np.nanmedian(degrees, axis=0), *(list(side) for side in zip(*pairs))),
+        pairs=len(pairs),
         alpha=alpha,
         sheets=[str(path) for path in paths],
         rated=rated.sum(axis=1).tolist(),
         agreement=agreement,
         left_out=int(np.sum(~kept)),
     )
-
-
-def merge_sts(config: MergeStsOptions) -> Merged:
-    """Merges filled sheets and writes the STS set.
-
-    Raises:
-        InputError: a sheet cannot be used.
-        FileExistsError: the output exists and may not be replaced.
-    """
-    merged = merge_sheets(resolve_inputs(config.sheets, "sheets"), config.min_annotators)
-    write_sts_set(pathlib.Path(config.output), merged.sts_set, config.overwrite)
-    return merged

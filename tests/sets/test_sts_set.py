@@ -14,7 +14,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.sets import sts_set as job
 from dcse_tf.sets.set_options import BuildStsOptions, MergeStsOptions
-from dcse_tf.sets.sts_set import merge_sheets, read_sheet, write_sheet
+from dcse_tf.sets.sts_set import read_sheet, write_sheet
 
 FRAMES = {
     "track": ["where is my {}", "when does my {} arrive", "my {}, is it on its way?"],
@@ -98,14 +98,15 @@ def write(path, rows, delimiter=",", encoding="utf-8"):
     return path
 
 
-def write_filled(folder, columns):
-    """A sheet for every string of degrees, "." where there is none."""
-    sheets = []
+def merge(folder, columns, min_annotators=1):
+    """Merges a sheet for every string of degrees, "." where there is none."""
     for place, text in enumerate(columns):
         degrees = text.replace(".", "").split(" ")
         rows = [[n, f"first {n}", f"second {n}", d] for n, d in enumerate(degrees, 1)]
-        sheets.append(write(folder / f"{place}.csv", [HEADER, *rows]))
-    return sheets
+        write(folder / f"{place}.csv", [HEADER, *rows])
+    sheets = tuple(f"{folder}/{place}.csv" for place in range(len(columns)))
+    output = {"output": str(folder / "sts.txt"), "overwrite": True}
+    return job.merge_sts(MergeStsOptions(sheets, min_annotators=min_annotators, **output))
 
 
 def test_a_sheet_has_every_pair_in_its_own_order_and_survives_spreadsheets(tmp_path):
@@ -154,23 +155,22 @@ def test_a_sheet_that_cannot_be_used_is_named_with_its_line(tmp_path, content, m
 
 
 def test_sheets_are_merged_by_the_median(tmp_path):
-    sheets = write_filled(tmp_path, ["1 2 . 5 .", "1 5 . 4 2", "4 3 . . 5"])
-    merged = merge_sheets(sheets, 1)
+    columns = ["1 2 . 5 .", "1 5 . 4 2", "4 3 . . 5"]
+    merged = merge(tmp_path, columns)
     # 1 1 4; 2 5 3; none; 5 4; 2 5
-    assert merged.sts_set.degrees.tolist() == [1, 3, 4.5, 3.5]
-    assert merged.sts_set.first == [f"first {number}" for number in (1, 2, 4, 5)]
-    assert merged.sts_set.second == [f"second {number}" for number in (1, 2, 4, 5)]
-    assert (merged.rated, merged.left_out) == ([3, 4, 3], 1)
-    assert merge_sheets(sheets, 3).sts_set.first == ["first 1", "first 2"]
-    with pytest.raises(InputError, match=r"^0 pair\(s\) .* `min_annotators`"):
-        merge_sheets(sheets, 4)
+    found = read_sts_set(tmp_path / "sts.txt")
+    assert found.degrees.tolist() == [1, 3, 4.5, 3.5]
+    assert found.first == [f"first {number}" for number in (1, 2, 4, 5)]
+    assert found.second == [f"second {number}" for number in (1, 2, 4, 5)]
+    assert (merged.pairs, merged.rated, merged.left_out) == (4, [3, 4, 3], 1)
+    merge(tmp_path, columns, min_annotators=3)
+    assert read_sts_set(tmp_path / "sts.txt").first == ["first 1", "first 2"]
+    with pytest.raises(InputError, match=r"`min_annotators`=4: 0 pair\(s\)"):
+        merge(tmp_path, columns, min_annotators=4)
     other = write(tmp_path / "other.csv", [HEADER, [1, "else", "second 1", 3]])
+    sheets = (f"{tmp_path}/[0-9].csv", str(other))
     with pytest.raises(InputError, match=f"{other}: pair 1 has other sentences"):
-        merge_sheets([*sheets, other], 1)
-    # As the job writes them, and as they are read.
-    output = tmp_path / "sts.txt"
-    job.merge_sts(MergeStsOptions(sheets=(f"{tmp_path}/[0-9].csv",), output=str(output)))
-    assert read_sts_set(output).degrees.tolist() == [1, 3, 4.5, 3.5]
+        job.merge_sts(MergeStsOptions(sheets=sheets, output=str(tmp_path / "new.txt")))
 
 
 def test_alpha_of_the_published_example_and_by_hand(tmp_path):
@@ -179,20 +179,18 @@ def test_alpha_of_the_published_example_and_by_hand(tmp_path):
     """
     published = ["1 2 3 3 2 1 4 1 2 . . .", "1 2 3 3 2 2 4 1 2 5 . 3"]
     published += [". 3 3 3 2 3 4 2 2 5 1 .", "1 2 3 3 2 4 4 1 2 5 1 ."]
-    assert merge_sheets(write_filled(tmp_path, published), 1).alpha == pytest.approx(
-        0.815, abs=5e-4
-    )
+    assert merge(tmp_path, published).alpha == pytest.approx(0.815, abs=5e-4)
     # 1 has 6 values, 2 three, 3 one; ordinal distances are the ranks between the middles: 1 to 2
     # 4.5, 2 to 3 2, 1 to 3 6.5. Seen 2 x 2^2 / 10 = 0.8; by chance
     # 2 (6 x 3 x 4.5^2 + 3 x 1 x 2^2 + 6 x 1 x 6.5^2) / (10 x 9) = 14.
-    by_hand = write_filled(tmp_path, ["1 1 1 2 3", "1 1 1 2 2"])
-    assert merge_sheets(by_hand, 1).alpha == pytest.approx(1 - 0.8 / 14)
+    by_hand = merge(tmp_path, ["1 1 1 2 3", "1 1 1 2 2"])
+    assert by_hand.alpha == pytest.approx(1 - 0.8 / 14)
     for undefined in (["1 2 3"], ["3 3 3", "3 3 3"], ["1 2 . .", ". . 3 4"]):
-        assert math.isnan(merge_sheets(write_filled(tmp_path, undefined), 1).alpha)
+        assert math.isnan(merge(tmp_path, undefined).alpha)
 
 
 def test_agreement_is_the_correlation_with_the_median_of_the_others(tmp_path):
-    merged = merge_sheets(write_filled(tmp_path, ["1 2 3 4 5", "2 1 3 3 5", "1 . 5 . 3"]), 1)
+    merged = merge(tmp_path, ["1 2 3 4 5", "2 1 3 3 5", "1 . 5 . 3"])
     # Medians of the others: of sheets 2 and 3, 1 and 3, 1 and 2.
     assert merged.agreement == pytest.approx(
         [
@@ -201,4 +199,4 @@ def test_agreement_is_the_correlation_with_the_median_of_the_others(tmp_path):
             reference.spearman([1, 5, 3], [1.5, 3, 5]),
         ]
     )
-    assert math.isnan(merge_sheets(write_filled(tmp_path, ["1 2 3"]), 1).agreement[0])
+    assert math.isnan(merge(tmp_path, ["1 2 3"]).agreement[0])
