@@ -16,11 +16,10 @@ RESULTS = ROOT / "experiments/results"
 PAGE = ROOT / "docs/measurements.md"
 # Section -> reports, in the order of the page.
 SECTIONS = {
-    "Quality": "demo in_domain in_domain_parts steps table2_e5 table2_small settings_small "
-    "selection_table1 selection_long selection_table2 selection_figure3 selection_chance "
-    "two_stages",
-    "Speed": "train memory rerank embed eight_bits dimensions serve workers gpu",
-    "Data and guarantees": "tokens kills",
+    "Quality": "demo in_domain in_domain_parts table2_e5 settings_small selection_table1 "
+    "selection_long selection_table2 two_stages",
+    "Speed": "train memory rerank embed eight_bits serve workers",
+    "Guarantees": "kills",
 }
 
 
