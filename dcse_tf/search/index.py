@@ -46,10 +46,6 @@ _MOST_LISTS = 4096
 _ADDED_ROWS = 65_536  # at a time
 
 
-def is_index(folder: pathlib.Path) -> bool:
-    return (folder / MADE_FROM_FILE).is_file() and (folder / TEXTS_FILE).is_file()
-
-
 # The texts
 
 
@@ -124,17 +120,6 @@ def read_array(path: pathlib.Path) -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
-
-
-def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
-    """Scales rows `[n, dim]` to length 1, as float32; a zero row stays zero.
-
-    Raises:
-        InputError: a row is not finite: the encoder has diverged.
-    """
-    if not np.isfinite(rows).all():
-        raise InputError("an embedding is not finite: the encoder has diverged")
-    return normalize(rows).astype(np.float32)
 
 
 # The nearest rows

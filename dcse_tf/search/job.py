@@ -18,7 +18,7 @@ from dcse_tf.encoder.options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.files import MadeFrom, atomic_directory, hash_file, restore_replaced
+from dcse_tf.files import MADE_FROM_FILE, MadeFrom, atomic_directory, hash_file, restore_replaced
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
@@ -36,25 +36,12 @@ _COMPARED, _NEAR = 32, 0.98
 
 @dataclasses.dataclass(frozen=True)
 class Searcher:
-    """An index with the encoder it was made with, and optionally a re-ranker of the results.
+    """An index with the encoder it was made with, and optionally a re-ranker of the results."""
 
-    Attributes:
-        index: the index.
-        encoder: embeds the queries.
-        responses: whether the index is one of responses, to be searched by the projection heads.
-        top: number of texts to find for each query.
-        reranker: ranks the `rerank_top` nearest texts; None to rank by cosine.
-        rerank_top: number of texts to re-rank, at least `top`.
-        cosine_weight: how much the cosine adds to a re-ranker's score in the order of texts.
-    """
-
+    config: SearchOptions
     index: SearchIndex
     encoder: SentenceEncoder
-    responses: bool
-    top: int
     reranker: Reranker | None = None
-    rerank_top: int = 0
-    cosine_weight: float = 0.0
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
         """The nearest texts of each query, best first.
@@ -63,8 +50,9 @@ class Searcher:
         With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest,
         or whose scores plus weighted cosines are highest.
         """
-        if not (self.responses or self.reranker):
-            return self.index.search(self.encoder.encode(queries, show_progress=False), self.top)
+        top, responses = self.config.top, self.config.find == "responses"
+        if not (responses or self.reranker):
+            return self.index.search(self.encoder.encode(queries, show_progress=False), top)
 
         # The mean of a dialogue's turns, which with heads is mapped by that of the context.
         contexts = [split_turns(query) for query in queries]
@@ -72,24 +60,27 @@ class Searcher:
         rows = self.encoder.encode(turns, show_progress=False)
         ends = np.cumsum([len(context) for context in contexts])[:-1]
         means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
-        if self.responses:
+        if responses:
             means = self.encoder.project(means, "context")
-        found = self.index.search(means, self.rerank_top if self.reranker else self.top)
         if self.reranker is None:
-            return found
+            return self.index.search(means, top)
 
+        found = self.index.search(means, self.config.rerank_top)
         texts = [[hit.text for hit in hits] for hits in found]
+        answers = []
         scores = self.reranker.score(contexts, texts, show_progress=len(queries) > 1)
-        return [self._order(*each) for each in zip(found, scores, strict=True)]
-
-    def _order(self, hits: list[Hit], scores: np.ndarray) -> list[Hit]:
-        """The best by score plus weighted cosine; of equal ones, the nearer text first."""
-        sums = scores + self.cosine_weight * np.array([hit.cosine for hit in hits])
-        order = np.argsort(-sums, kind="stable")[: self.top].tolist()
-        return [
-            dataclasses.replace(hits[place], rank=rank, score=float(scores[place]))
-            for rank, place in enumerate(order, start=1)
-        ]
+        for hits, row in zip(found, scores, strict=True):
+            sums = row + self.config.cosine_weight * np.array([hit.cosine for hit in hits])
+            order = np.argsort(-sums, kind="stable")[
+                :top
+            ].tolist()  # of equal ones, the nearer first
+            answers.append(
+                [
+                    dataclasses.replace(hits[place], rank=rank, score=float(row[place]))
+                    for rank, place in enumerate(order, start=1)
+                ]
+            )
+        return answers
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
@@ -109,6 +100,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """Opens the index that the settings name; one that does not exist is built first.
 
     Raises:
+        OptionError: `embeddings` are not those of the corpus.
         InputError: a model, the corpus or the index cannot be used, or the index was made from
             another model or corpus.
         LockedError: another process is building the index.
@@ -119,26 +111,23 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         folder = pathlib.Path(config.index or f"{parent}/index")
         restore_replaced(folder)
         # A folder with anything else in it must never be replaced.
-        if folder.exists() and not layout.is_index(folder):
+        files = [folder / name for name in (MADE_FROM_FILE, layout.TABLE_FILE)]
+        if folder.exists() and not all(path.is_file() for path in files):
             raise InputError(f"`index`={folder}: exists and is not an index; give another folder")
         build = config.overwrite or not folder.exists()
         if build and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
         encoder = indexed = SentenceEncoder.from_options(config)
-        if responses := config.find == "responses":
+        if config.find == "responses":
             if not encoder.heads:
                 raise InputError(
                     f"`find`=responses: {config.model} has no projection heads; expected the run "
                     "of a training with `projection_dim`"
                 )
-            shared = {
-                field.name: getattr(config, field.name)
-                for field in dataclasses.fields(ModelOptions)
-            }
-            indexed = SentenceEncoder.from_options(
-                ModelOptions(**{**shared, "projection": "response"})
-            )
+            model = {f.name: getattr(config, f.name) for f in dataclasses.fields(ModelOptions)}
+            options = ModelOptions(**{**model, "projection": "response"})
+            indexed = SentenceEncoder.from_options(options)
         reranker = None  # loaded before the index is built, which takes long
         if config.reranker:
             reranker = Reranker.load(
@@ -147,79 +136,72 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
                 compute_dtype=config.compute_dtype,
                 option="reranker",
             )
+        now = _describe(config, indexed)
         if build:
-            build_index(config, folder, indexed)
+            build_index(config, folder, indexed, now)
         index = SearchIndex(folder, config.nprobe)
-        if not build:
-            _require_same(config, index, indexed)
+        compared = {name: index.made_from.values.get(name) for name in now}
+        if not config.is_given("index_type"):
+            now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
+        MadeFrom(compared).require(
+            MadeFrom(now),
+            f"`index`={index.path}: was built with other settings or inputs",
+            "give the same, another `index`, or `overwrite` to build it anew",
+        )
         stack.enter_context(encoder.gather_truncated())
-        rerank = (reranker, config.rerank_top, config.cosine_weight)
-        yield Searcher(index, encoder, responses, config.top, *rerank)
+        yield Searcher(config, index, encoder, reranker)
 
 
-def _describe_model(encoder: SentenceEncoder) -> dict[str, Any]:
-    """Everything that determines the embeddings of texts and queries."""
-    # The fingerprint covers the settings; they are listed so that messages can name what differs.
+def _describe(config: SearchOptions, encoder: SentenceEncoder) -> dict[str, Any]:
+    """What an index is made from. The fingerprint covers the settings, which are listed so that
+    messages can name what differs.
+    """
     names = ("pooling", "max_sequence_length", "truncate_dim")
-    settings = {f"`{name}`": encoder.settings.get(name) for name in names}
-    return {"contents of `model`": encoder.fingerprint(), **settings}
+    corpus = {_CORPUS: hash_file(pathlib.Path(config.corpus))} if config.corpus else {}
+    return {
+        layout.INDEX_TYPE: config.index_type,
+        "contents of `model`": encoder.fingerprint(),
+        **{f"`{name}`": encoder.settings.get(name) for name in names},
+        **corpus,
+    }
 
 
-def _require_same(config: SearchOptions, index: SearchIndex, encoder: SentenceEncoder) -> None:
-    """Refuses an index that was made from another model or corpus than the settings name."""
-    now = _describe_model(encoder)
-    if config.corpus:
-        now[_CORPUS] = hash_file(pathlib.Path(config.corpus))
-    if config.is_given("index_type"):
-        now[layout.INDEX_TYPE] = config.index_type
-    compared = {name: index.made_from.values.get(name) for name in now}
-    MadeFrom(compared).require(
-        MadeFrom(now),
-        f"`index`={index.path}: was built with other settings or inputs",
-        "give the same, another `index`, or `overwrite` to build it anew",
-    )
-
-
-def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder) -> None:
+def build_index(
+    config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder, sources: dict[str, Any]
+) -> None:
     """Builds the index of `corpus`; logs how long it took, and an approximate one's recall.
 
-    Raises:
-        InputError: the corpus cannot be used.
-        LockedError: another process is building the index.
-        OutputError: the index cannot be written.
+    Args:
+        config: the settings.
+        folder: the folder to write.
+        encoder: embeds the texts.
+        sources: what identifies the model and the corpus, for the index's record.
     """
-    started = time.monotonic()
-    approximate = config.index_type == "ivf"
+    started, approximate = time.monotonic(), config.index_type == "ivf"
     if approximate:
         layout.import_faiss()  # before the embedding, which takes long
-    made_from = {
-        **layout.FORMAT,
-        layout.INDEX_TYPE: config.index_type,
-        **_describe_model(encoder),
-        _CORPUS: hash_file(pathlib.Path(config.corpus)),
-    }
     with atomic_directory(folder, config.overwrite) as partial:
         layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
-        texts = CorpusTexts(partial)
+        texts, truncated = CorpusTexts(partial), 0
         given = _open_rows(config, texts, encoder) if config.embeddings else None
-        truncated = 0
         embeddings = partial / layout.EMBEDDINGS_FILE
         with embeddings.open("wb") as file, Progress("texts", len(texts)) as progress:
             write_header(file, (len(texts), encoder.dim))
             for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-                stop = min(start + _TEXTS_AT_A_TIME, len(texts))
+                places = range(len(texts))[start : start + _TEXTS_AT_A_TIME]
                 if given is None:
-                    some = [texts[place] for place in range(start, stop)]
-                    rows, cut = encoder.encode_and_mark(some)
+                    rows, cut = encoder.encode_and_mark([texts[place] for place in places])
                     truncated += int(cut.sum())
                 else:
-                    rows = given[texts.lines[start:stop] - 1]
-                file.write(layout.scale_to_unit_length(rows).astype("<f4").data)
-                progress.update(stop)
+                    rows = given[texts.lines[places] - 1]
+                if not np.isfinite(rows).all():
+                    raise InputError("an embedding is not finite: the encoder has diverged")
+                file.write(normalize(rows).astype("<f4").data)
+                progress.update(places.stop)
         encoder.warn_of_truncated(truncated, "texts")
         if approximate:
             layout.build_faiss(layout.read_array(embeddings), partial / layout.FAISS_FILE)
-        MadeFrom(made_from).write(partial / layout.MADE_FROM_FILE)
+        MadeFrom({**layout.FORMAT, **sources}).write(partial / MADE_FROM_FILE)
         if approximate:
             recall = SearchIndex(partial, config.nprobe).measure_recall()
             logging.info("ivf finds %.1f%% of the exact 10 nearest", 100 * recall)
@@ -227,11 +209,7 @@ def build_index(config: SearchOptions, folder: pathlib.Path, encoder: SentenceEn
 
 
 def _open_rows(config: SearchOptions, texts: CorpusTexts, encoder: SentenceEncoder) -> np.ndarray:
-    """Opens `embeddings`, an array on disk with a row for each line of the corpus.
-
-    Raises:
-        InputError: the file is not such an array, or a sample of its rows is not the encoder's.
-    """
+    """Opens `embeddings`; refuses what is not the encoder's row for each line of the corpus."""
     rows, last = layout.read_array(pathlib.Path(config.embeddings)), int(texts.lines[-1])
     if rows.dtype.kind != "f" or rows.shape[1:] != (encoder.dim,) or len(rows) < last:
         config.refuse(
@@ -246,10 +224,6 @@ def _open_rows(config: SearchOptions, texts: CorpusTexts, encoder: SentenceEncod
     # Texts in which a model knows no word, such as a static export's, have embeddings of zeros.
     near[~own.any(axis=1) & ~given.any(axis=1)] = 1.0
     if near.min() < _NEAR:
-        line = int(texts.lines[places[int(near.argmin())]])
-        config.refuse(
-            "embeddings",
-            f"row {line} is not the embedding of line {line} of `corpus` by `model` (cosine "
-            f"{near.min():.3f})",
-        )
+        line = int(texts.lines[places[near.argmin()]])
+        config.refuse("embeddings", f"row {line} is not `model`'s embedding of line {line}")
     return rows
