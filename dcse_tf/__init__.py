@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
     from dcse_tf.baselines.registry import register_baseline
     from dcse_tf.data.formats import register_format
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+    from dcse_tf.exporting.formats import register_export
     from dcse_tf.reranker.reranker import Reranker
     from dcse_tf.tasks import register_task
 
@@ -58,6 +59,7 @@ __all__ = [
     "merge",
     "prepare_data",
     "register_baseline",
+    "register_export",
     "register_format",
     "register_task",
     "train",
@@ -75,6 +77,7 @@ _MODULES = {
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
     "register_baseline": "dcse_tf.baselines.registry",
+    "register_export": "dcse_tf.exporting.formats",
     "register_format": "dcse_tf.data.formats",
     "register_task": "dcse_tf.tasks",
 }

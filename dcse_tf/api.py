@@ -19,7 +19,7 @@ from dcse_tf.baselines.options import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
-from dcse_tf.exporting.options import ExportOptions
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.keywords import make_options, make_signature
 from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions

@@ -17,10 +17,9 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
-from dcse_tf.encoder.batching import embed_inputs
 from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
@@ -120,4 +119,4 @@ def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.nd
         float32 `[utterances, dim]`.
     """
     progress = Progress("tokens of the corpus")
-    return embed_inputs(encoder, *encoder.read_tokens(token_ids), progress=progress.update)
+    return encoder.embed_inputs(*encoder.read_tokens(token_ids), progress=progress.update)

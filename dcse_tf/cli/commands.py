@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dcse_tf.baselines.registry import BaselineOptions
     from dcse_tf.data.options import PrepareOptions
     from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
-    from dcse_tf.exporting.options import ExportOptions
+    from dcse_tf.exporting.export_options import ExportOptions
     from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
     from dcse_tf.search.search_options import EmbedOptions
     from dcse_tf.serving.serve import ServeOptions
@@ -273,7 +273,7 @@ JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "search": ("search.search_options", "SearchOptions", search),
     "explain": ("inspecting.inspect_options", "ExplainOptions", explain),
     "merge": ("training.merge_options", "MergeOptions", merge),
-    "export": ("exporting.options", "ExportOptions", export),
+    "export": ("exporting.export_options", "ExportOptions", export),
     "serve": ("serving.serve", "ServeOptions", serve),
     "build_retrieval": ("sets.set_options", "BuildRetrievalOptions", build_retrieval),
     "build_candidates": ("sets.set_options", "BuildCandidatesOptions", build_candidates),

@@ -14,14 +14,14 @@ from dcse_tf.bert.bert import build_bert_encoder, load_backbone
 from dcse_tf.bert.checkpoints import read_config, read_max_sequence_length
 from dcse_tf.bert.fused_bert import FusedBert
 from dcse_tf.bert.options import EncoderOptions
-from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, read_modules
+from dcse_tf.bert.sentence_modules import AffineMap, read_modules
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.backend import hash_arrays
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.load import find_folder, refuse_reranker
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.matching.affine import AffineMaps
 from dcse_tf.matching.head_files import read_heads
@@ -47,7 +47,7 @@ def load_checkpoint(
     bert = FusedBert(own, config, options.compute_dtype)
     graph = _build_graph(folder, config, bert, options, vocabulary)
     graph.source = folder if tensors is None else None
-    return GraphBackend(graph, options.batch_tokens, options.compute_dtype, options.jit_compile)
+    return GraphBackend(graph, options.batch_tokens, options.compute_dtype)
 
 
 _AS_IT_IS = EncoderOptions()
@@ -85,23 +85,15 @@ def _build_graph(
     positions = config["max_position_embeddings"]
     if length > positions:
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
-
-    read = _read_projection if options.projection else _read_pooling
-    pooling, postprocessing, fingerprint = read(folder, options, config["hidden_size"])
     vocabulary = vocabulary or read_vocabulary(folder)
     if options.prefix:
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
-    return EncoderGraph(
-        bert,
-        vocabulary,
-        length,
-        pooling,
-        postprocessing,
-        read_matching(folder),
-        folder,
-        fingerprint,
-    )
+
+    read = _read_projection if options.projection else _read_pooling
+    pooling, layer, fingerprint = read(folder, options, config["hidden_size"])
+    matching = read_matching(folder)
+    return EncoderGraph(bert, vocabulary, length, pooling, layer, matching, folder, fingerprint)
 
 
 def _read_projection(
@@ -134,22 +126,13 @@ def _read_pooling(
     if is_baseline(folder):
         baseline = read_baseline(folder)
         assert baseline.pooling
-        if asked not in ("", baseline.pooling):
-            raise InputError(
-                f"`pooling`={asked}: {folder} was fitted to embeddings with "
-                f"`pooling`={baseline.pooling}"
-            )
+        _require_pooling(asked, baseline.pooling, f"{folder} was fitted to embeddings with")
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
         return baseline.pooling, baseline.make_layer(dim), fingerprint
-    if modules := read_modules(folder):
-        return _apply_modules(modules, folder, asked, dim)
-    return asked or "mean", None, ""
 
-
-def _apply_modules(
-    modules: SentenceModules, folder: pathlib.Path, asked: str, dim: int
-) -> tuple[str, keras.layers.Layer | None, str]:
-    """Pooling and postprocessing of a sentence-transformers folder."""
+    modules = read_modules(folder)
+    if modules is None:
+        return asked or "mean", None, ""
     if modules.unit_norm:
         logging.info(
             "%s scales its embeddings to unit length (Normalize); here they keep their length, "
@@ -158,15 +141,17 @@ def _apply_modules(
         )
     if not modules.maps:
         return asked or modules.pooling, None, ""
-    if asked not in ("", modules.pooling):
-        raise InputError(
-            f"`pooling`={asked}: {folder} has a Dense module for `pooling`={modules.pooling}"
-        )
+    _require_pooling(asked, modules.pooling, f"{folder} has a Dense module for")
     for step in modules.maps:
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
     return modules.pooling, AffineMaps(modules.maps, name="dense"), _hash_maps(modules.maps)
+
+
+def _require_pooling(asked: str, pooling: str, why: str) -> None:
+    if asked not in ("", pooling):
+        raise InputError(f"`pooling`={asked}: {why} `pooling`={pooling}")
 
 
 def _hash_maps(maps: Sequence[AffineMap]) -> str:

@@ -3,7 +3,6 @@
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,17 +13,15 @@ from dcse_tf.bert.token_rows import TokenRows
 from dcse_tf.bert.unknown import UnknownTokens
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.batching import BATCH_TOKENS, Match
-from dcse_tf.encoder.fingerprint import hash_arrays
+from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, Match, hash_arrays, split_by_length
 from dcse_tf.matching.dialogue_cse import build_matching
 from dcse_tf.matching.head_files import HeadMaps, read_heads
 from dcse_tf.matching.matching import masked_mean
 from dcse_tf.matching.matching_files import PAPER, MatchingForm
 from dcse_tf.progress import Progress
 
-# XLA compiles a program for every shape; rounding lengths up to a multiple of this limits their
-# number.
-_XLA_TOKENS = 8
+_CHUNK = 1000  # contexts whose token embeddings are held in memory at a time
+_ROWS = 16  # contexts matched at a time
 
 
 class EncoderGraph(tf.Module):
@@ -79,10 +76,6 @@ class EncoderGraph(tf.Module):
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
         return tf.cast(self.bert(inputs, training=False), tf.float32), padding_mask
 
-    def token_embeddings(self, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Encodes strings `[n]` to float32 `[n, tokens, dim]` and a mask `[n, tokens]`."""
-        return self.encode_tokens(self.tokenize(sentences).to_tensor())
-
     def pool_plainly(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None
     ) -> tf.Tensor:
@@ -127,15 +120,13 @@ class EncoderGraph(tf.Module):
         return hash_arrays(read_bert_tensors(self.source, config), settings)
 
 
-class GraphBackend:
+class GraphBackend(Backend):
     """Runs an `EncoderGraph`: tokenizes the sentences, then batches them by tokens.
 
     Args:
         graph: the encoder. Its weights may change between calls, as they do during training.
         batch_tokens: most tokens in a batch, including padding.
         compute_dtype: the type that the graph's BERT computes in, for `settings`.
-        jit_compile: whether XLA compiles the BERT; batches are then padded to a few shapes.
-        tell_unknown: whether to warn if the vocabulary does not know many of the tokens.
     """
 
     def __init__(
@@ -143,42 +134,28 @@ class GraphBackend:
         graph: EncoderGraph,
         batch_tokens: int = BATCH_TOKENS,
         compute_dtype: str = "float32",
-        jit_compile: bool = False,
-        tell_unknown: bool = True,
     ):
-        self.graph = graph
-        self.batch_tokens = batch_tokens
-        self._tell_unknown = tell_unknown
-        self._compute_dtype = compute_dtype
-        self._jit_compile = jit_compile
-        signature = None if jit_compile else [tf.TensorSpec([None, None], tf.int32)]
-        self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
-        vocabulary, ends = graph.vocabulary, 2 + graph.vocabulary.count_prefix()
-        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk, ends)
-        self._pool = tf.function(
-            graph.pool_tokens, input_signature=signature, jit_compile=jit_compile, autograph=False
-        )
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See `Backend`."""
-        return {
-            "max_sequence_length": self.graph.max_sequence_length,
-            "pooling": self.graph.pooling,
-            "compute_dtype": self._compute_dtype,
-            **({"prefix": prefix} if (prefix := self.graph.vocabulary.prefix) else {}),
-            **({"matching": self.graph.matching.turns} if self.match else {}),
+        vocabulary = graph.vocabulary
+        settings = {
+            "max_sequence_length": graph.max_sequence_length,
+            "pooling": graph.pooling,
+            "compute_dtype": compute_dtype,
+            **({"prefix": vocabulary.prefix} if vocabulary.prefix else {}),
         }
+        super().__init__(batch_tokens, settings)
+        self.graph = graph
+        ends = 2 + vocabulary.count_prefix()
+        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk, ends)
+        self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
+        ids = [tf.TensorSpec([None, None], tf.int32)]
+        self._pool = tf.function(graph.pool_tokens, input_signature=ids, autograph=False)
+        self._encode = tf.function(graph.encode_tokens, input_signature=ids, autograph=False)
 
-    def read(self, sentences: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
-        """Token ids and the number of tokens of each sentence, for XLA a multiple of 8; and whether
-        it was truncated.
-        """
-        token_ids, truncated = self._tokenize(tf.constant(sentences))
+    def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
+        token_ids, truncated = self._tokenize(tf.constant(texts))
         rows = _to_rows(token_ids)
-        if self._tell_unknown:
-            self._unknown.add(rows.values, len(sentences))
-        return rows, self._count_tokens(rows), truncated.numpy()
+        self._unknown.add(rows.values, len(texts))
+        return rows, rows.lengths, truncated.numpy()
 
     def read_tokens(self, token_ids: tf.RaggedTensor) -> tuple[TokenRows, np.ndarray]:
         """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
@@ -188,27 +165,14 @@ class GraphBackend:
         # Truncation keeps the last token, [SEP].
         token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
         rows = _to_rows(token_ids)
-        return rows, self._count_tokens(rows)
+        return rows, rows.lengths
 
-    def _count_tokens(self, rows: TokenRows) -> np.ndarray:
-        lengths = rows.lengths
-        return -(-lengths // _XLA_TOKENS) * _XLA_TOKENS if self._jit_compile else lengths
-
-    def embed(self, token_ids: TokenRows, tokens: int) -> tf.Tensor:
-        """Embeds n rows of token ids to float32 `[n, dim]`."""
-        if not self._jit_compile:
-            return self._pool(token_ids.to_table(tokens))
-        rows = max(1, self.batch_tokens // tokens)
-        return self._pool(token_ids.to_table(tokens, rows))[: len(token_ids)]
+    def embed(self, inputs: TokenRows, tokens: int) -> np.ndarray:
+        return self._pool(inputs.to_table(tokens)).numpy()
 
     def fingerprint(self) -> str:
         """See `EncoderGraph.fingerprint`."""
         return self.graph.fingerprint()
-
-    @property
-    def match(self) -> Match | None:
-        """See `Backend`. None with postprocessing, which was fitted to sentence embeddings."""
-        return None if self.graph.postprocessing else self.score
 
     @functools.cached_property
     def heads(self) -> HeadMaps:
@@ -219,35 +183,26 @@ class GraphBackend:
         plain = graph.pooling == "mean" and not graph.postprocessing
         return read_heads(graph.source) if graph.source and plain else {}
 
-    @functools.cached_property
-    def _encode(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-        signature = [tf.TensorSpec([None], tf.string)]
-        return tf.function(self.graph.token_embeddings, signature, autograph=False)
+    @property
+    def match(self) -> Match | None:
+        """`score`; None with postprocessing, which was fitted to sentence embeddings."""
+        return None if self.graph.postprocessing else self.score
 
-    @functools.cached_property
-    def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-        embeddings, _ = self.graph.token_embeddings(tf.constant([""]))
-        matching = build_matching(embeddings.shape[-1], self.graph.matching)
-        return tf.function(matching, reduce_retracing=True)
-
-    def encode_texts(self, texts: list[str], batch_size: int = 64) -> dict[str, np.ndarray]:
+    def embed_tokens(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Text -> its token embeddings, float32 `[tokens, dim]`, without padding."""
+        texts = sorted(set(texts))
+        rows, lengths, _ = self.read(texts)
+        order = np.argsort(lengths, kind="stable")
         encoded = {}
-        progress = Progress("texts", len(texts))
-        for start in range(0, len(texts), batch_size):
-            batch = texts[start : start + batch_size]
-            embeddings, padding_mask = (x.numpy() for x in self._encode(tf.constant(batch)))
-            for text, rows, mask in zip(batch, embeddings, padding_mask, strict=True):
-                encoded[text] = rows[mask]
-            progress.update(start + len(batch))
+        for start, stop in split_by_length(lengths[order], self.batch_tokens):
+            places = order[start:stop]
+            table, _ = self._encode(rows[places].to_table(int(lengths[places[-1]])))
+            for place, embeddings in zip(places, table.numpy(), strict=True):
+                encoded[texts[place]] = embeddings[: lengths[place]].copy()
         return encoded
 
     def score(
-        self,
-        contexts: list[list[str]],
-        candidates: list[list[str]],
-        chunk: int = 1000,
-        rows: int = 16,
+        self, contexts: list[list[str]], candidates: list[list[str]], chunk: int = _CHUNK
     ) -> np.ndarray:
         """The matching similarity of each context's candidates.
 
@@ -257,25 +212,22 @@ class GraphBackend:
             contexts: texts of the turns of each context, at least one per context.
             candidates: texts of each context's candidates, the same number for every context.
             chunk: number of contexts whose token embeddings are held in memory at a time.
-            rows: number of contexts matched at a time.
 
         Returns:
             float32 `[contexts, candidates]`.
         """
-        scores = []
-        progress = Progress("contexts", len(contexts))
+        scores, progress = [], Progress("contexts", len(contexts))
         for begin in range(0, len(contexts), chunk):
             end = min(begin + chunk, len(contexts))
             groups = contexts[begin:end] + candidates[begin:end]
-            texts = {text for group in groups for text in group}
-            encoded = self.encode_texts(sorted(texts, key=lambda text: len(text.encode())))
-            for start in range(begin, end, rows):
-                part = slice(start, min(start + rows, end))
-                scores.append(self._score_rows(contexts[part], candidates[part], encoded))
-                progress.update(part.stop)
+            encoded = self.embed_tokens([text for group in groups for text in group])
+            for start in range(begin, end, _ROWS):
+                rows = slice(start, min(start + _ROWS, end))
+                scores.append(self._match_rows(contexts[rows], candidates[rows], encoded))
+                progress.update(rows.stop)
         return np.concatenate(scores)
 
-    def _score_rows(
+    def _match_rows(
         self,
         contexts: list[list[str]],
         candidates: list[list[str]],
@@ -295,6 +247,12 @@ class GraphBackend:
             }
         )
         return similarity.numpy()
+
+    @functools.cached_property
+    def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
+        (embeddings,) = self.embed_tokens([""]).values()
+        matching = build_matching(embeddings.shape[-1], self.graph.matching)
+        return tf.function(matching, reduce_retracing=True)
 
 
 def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:

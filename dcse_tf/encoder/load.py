@@ -1,25 +1,21 @@
-"""Loads the backend for a model that a user names; only this module knows all kinds of models.
+"""Loads the backend of a model that a user names, by what its folder holds.
 
-What needs TensorFlow, and the baselines, are imported for the models that need them.
+TensorFlow, and the baselines, are imported only for the models that need them.
 """
 
 import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
-from dcse_tf.encoder.batching import Backend
-from dcse_tf.encoder.functions import FunctionBackend
-from dcse_tf.encoder.onnx import OnnxBackend, is_onnx
-from dcse_tf.encoder.options import ModelOptions
-from dcse_tf.encoder.saved_model import SavedModelBackend, is_saved_model
-from dcse_tf.encoder.static import is_static, load_static
+from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
+from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.encoder.onnx_backend import OnnxBackend, is_onnx
+from dcse_tf.encoder.static_backend import is_static, load_static
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import is_reranker
 
-_FIXED = "an export computes as it was exported; {}, or name the run directory"
-
 
 def load_backend(options: ModelOptions, option: str = "model") -> Backend:
-    """Loads an export, a run directory, a checkpoint or a baseline, to embed many sentences.
+    """Loads an export, a run directory, a checkpoint or a baseline.
 
     Args:
         options: the model and its settings.
@@ -30,13 +26,15 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
             as another pooling than it was fitted with or more positions than it has.
     """
     folder = pathlib.Path(options.model)
-    if is_saved_model(folder):
-        _refuse_settings(options, _FIXED)
+    if (folder / "saved_model.pb").is_file():
+        _refuse_settings(options)
         with name_missing_tensorflow(f"`{option}`={options.model}: a SavedModel"):
-            return SavedModelBackend(folder, options.batch_tokens)
+            from dcse_tf.encoder.saved_model_backend import load_saved_model
+
+            return load_saved_model(folder, options.batch_tokens)
     if is_onnx(folder):
         refuse_reranker(folder, options.model, option)
-        _refuse_settings(options, _FIXED)
+        _refuse_settings(options)
         return OnnxBackend(folder, options.batch_tokens)
 
     from dcse_tf.baselines.files import is_baseline, read_baseline
@@ -44,14 +42,17 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     folder = find_folder(options.model, option)
     refuse_reranker(folder, options.model, option)
     if is_static(folder):
-        _refuse_settings(options, _FIXED)
+        _refuse_settings(options)
         return load_static(folder)
     baseline = read_baseline(folder) if is_baseline(folder) else None
     if baseline and baseline.spec.make_encode:
-        _refuse_settings(options, "is a baseline without an encoder; {}")
-        encode, fitted = baseline.make_encode(), baseline.fitted
-        return FunctionBackend(encode, fitted.facts, fitted.tensors, options.batch_tokens)
-
+        _refuse_settings(options)
+        fitted = baseline.fitted
+        return FunctionBackend(
+            baseline.make_encode(),
+            lambda: hash_arrays(fitted.tensors, fitted.facts),
+            options.batch_tokens,
+        )
     with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
         from dcse_tf.encoder.checkpoint import load_checkpoint
     return load_checkpoint(folder, options)
@@ -76,13 +77,12 @@ def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
         )
 
 
-def _refuse_settings(options: ModelOptions, reason: str) -> None:
-    """Refuses settings that only a checkpoint supports; {} in the reason is what to do instead."""
-    names = (
-        *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype"),
-        "jit_compile",
-    )
+def _refuse_settings(options: ModelOptions) -> None:
+    """Refuses settings that only a checkpoint supports."""
+    names = "max_sequence_length", "pooling", "projection", "prefix", "compute_dtype"
     given = [f"`{name}`" for name in names if options.is_given(name)]
     if given:
-        remedy = reason.format(f"leave out {' and '.join(given)}")
-        raise InputError(f"`model`={options.model}: {remedy}")
+        raise InputError(
+            f"`model`={options.model}: an export or a baseline without an encoder computes as it "
+            f"was made; leave out {' and '.join(given)}, or name the run directory"
+        )

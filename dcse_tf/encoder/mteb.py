@@ -5,13 +5,9 @@ from typing import Any
 
 import numpy as np
 
-Encode = Callable[..., np.ndarray]
-
 
 class MtebEncoder:
     """An encoder for `mteb.evaluate`. `encode` alone works without mteb installed.
-
-    MTEB's prompts are ignored, because the encoders here are trained without prompts.
 
     Args:
         encode: maps sentences to float32 `[n, dim]`; takes the argument show_progress.
@@ -21,29 +17,20 @@ class MtebEncoder:
         dim: length of an embedding.
     """
 
-    def __init__(self, encode: Encode, name: str, fingerprint: str, dim: int):
+    def __init__(self, encode: Callable[..., np.ndarray], name: str, fingerprint: str, dim: int):
         self._encode = encode
         self._name = name
         self._fingerprint = fingerprint
         self._dim = dim
 
-    def encode(
-        self,
-        inputs: Iterable[dict[str, Any]],
-        *,
-        task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
-    ) -> np.ndarray:
+    def encode(self, inputs: Iterable[dict[str, Any]], **kwargs: Any) -> np.ndarray:
         """Embeds the texts of batches; float32 `[texts, dim]`.
 
         Args:
             inputs: batches, each with its list of texts under "text".
-            task_metadata, hf_split, hf_subset, prompt_type: ignored; they only select prompts.
-            kwargs: MTEB's other settings. show_progress_bar is used. batch_size is ignored: the
-                sentences of all batches are sorted by length and batched again.
+            kwargs: MTEB's settings. show_progress_bar is used. Those that select a prompt are
+                ignored, because encoders here are trained without prompts, and so is batch_size:
+                the sentences of all batches are sorted by length and batched again.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         return self._encode(texts, show_progress=bool(kwargs.get("show_progress_bar", False)))

@@ -11,17 +11,11 @@ from typing import Any, Self
 import numpy as np
 from absl import logging
 
-from dcse_tf.bert.blanks import is_blank
-from dcse_tf.encoder.batching import (
-    Backend,
-    Match,
-    embed_and_measure,
-    embed_texts,
-    match_texts,
-)
-from dcse_tf.encoder.batching import Progress as ProgressFunction
+from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.encoder.backend import Backend, Match
+from dcse_tf.encoder.backend import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
@@ -75,7 +69,6 @@ class SentenceEncoder:
         compute_dtype: str = "float32",
         batch_tokens: int = 2048,
         truncate_dim: int = 0,
-        jit_compile: bool = False,
         option: str = "model",
     ) -> Self:
         """Loads an encoder; the arguments are the options of the same names.
@@ -93,27 +86,23 @@ class SentenceEncoder:
             batch_tokens: tokens encoded at a time, including padding.
             truncate_dim: number of leading dimensions of each embedding to keep; 0 for all.
                 `similarity`, which compares token embeddings, always uses all.
-            jit_compile: whether XLA compiles the encoder.
             option: the option that names the model, for messages.
 
         Raises:
             OptionError: a setting has a value that is not allowed.
             InputError: there is no such encoder, or it does not support a setting.
         """
-        return cls.from_options(
-            ModelOptions(
-                model=os.fspath(model),
-                pooling=pooling or "",
-                projection=projection,
-                prefix=prefix,
-                max_sequence_length=max_sequence_length,
-                compute_dtype=compute_dtype,
-                batch_tokens=batch_tokens,
-                truncate_dim=truncate_dim,
-                jit_compile=jit_compile,
-            ),
-            option,
+        options = ModelOptions(
+            model=os.fspath(model),
+            pooling=pooling or "",
+            projection=projection,
+            prefix=prefix,
+            max_sequence_length=max_sequence_length,
+            compute_dtype=compute_dtype,
+            batch_tokens=batch_tokens,
+            truncate_dim=truncate_dim,
         )
+        return cls.from_options(options, option)
 
     @classmethod
     def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
@@ -123,7 +112,7 @@ class SentenceEncoder:
 
     @functools.cached_property
     def _full_dim(self) -> int:
-        return int(embed_texts(self.backend, []).shape[1])
+        return int(self.backend.embed_texts([])[0].shape[1])
 
     @property
     def dim(self) -> int:
@@ -133,7 +122,7 @@ class SentenceEncoder:
     @property
     def settings(self) -> Mapping[str, Any]:
         """The encoder's settings, where known: max_sequence_length in tokens, pooling,
-        compute_dtype, truncate_dim and the form of its matching.
+        compute_dtype, prefix and truncate_dim.
         """
         return {**self.backend.settings, **({"truncate_dim": self._kept} if self._kept else {})}
 
@@ -185,9 +174,13 @@ class SentenceEncoder:
         else:
             progress = Progress("tokens").update if show_progress else None
 
-        embeddings, _, truncated = embed_and_measure(self.backend, sentences, batch_size, progress)
-        self._tell(set(itertools.compress(sentences, truncated)))
-        embeddings = self.finish(embeddings, normalize_embeddings)
+        found, _, truncated = self.backend.embed_texts(sentences, batch_size, progress)
+        cut = set(itertools.compress(sentences, truncated))
+        if self._gathered is None:
+            self.warn_of_truncated(len(cut), _DISTINCT)
+        else:
+            self._gathered |= cut
+        embeddings = self.finish(found, normalize_embeddings)
         return embeddings[0] if single else embeddings
 
     def encode_and_mark(
@@ -199,8 +192,19 @@ class SentenceEncoder:
             float32 `[n, dim]`, and whether the sentence was truncated, bool `[n]`; False where the
             backend cannot tell.
         """
-        embeddings, _, truncated = embed_and_measure(self.backend, sentences, progress=progress)
+        embeddings, _, truncated = self.backend.embed_texts(sentences, progress=progress)
         return self.finish(embeddings, False), truncated
+
+    def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
+        """Truncates and normalises the backend's embeddings, float `[n, d]`.
+
+        They are scaled to length 1 if that is asked for, or if truncation shortened embeddings of
+        length 1.
+        """
+        if self._kept:
+            embeddings = embeddings[:, : self._kept].copy()
+            normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
+        return normalize(embeddings).astype(np.float32) if normalize_embeddings else embeddings
 
     def warn_of_truncated(self, count: int, what: str) -> None:
         """Logs how many texts were truncated, if any.
@@ -218,12 +222,6 @@ class SentenceEncoder:
                 self.settings["max_sequence_length"],
             )
 
-    def _tell(self, truncated: set[str]) -> None:
-        if self._gathered is None:
-            self.warn_of_truncated(len(truncated), _DISTINCT)
-        else:
-            self._gathered |= truncated
-
     @contextlib.contextmanager
     def gather_truncated(self) -> Iterator[None]:
         """Inside it, `encode` does not warn of truncated texts; all are counted once at its end."""
@@ -233,19 +231,6 @@ class SentenceEncoder:
         finally:
             found, self._gathered = self._gathered, None
             self.warn_of_truncated(len(found), _DISTINCT)
-
-    def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
-        """Truncates and normalises the backend's embeddings, float `[n, d]`.
-
-        They are scaled to length 1 if that is asked for, or if truncation shortened embeddings of
-        length 1.
-        """
-        if self._kept:
-            embeddings = embeddings[:, : self._kept].copy()
-            normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
-        if normalize_embeddings:
-            embeddings = normalize(embeddings).astype(np.float32)
-        return embeddings
 
     @property
     def heads(self) -> HeadMaps:
@@ -287,7 +272,17 @@ class SentenceEncoder:
         to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
         """
         match = self.backend.match
-        return functools.partial(match_texts, match) if match else None
+        if match is None:
+            return None
+
+        def match_without_blanks(
+            contexts: list[list[str]], candidates: list[list[str]]
+        ) -> np.ndarray:
+            turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
+            blank = np.array([[is_blank(text) for text in group] for group in candidates])
+            return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
+
+        return match_without_blanks
 
     def similarity(
         self,
@@ -315,18 +310,14 @@ class SentenceEncoder:
                 agree, or the model has no matching, such as a fitted baseline or an export of one.
         """
         single = not _is_list_of_lists(context)
-        if single:
-            contexts = [read_texts(context, "context")]
-        else:
-            contexts = read_text_lists(context, "context")
+        contexts = (
+            [read_texts(context, "context")] if single else read_text_lists(context, "context")
+        )
         if single or not _is_list_of_lists(responses):
             candidates = [read_texts(responses, "responses")] * len(contexts)
         else:
             candidates = read_text_lists(responses, "responses")
-        scores = self._match(contexts, candidates)
-        return scores[0] if single else scores
 
-    def _match(self, contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
         empty = [place for place, turns in enumerate(contexts) if all(map(is_blank, turns))]
         if empty:
             raise ValueError(f"context {empty[0]}: expected at least one turn that is not blank")
@@ -342,8 +333,10 @@ class SentenceEncoder:
                 "response by; load the run directory or the checkpoint it was made from"
             )
         if not lengths[0]:
-            return np.zeros([len(contexts), 0], np.float32)
-        return self.match(contexts, candidates)
+            scores = np.zeros([len(contexts), 0], np.float32)
+        else:
+            scores = self.match(contexts, candidates)
+        return scores[0] if single else scores
 
     def as_mteb(self) -> Any:
         """This encoder for `mteb.evaluate`; needs `pip install mteb`, which installs PyTorch."""
@@ -367,11 +360,13 @@ def read_texts(values: Any, name: str) -> list[str]:
     refused = isinstance(values, str | bytes | Mapping | AbstractSet)
     if refused or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
-        raise TypeError(f"{name}: expected a list of strings, found {_describe(values)}{shape}")
+        kind = type(values).__name__
+        raise TypeError(f"{name}: expected a list of strings, found {kind}{shape}")
     texts = []
     for place, text in enumerate(values):
         if not isinstance(text, str):
-            raise TypeError(f"{name}[{place}]: expected a string, found {_describe(text)}")
+            found = f"{type(text).__name__} {text!r:.20}"
+            raise TypeError(f"{name}[{place}]: expected a string, found {found}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -390,8 +385,3 @@ def _is_list_of_lists(values: object) -> bool:
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
         return False
     return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray)
-
-
-def _describe(value: object) -> str:
-    kind = type(value).__name__
-    return f"{kind} {value!r}" if isinstance(value, int | float) else kind

@@ -236,7 +236,6 @@ def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
         "prefix",
         "max_sequence_length",
         "truncate_dim",
-        "jit_compile",
     ):
         if config.is_given(name):
             raise InputError(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from dcse_tf.data.formats import CANDIDATE_FORMATS
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 
 # Number of neighbours of a sentence that are compared. With fewer than LEAST_SENTENCES sentences,

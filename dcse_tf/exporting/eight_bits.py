@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from dcse_tf.encoder.onnx import INPUTS
 from dcse_tf.exporting.onnx_graph import Graph
 
 _BYTE = 255
@@ -63,7 +62,7 @@ class EightBitGraph(Graph):
     def __init__(
         self,
         config: Mapping[str, Any],
-        inputs: Sequence[str] = INPUTS,
+        inputs: Sequence[str],
         *,
         magnitudes: Mapping[str, np.ndarray],
     ) -> None:
@@ -139,7 +138,7 @@ def quantize(
 
     Args:
         model: the model in float32.
-        build: builds it by the `make_graph` it is given, see `build_onnx_graph`.
+        build: builds it by the `make_graph` it is given, see `build_encoder`.
         ends, longest: see `measure_magnitudes`.
     """
     magnitudes = measure_magnitudes(model, ends, longest)

@@ -1,4 +1,4 @@
-"""Builds an encoder's ONNX model, operation by operation, from the tensors of a checkpoint.
+"""Builds ONNX models, operation by operation, from the tensors of a checkpoint.
 
 Converting the TensorFlow graph (tf2onnx) gives the same numbers, but takes a minute and makes four
 times as many nodes.
@@ -14,8 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from dcse_tf.bert import checkpoints
 from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
 from dcse_tf.bert.sentence_modules import AffineMap
-from dcse_tf.encoder.onnx import INPUTS, OUTPUT
+from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE
+from dcse_tf.encoder.onnx_backend import INPUTS, OUTPUT
 from dcse_tf.errors import InputError
+from dcse_tf.reranker import scorers
 
 # Opset 20 is the first with a Gelu operation, and IR version 9 the first that supports it.
 _OPSET, _IR_VERSION = 20, 9
@@ -33,7 +35,7 @@ class Graph:
         inputs: names of the inputs, each int64 `[batch, tokens]`; the first has the token ids.
     """
 
-    def __init__(self, config: Mapping[str, Any], inputs: Sequence[str] = INPUTS) -> None:
+    def __init__(self, config: Mapping[str, Any], inputs: Sequence[str]) -> None:
         self.epsilon = float(config["layer_norm_eps"])
         self.num_heads = int(config["num_attention_heads"])
         self.gelu = "tanh" if checkpoints.approximates_gelu(config) else "none"
@@ -86,8 +88,8 @@ class Graph:
         added = self.add("GatherND", self.constant(table[BUCKET_OF], "relative_bias"), rows)
         return self.add("Add", bias, self.add("Transpose", added, perm=[2, 0, 1]))
 
-    def build(self, outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
-        """The model with all nodes and constants.
+    def build(self, output: str, shape: Sequence[str | int] | None) -> onnx.ModelProto:
+        """The model with all nodes and constants, and one float32 output of a shape.
 
         Raises:
             InputError: it is too large for an ONNX file.
@@ -103,22 +105,27 @@ class Graph:
             for name in self.inputs
         ]
         weights = [numpy_helper.from_array(a, name) for name, a in self.constants.items()]
-        graph = helper.make_graph(self.nodes, "sentence_encoder", inputs, outputs, weights)
+        outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)]
+        graph = helper.make_graph(self.nodes, "dcse_tf", inputs, outputs, weights)
         opsets = [helper.make_opsetid("", _OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dcse_tf")
         model.ir_version = _IR_VERSION
         return model
 
 
-def build_onnx_graph(
+MakeGraph = Callable[[Mapping[str, Any], Sequence[str]], Graph]
+
+
+def build_encoder(
     tensors: Mapping[str, np.ndarray],
     config: Mapping[str, Any],
     pooling: str,
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
-    make_graph: Callable[[Mapping[str, Any]], Graph] = Graph,
+    make_graph: MakeGraph = Graph,
 ) -> onnx.ModelProto:
-    """Builds the model from INPUTS, int64 `[batch, tokens]`, to OUTPUT, float32 `[batch, dim]`.
+    """Builds the model from INPUTS, int64 `[batch, tokens]`, to "embeddings", float32
+    `[batch, dim]`.
 
     Both axes of the inputs are dynamic; `tokens` is limited by the number of position embeddings.
 
@@ -128,17 +135,13 @@ def build_onnx_graph(
         pooling: "mean" or "cls".
         maps: affine maps applied to the pooled embedding, in order.
         unit_norm: whether the result is scaled to unit length.
-        make_graph: makes the graph to add to, from the configuration.
+        make_graph: makes the graph to add to, from the configuration and the inputs' names.
     """
-    graph = make_graph(config)
-    layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
+    graph = make_graph(config, INPUTS)
     mask, bias = graph.mask_bias()
     if RELATIVE_BIAS in tensors:
         bias = graph.add_relative_bias(bias, tensors[RELATIVE_BIAS])
-    x = embed(graph, tensors)
-    for index in range(layers):
-        x = add_layer(graph, tensors, f"encoder.layer.{index}", x, bias)
-    x = pool(graph, x, mask, pooling)
+    x = _pool(graph, _add_layers(graph, tensors, {}, bias), mask, pooling)
     dim = len(tensors["embeddings.LayerNorm.bias"])
     for step in maps:
         x, dim = _apply(graph, x, step), step.matrix.shape[1]
@@ -146,26 +149,50 @@ def build_onnx_graph(
         norm = graph.add("ReduceL2", x, graph.constant([-1]), keepdims=1)
         x = graph.add("Div", x, graph.add("Max", norm, graph.constant(_SMALLEST_NORM)))
     graph.add("Identity", x, name=OUTPUT)
-    return graph.build([helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])])
+    return graph.build(OUTPUT, ["batch", dim])
 
 
-def embed(
-    graph: Graph,
-    tensors: Mapping[str, np.ndarray],
-    further: Mapping[str, np.ndarray] | None = None,
-) -> str:
-    """Adds the embedding layer: token, position and segment embeddings, summed and normalised.
-
-    Every token gets the embedding of the first segment.
+def build_cross_encoder(
+    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any], make_graph: MakeGraph = Graph
+) -> onnx.ModelProto:
+    """Builds the model from token ids, attention mask, segment ids and, with speaker embeddings,
+    speaker ids, each int64 `[batch, tokens]`, to "scores", logits, float32 `[batch]`.
 
     Args:
-        graph: the graph.
-        tensors: see `build_onnx_graph`.
-        further: input name -> embedding table `[rows, dim]`, looked up by that input and added.
-
-    Returns:
-        The name of the result `[batch, tokens, dim]`.
+        tensors: see `dcse_tf.reranker.checkpoint_scorer.read_weights`.
+        config, make_graph: see `build_encoder`.
     """
+    segments = tensors["embeddings.token_type_embeddings.weight"]
+    tables = {scorers.SEGMENTS: segments - segments[0]}
+    if SPEAKER_TABLE in tensors:
+        tables[scorers.SPEAKERS] = tensors[SPEAKER_TABLE]
+    graph = make_graph(config, (*INPUTS, *tables))
+    _, bias = graph.mask_bias()
+    # The head reads only [CLS].
+    x = _pool(graph, _add_layers(graph, tensors, tables, bias, first_only=True), "", "cls")
+    x = graph.add("Tanh", _add_dense(graph, tensors, POOLER, x))
+    x = _add_dense(graph, tensors, CLASSIFIER, x)
+    graph.add("Squeeze", x, graph.constant([1]), name=scorers.OUTPUT)
+    return graph.build(scorers.OUTPUT, ["batch"])
+
+
+def _add_layers(
+    graph: Graph,
+    tensors: Mapping[str, np.ndarray],
+    tables: Mapping[str, np.ndarray],
+    bias: str,
+    first_only: bool = False,
+) -> str:
+    """Adds a BERT: the name of its output, `[batch, tokens, dim]`, or with `first_only` of that at
+    the first token alone, `[batch, 1, dim]`.
+
+    Args:
+        graph, tensors: see `build_encoder`.
+        tables: input name -> embedding table `[rows, dim]`, looked up by that input and added.
+        bias: the name of what is added to attention scores.
+        first_only: whether the last layer computes the first token alone.
+    """
+    # Token, position and segment embeddings, where every token is in the first segment.
     prefix = "embeddings"
     segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]
     positions = tensors[f"{prefix}.position_embeddings.weight"] + segment
@@ -174,13 +201,19 @@ def embed(
     places = graph.add("Slice", graph.constant(positions, f"{prefix}.places"), begin, tokens, axis)
     words = tensors[f"{prefix}.word_embeddings.weight"]
     x = graph.add("Add", graph.look_up(words, "input_ids", f"{prefix}.words"), places)
-    for name, rows in (further or {}).items():
+    for name, rows in tables.items():
         added = graph.add("Gather", graph.constant(rows, f"{prefix}.{name}"), name)
         x = graph.add("Add", x, added)
-    return _norm(graph, tensors, prefix, x)
+    x = _norm(graph, tensors, prefix, x)
+
+    layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
+    for index in range(layers):
+        last = first_only and index == layers - 1
+        x = _add_layer(graph, tensors, f"encoder.layer.{index}", x, bias, last)
+    return x
 
 
-def add_layer(
+def _add_layer(
     graph: Graph,
     tensors: Mapping[str, np.ndarray],
     prefix: str,
@@ -195,7 +228,7 @@ def add_layer(
     width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 
     def heads(name: str, source: str, order: list[int], scale: float = 1.0) -> str:
-        projected = add_dense(graph, tensors, f"{prefix}.attention.self.{name}", source, scale)
+        projected = _add_dense(graph, tensors, f"{prefix}.attention.self.{name}", source, scale)
         split = graph.add("Reshape", projected, graph.constant([0, 0, num_heads, width]))
         return graph.add("Transpose", split, perm=order)
 
@@ -211,15 +244,15 @@ def add_layer(
     attended = graph.add("MatMul", weights, heads("value", everything, [0, 2, 1, 3]))
     attended = graph.add("Transpose", attended, perm=[0, 2, 1, 3])
     attended = graph.add("Reshape", attended, graph.constant([0, 0, num_heads * width]))
-    attended = add_dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
+    attended = _add_dense(graph, tensors, f"{prefix}.attention.output.dense", attended)
     x = _norm(graph, tensors, f"{prefix}.attention.output", graph.add("Add", x, attended))
-    hidden = add_dense(graph, tensors, f"{prefix}.intermediate.dense", x)
+    hidden = _add_dense(graph, tensors, f"{prefix}.intermediate.dense", x)
     hidden = graph.add("Gelu", hidden, approximate=graph.gelu)
-    hidden = add_dense(graph, tensors, f"{prefix}.output.dense", hidden)
+    hidden = _add_dense(graph, tensors, f"{prefix}.output.dense", hidden)
     return _norm(graph, tensors, f"{prefix}.output", graph.add("Add", x, hidden))
 
 
-def pool(graph: Graph, x: str, mask: str, pooling: str) -> str:
+def _pool(graph: Graph, x: str, mask: str, pooling: str) -> str:
     if pooling == "cls":
         return graph.add("Gather", x, graph.constant(np.array(0)), axis=1)
     axis = graph.constant([1])
@@ -240,7 +273,7 @@ def _apply(graph: Graph, x: str, step: AffineMap) -> str:
     return graph.add("Cast", x, to=TensorProto.FLOAT)
 
 
-def add_dense(
+def _add_dense(
     graph: Graph, tensors: Mapping[str, np.ndarray], name: str, x: str, scale: float = 1.0
 ) -> str:
     kernel, bias = tensors[f"{name}.weight"].T * np.float32(scale), tensors[f"{name}.bias"]

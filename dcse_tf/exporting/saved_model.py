@@ -1,35 +1,40 @@
-"""Exports an encoder as a SavedModel for serving, and checks its signatures on sample requests."""
+"""Exports encoders and re-rankers as SavedModels, and checks them in a fresh process."""
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-import dcse_tf
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
+from dcse_tf.bert.checkpoints import hash_files
+from dcse_tf.bert.pair_rule import make_rule
+from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.encoder.saved_model import (
-    EMBED,
-    EMBED_TOKENS,
-    MATCH,
-    SETTINGS_FILE,
-    export_fingerprint,
-)
+from dcse_tf.encoder.onnx_backend import SETTINGS_FILE
+from dcse_tf.encoder.saved_model_backend import EMBED, MATCH, SCORE, SCORE_SPEAKERS
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import OutputError, require
+from dcse_tf.errors import OutputError
+from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.model_card import list_versions
+from dcse_tf.exporting.probes import CANDIDATES, CONTEXTS, SENTENCES, no_warnings, refuse
+from dcse_tf.files import hash_bytes, write_json
 from dcse_tf.matching.dialogue_cse import build_matching
+from dcse_tf.reranker.checkpoint_scorer import CheckpointScorer, build_model, fingerprint
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.reranker.scorers import RerankerFolder
+
+# Largest absolute differences of embeddings and similarities, and of scores. For values beyond 1
+# they are scaled by the largest of them, because float32 has seven digits.
+TOLERANCE, SCORE_TOLERANCE = 1e-5, 1e-4
+_NO_LIMIT = 2**31 - 1
+_PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
 
 
 class Served(Protocol):
@@ -39,7 +44,7 @@ class Served(Protocol):
 
 
 class ServedEncoder(tf.Module):
-    """The functions that a server calls: embeddings of strings or token ids, and the matching.
+    """The functions that a server calls: embeddings of strings, and the matching.
 
     In one call, all inputs and outputs have the same number of rows n, which may be 0. A server
     that batches several requests concatenates and splits them along that axis, and rejects a model
@@ -52,8 +57,6 @@ class ServedEncoder(tf.Module):
     Attributes:
         functions: name -> function from named tensors to named tensors:
             serving_default: sentences string `[n]` to embeddings float32 `[n, dim]`;
-            tokens: token_ids int32 `[n, tokens]`, including [CLS] and [SEP], and padding_mask bool
-                `[n, tokens]`, True = real token, to embeddings float32 `[n, dim]`;
             match: context string `[n, turns]` and candidates string `[n, candidates]`, both padded
                 with empty strings, to similarities float32 `[n, candidates]`, see
                 `build_matching`. A blank text is no turn, and as a candidate has the similarity
@@ -63,119 +66,155 @@ class ServedEncoder(tf.Module):
 
     def __init__(self, encoder: EncoderGraph, unit_norm: bool) -> None:
         super().__init__()
-        self._max_tokens = encoder.max_sequence_length
-        self._vocabulary_size = encoder.tokenizer.size
+        self._encoder = encoder
         self._unit_norm = unit_norm
-        # Traced once each, and shared by all signatures that call them.
-        self._tokenize = tf.function(encoder.tokenize, input_signature=[_texts("texts")])
-        self._pool = tf.function(
-            encoder.pool_tokens,
-            input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
-        )
-        self._parts: list[Any] = [encoder.tokenizer, encoder.bert]
+        # Traced once, and shared by the signatures, which both call it.
+        self._tokenize = tf.function(encoder.tokenize, input_signature=[_spec(1, name="texts")])
         self.functions: dict[str, Any] = {
-            EMBED: tf.function(self._embed, input_signature=[_texts("sentences")]),
-            EMBED_TOKENS: tf.function(
-                self._embed_tokens,
-                input_signature=[_tokens(tf.int32, "token_ids"), _tokens(tf.bool, "padding_mask")],
-            ),
+            EMBED: tf.function(self._embed, input_signature=[_spec(1, name="sentences")])
         }
-        if encoder.postprocessing:
-            self._parts.append(encoder.postprocessing)
-            return
-        self._encode = encoder.encode_tokens
-        dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
-        self._matching = build_matching(dim, encoder.matching)
-        self.functions[MATCH] = tf.function(
-            self._match,
-            input_signature=[
-                tf.TensorSpec([None, None], tf.string, name=name)
-                for name in ("context", "candidates")
-            ],
-        )
+        if encoder.postprocessing is None:
+            dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
+            self._matching = build_matching(dim, encoder.matching)
+            self.functions[MATCH] = tf.function(self._match, input_signature=_DIALOGUES)
 
     def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:
-        token_ids = self._tokenize(sentences).to_tensor()
-        return self._finish(self._pool(token_ids, token_ids != 0))
-
-    def _embed_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, tf.Tensor]:
-        # On a CPU the look-up of an id out of range fails by itself; a GPU returns zeros instead.
-        checks = [
-            tf.debugging.assert_non_negative(token_ids, "token_ids: expected 0 or more"),
-            tf.debugging.assert_less(
-                token_ids,
-                self._vocabulary_size,
-                f"token_ids: expected under {self._vocabulary_size}",
-            ),
-            # Truncating would remove [SEP].
-            tf.debugging.assert_less_equal(
-                tf.shape(token_ids)[1],
-                self._max_tokens,
-                f"token_ids: expected at most {self._max_tokens} tokens",
-            ),
-        ]
-        # Without this dependency the look-up could run, and fail, before the checks.
-        with tf.control_dependencies(checks):
-            token_ids = tf.identity(token_ids)
-        return self._finish(self._pool(token_ids, padding_mask))
-
-    def _finish(self, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
+        embeddings = self._encoder.pool_tokens(self._tokenize(sentences).to_tensor())
         if self._unit_norm:
             embeddings = tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-24)
         return {"embeddings": embeddings}
 
     def _match(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-        tf.debugging.assert_equal(
-            tf.shape(context)[0],
-            tf.shape(candidates)[0],
-            "context and candidates: expected as many rows in both",
-        )
-        texts = tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
-        texts, index = tf.unique(texts)
-        embeddings, padding_mask = self._encode(self._tokenize(texts).to_tensor())
-        turns = tf.size(context)
+        _require_rows(context, candidates)
+        texts, turns, responses = _list_texts(context, candidates)
+        embeddings, padding_mask = self._encoder.encode_tokens(self._tokenize(texts).to_tensor())
         similarities = self._matching(
             {
                 "token_embeddings": embeddings,
                 "padding_mask": padding_mask,
-                "context_index": tf.reshape(index[:turns], tf.shape(context)),
-                "turn_mask": ~tf.strings.regex_full_match(context, BLANK),
-                "candidate_index": tf.reshape(index[turns:], tf.shape(candidates)),
+                "context_index": turns,
+                "turn_mask": ~_is_blank(context),
+                "candidate_index": responses,
             }
         )
-        blank = tf.strings.regex_full_match(candidates, BLANK)
-        return {"similarities": tf.where(blank, NO_CANDIDATE, similarities)}
+        return {"similarities": tf.where(_is_blank(candidates), NO_CANDIDATE, similarities)}
 
 
-def _texts(name: str) -> tf.TensorSpec:
-    return tf.TensorSpec([None], tf.string, name=name)
+class ServedReranker(tf.Module):
+    """The functions that a server calls: from strings to scores, in the form of `ServedEncoder`.
+
+    Args:
+        folder: the re-ranker.
+
+    Attributes:
+        functions: name -> function from named tensors to named tensors:
+            score: context string `[n, turns]`, the oldest turn first, and candidates string
+                `[n, candidates]`, both padded with empty strings, to scores float32
+                `[n, candidates]`: logits, and `NO_CANDIDATE` for blank texts. A model with speaker
+                embeddings assumes that two speakers alternate and that the last turn and the
+                response have different speakers.
+            score_speakers: also takes speakers int32 `[n, turns]`: 0 for turns by the speaker of
+                the response, 1 for all others. Only for a model with speaker embeddings.
+    """
+
+    def __init__(self, folder: RerankerFolder) -> None:
+        super().__init__()
+        settings, vocabulary = folder.settings, folder.vocabulary
+        self._model = build_model(folder, hold=_hold_variable)
+        self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
+        self._tokenizer = vocabulary.make_tokenizer()
+        options: dict[str, Any] = {"autograph": False}
+        self.functions: dict[str, Any] = {
+            SCORE: tf.function(self._alternate, input_signature=_DIALOGUES, **options)
+        }
+        if settings.speakers:
+            signature = [*_DIALOGUES, _spec(2, tf.int32, "speakers")]
+            self.functions[SCORE_SPEAKERS] = tf.function(
+                self._score, input_signature=signature, **options
+            )
+
+    def _alternate(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
+        turns = tf.cast(~_is_blank(context), tf.int32)
+        later = tf.cumsum(turns, axis=1, exclusive=True, reverse=True)
+        return self._score(context, candidates, 1 - later % 2)
+
+    def _score(
+        self, context: tf.Tensor, candidates: tf.Tensor, speakers: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        _require_rows(context, candidates)
+        shape, zero_or_one = "speakers: expected the context's shape", "speakers: expected 0 and 1"
+        tf.debugging.assert_equal(tf.shape(context), tf.shape(speakers), shape)
+        tf.debugging.assert_equal(speakers, speakers % 2, zero_or_one)
+        strings, turns, responses = _list_texts(context, candidates)
+        # Not truncated here, since a long context is truncated at its start as a whole.
+        texts = strip_ends(self._tokenizer.tokenize(strings, _NO_LIMIT))
+
+        # The id and the speaker of every token of the contexts: int32 [n, (tokens), 2].
+        is_turn = ~_is_blank(context)
+        ended = end_turns(texts, self._rule.end_of_turn_id)
+        tokens = tf.gather(ended, tf.ragged.boolean_mask(turns, is_turn))
+        who = tf.gather(tf.boolean_mask(speakers, is_turn), find_rows(tokens.values))
+        said = join_turns(tokens.with_flat_values(tf.stack([tokens.flat_values, who], axis=1)))
+
+        pairs = tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
+        first = tf.gather(said, pairs[:, 0])
+        second = tf.gather(texts, tf.gather_nd(responses, pairs))
+        some = tf.shape(pairs)[0] > 0
+        scores = tf.cond(some, lambda: self._score_pairs(first, second), lambda: tf.zeros([0]))
+        nothing = tf.fill(tf.shape(candidates), NO_CANDIDATE)
+        return {"scores": tf.tensor_scatter_nd_update(nothing, pairs, scores)}
+
+    def _score_pairs(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
+        """Logits, float32 `[pairs]`, of all pairs in one batch.
+
+        Args:
+            first: ids and speakers of contexts' tokens, int32 `[pairs, (tokens), 2]`.
+            second: ids of responses' tokens, int32 `[pairs, (tokens)]`.
+        """
+        rule, ids = self._rule, first.with_values(first.values[:, 0])
+        places = place_segments(ids, second, rule.first_tokens, rule.second_tokens)
+        return self._model.score(
+            {
+                "token_ids": places.fill(ids.values, second.values, rule.marks),
+                "segment_ids": places.segment_ids(),
+                "padding_mask": tf.sequence_mask(places.lengths),
+                # [CLS], [SEP] and the response always have speaker 0.
+                "speaker_ids": places.fill(first.values[:, 1], tf.zeros_like(second.values)),
+            }
+        )
 
 
-def _tokens(dtype: tf.DType, name: str) -> tf.TensorSpec:
-    return tf.TensorSpec([None, None], dtype, name=name)
+def _spec(rank: int, dtype: tf.DType = tf.string, name: str = "") -> tf.TensorSpec:
+    return tf.TensorSpec([None] * rank, dtype, name=name)
 
 
-# Largest absolute difference of pooled embeddings and similarities. For embeddings with values
-# beyond 1 it is scaled by the largest of them, because float32 has seven digits.
-TOLERANCE = 1e-5
+_DIALOGUES = [_spec(2, name="context"), _spec(2, name="candidates")]
 
-_QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
-# The empty string, white space, Chinese, accents, a ligature, an emoji, characters that the
-# tokenizer removes, one long word, sentences that are truncated, and a repeated sentence.
-SENTENCES = ["", " \t", _QUESTION, "我的包裹在哪里？", "Café, ÉCOLE: ﬁ ß 🙂\u200b\u0007", "a" * 300]
-SENTENCES += [_LONG, "好的。" * 200, _QUESTION]
-CONTEXTS = [
-    [_QUESTION, "It left our store today.", "我的包裹在哪里？"],
-    ["Do you like coffee?", "", ""],
-    ["", _LONG, "Café"],
-    [" ", _QUESTION, ""],
-]
-CANDIDATES = [
-    ["The courier comes at noon.", _QUESTION, "", _LONG],
-    ["I drink it black.", "好的。", "好的。", "🙂"],
-    ["I drink it black.", "Café", "a" * 300, "It rains."],
-    ["The courier comes at noon.", "no", "No!", "我的包裹"],
-]
+
+def _hold_variable(value: np.ndarray, dtype: tf.DType) -> tf.Variable:
+    return tf.Variable(value, trainable=False, dtype=dtype)
+
+
+def _is_blank(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_full_match(texts, BLANK)
+
+
+def _require_rows(context: tf.Tensor, candidates: tf.Tensor) -> None:
+    message = "context and candidates: expected as many rows in both"
+    tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
+
+
+def _list_texts(
+    context: tf.Tensor, candidates: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
+    texts, rows = tf.unique(tf.concat([tf.reshape(x, [-1]) for x in (context, candidates)], 0))
+    turns = tf.size(context)
+    return (
+        texts,
+        tf.reshape(rows[:turns], tf.shape(context)),
+        tf.reshape(rows[turns:], tf.shape(candidates)),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +225,7 @@ class Request:
         signature: the signature's name.
         inputs: name -> array; strings are an array of str objects.
         output: the name of the output to compare.
-        answer: the expected output, computed by the encoder itself, float32.
+        answer: the expected output, computed by the model itself, float32.
         tolerance: the largest absolute difference from `answer` that is accepted.
     """
 
@@ -196,130 +235,145 @@ class Request:
     answer: np.ndarray
     tolerance: float
 
+    def cut(self, rows: slice) -> "Request":
+        """Some of its rows."""
+        inputs = {name: array[rows] for name, array in self.inputs.items()}
+        return dataclasses.replace(self, inputs=inputs, answer=self.answer[rows])
 
-def make_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
-    """Makes requests of 0, 1 and several rows for each signature of `ServedEncoder`.
+
+_DIALOGUE_INPUTS = {
+    "context": np.array(CONTEXTS, object),
+    "candidates": np.array(CANDIDATES, object),
+}
+
+
+def make_encoder_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
+    """A request to each signature of `ServedEncoder`.
 
     The answers come from the code that evaluation uses, not from the exported graphs.
-
-    Args:
-        graph: the encoder.
-        unit_norm: see `ServedEncoder`.
     """
-    encoder = SentenceEncoder(GraphBackend(graph, tell_unknown=False))
-    embeddings = _finish(encoder.encode_and_mark(SENTENCES)[0], unit_norm)
-    token_ids = graph.tokenize(tf.constant(SENTENCES)).to_tensor().numpy()
-    tolerance = _measure_tolerance(graph, token_ids, unit_norm)
-    requests = []
-    for rows in (slice(0, 0), slice(2, 3), slice(None)):
-        texts = {"sentences": np.array(SENTENCES, object)[rows]}
-        tokens = {"token_ids": token_ids[rows], "padding_mask": token_ids[rows] != 0}
-        requests.append(Request(EMBED, texts, "embeddings", embeddings[rows], tolerance))
-        requests.append(Request(EMBED_TOKENS, tokens, "embeddings", embeddings[rows], tolerance))
-    return requests + _make_match_requests(encoder)
+    backend = GraphBackend(graph)
+    embeddings = _scale(backend.embed_texts(SENTENCES)[0], unit_norm)
+
+    # How far the answers may be, if embeddings before postprocessing are TOLERANCE off: it can
+    # magnify differences, as whitening does, which scales up directions that hardly vary.
+    pooled = graph.pool_plainly(graph.tokenize(tf.constant(SENTENCES)).to_tensor()).numpy()
+    step = TOLERANCE * max(1.0, float(np.abs(pooled).max()))
+    tolerance = TOLERANCE if unit_norm else step
+    if graph.postprocessing:
+        signs = np.random.default_rng(0).choice([-1, 1], pooled.shape)
+        before, after = (
+            _scale(graph.postprocess(tf.constant(x, tf.float32)).numpy(), unit_norm)
+            for x in (pooled, pooled + step * signs)
+        )
+        tolerance = max(TOLERANCE, float(np.abs(after - before).max()))
+
+    texts = {"sentences": np.array(SENTENCES, object)}
+    requests = [Request(EMBED, texts, "embeddings", embeddings, tolerance)]
+    if match := SentenceEncoder(backend).match:
+        answer = match(CONTEXTS, CANDIDATES)
+        requests.append(Request(MATCH, _DIALOGUE_INPUTS, "similarities", answer, TOLERANCE))
+    return requests
 
 
-def _finish(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
+def _scale(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
     if not unit_norm:
         return embeddings
     lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
     return (embeddings / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def _measure_tolerance(encoder: EncoderGraph, token_ids: np.ndarray, unit_norm: bool) -> float:
-    """The change in the answers that corresponds to a change of `TOLERANCE` before postprocessing.
-
-    Postprocessing can magnify differences: whitening scales up directions that hardly vary.
-    """
-    pooled = encoder.pool_plainly(tf.constant(token_ids)).numpy()
-    step = TOLERANCE * max(1.0, float(np.abs(pooled).max()))
-    if not encoder.postprocessing:
-        return TOLERANCE if unit_norm else step
-    signs = np.random.default_rng(0).choice([-1, 1], pooled.shape)
-    before, after = (
-        _finish(encoder.postprocess(tf.constant(x, tf.float32)).numpy(), unit_norm)
-        for x in (pooled, pooled + step * signs)
-    )
-    return max(TOLERANCE, float(np.abs(after - before).max()))
-
-
-def _make_match_requests(encoder: SentenceEncoder) -> list[Request]:
-    if encoder.match is None:
-        return []
-    similarities = encoder.match(CONTEXTS, CANDIDATES)
+def make_reranker_requests(folder: RerankerFolder) -> list[Request]:
+    """A request to each signature of `ServedReranker`, see `make_encoder_requests`."""
+    reranker = Reranker(CheckpointScorer(folder), folder.settings, folder.vocabulary)
+    table = _DIALOGUE_INPUTS["context"]
+    who = np.arange(table.size, dtype=np.int32).reshape(table.shape) % 3 % 2
+    spoken: list[tuple[str, Any, Any]] = [(SCORE, None, None)]
+    if folder.settings.speakers:
+        spoken.append((SCORE_SPEAKERS, who.astype(str).tolist(), ["0"] * len(who)))
     requests = []
-    for rows in (slice(0, 0), slice(0, 1), slice(None)):
-        texts = {
-            "context": np.array(CONTEXTS, object)[rows],
-            "candidates": np.array(CANDIDATES, object)[rows],
-        }
-        found = similarities[rows]
-        requests.append(Request(MATCH, texts, "similarities", found, TOLERANCE))
+    for signature, roles, responders in spoken:
+        found = reranker.score(CONTEXTS, CANDIDATES, roles, responders, show_progress=False)
+        scores = np.stack(found)
+        inputs = {**_DIALOGUE_INPUTS, **({"speakers": who} if roles else {})}
+        largest = float(np.abs(scores[scores != NO_CANDIDATE]).max())
+        tolerance = SCORE_TOLERANCE * max(1.0, largest)
+        requests.append(Request(signature, inputs, "scores", scores, tolerance))
     return requests
 
 
-# Where TensorFlow Serving looks for warm-up requests.
-FILE = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
+def write_encoder(
+    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
+) -> dict[str, str]:
+    """Writes and checks an encoder, see `ServedEncoder`; for the rest see `ExportFormat`."""
+    assert encoder.source
+    settings = {
+        "max_sequence_length": encoder.max_sequence_length,
+        "pooling": encoder.pooling,
+        "prefix": encoder.vocabulary.prefix,
+        "sha256": hash_files(encoder.source),
+        "fingerprint": export_fingerprint(encoder, options.unit_norm),
+    }
+    _save(folder, ServedEncoder(encoder, options.unit_norm), options.to_dict() | settings)
+    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
+    # rounds differently.
+    with tf.device("CPU:0"), no_warnings():
+        requests = make_encoder_requests(encoder, options.unit_norm)
+    return verify(folder, requests)
 
 
-def import_messages() -> tuple[Any, Any]:
-    """Imports TensorFlow Serving's modules predict_pb2 and prediction_log_pb2.
-
-    Raises:
-        InputError: they are not installed.
-    """
-    names = ("predict_pb2", "prediction_log_pb2")
-    predict, log = (
-        require(f"tensorflow_serving.apis.{name}", extra="serving", why="`warmup`")
-        for name in names
-    )
-    return predict, log
+def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
+    """An export's fingerprint: the encoder's, or another one if embeddings are normalised."""
+    own = encoder.fingerprint()
+    return hash_bytes(f"{own} unit_norm".encode()) if unit_norm else own
 
 
-def write_warmup_requests(folder: pathlib.Path, requests: list[Request]) -> None:
-    """Writes requests into an export, as a TFRecord file of PredictionLog messages.
-
-    Args:
-        folder: the export's folder.
-        requests: the requests to write; those with 0 rows are left out.
-
-    Raises:
-        InputError: see `import_messages`.
-    """
-    predict_pb2, prediction_log_pb2 = import_messages()
-    (folder / FILE).parent.mkdir()
-    with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
-        for request in requests:
-            if not len(request.answer):
-                continue
-            message = predict_pb2.PredictRequest()
-            message.model_spec.signature_name = request.signature
-            for name, array in request.inputs.items():
-                message.inputs[name].CopyFrom(tf.make_tensor_proto(array))
-            log = prediction_log_pb2.PredictionLog(
-                predict_log=prediction_log_pb2.PredictLog(request=message)
-            )
-            writer.write(log.SerializeToString(deterministic=True))
+def write_reranker(
+    folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
+) -> dict[str, str]:
+    """Writes and checks a re-ranker, see `ServedReranker`; for the rest see `ExportFormat`."""
+    settings = {
+        **vars(model.settings),
+        "sha256": hash_files(model.path),
+        "fingerprint": fingerprint(model),
+    }
+    _save(folder, ServedReranker(model), options.to_dict() | settings)
+    with tf.device("CPU:0"), no_warnings():
+        requests = make_reranker_requests(model)
+    return verify(folder, requests)
 
 
-_PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
+def _save(folder: pathlib.Path, served: Served, settings: dict[str, Any]) -> None:
+    try:
+        with no_warnings():  # and none of a page of generated names for each signature
+            tf.saved_model.save(served, str(folder), signatures=served.functions)
+    except tf.errors.OpError as error:
+        # The message names TensorFlow's temporary file, then, after a semicolon, the reason.
+        reason = error.message.rpartition("; ")[2]
+        raise OutputError(f"{folder}: cannot be written: {reason}") from error
+    settings |= {"signatures": sorted(served.functions), "versions": list_versions()}
+    write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
 
 
-def verify(folder: pathlib.Path, requests: list[Request]) -> None:
-    """Runs requests on an export in a fresh process that has only TensorFlow and tensorflow-text.
-
-    Logs the absolute difference that is the largest relative to its tolerance.
+def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
+    """Runs none, one and all rows of requests in a fresh process that has only TensorFlow and
+    tensorflow-text, and compares the answers.
 
     Args:
         folder: the export's folder.
         requests: the requests, with their expected answers.
 
+    Returns:
+        The largest difference with all rows of each signature, for the model card.
+
     Raises:
         OutputError: the process failed, or an answer differs by more than its tolerance.
     """
-    answers = _answer(folder, requests)
-    largest, allowed = 0.0, requests[0].tolerance
-    for number, request in enumerate(requests):
+    rows = slice(0, 0), slice(2, 3), slice(None)
+    parts = [request.cut(part) for request in requests for part in rows]
+    answers = _answer(folder, parts)
+    measured = []
+    for number, request in enumerate(parts):
         found, expected = answers[f"{number}/{request.output}"], request.answer
         where = f"{request.output} of the signature {request.signature}"
         if (found.shape, found.dtype) != (expected.shape, expected.dtype):
@@ -328,25 +382,15 @@ def verify(folder: pathlib.Path, requests: list[Request]) -> None:
                 f"{expected.dtype} {list(expected.shape)}"
             )
         difference = float(np.abs(found - expected).max(initial=0.0))
-        if not difference <= request.tolerance:  # NaN too
-            raise OutputError(
-                f"the export is refused: {where} differ from the encoder's by {difference:.1e}, "
-                f"expected at most {request.tolerance:.1e}"
-            )
-        if difference / request.tolerance >= largest / allowed:
-            largest, allowed = difference, request.tolerance
-    logging.info(
-        "computed by a fresh process: largest difference %.1e, allowed %.1e", largest, allowed
-    )
+        measured.append((f"largest difference of {where}", difference, request.tolerance))
+    return refuse(folder, measured)
 
 
 def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as exchange:
         asked, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "answers.npz"))
         asked.write_text(json.dumps([_describe(request) for request in requests]))
-        # -P keeps the modules in the program's folder from being imported. Both sides of the
-        # comparison run on the CPU: this process holds the GPU's memory, and a GPU rounds
-        # differently.
+        # -P keeps the modules in the program's folder from being imported.
         done = subprocess.run(
             [sys.executable, "-P", str(_PROGRAM), str(folder), str(asked), str(answers)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -370,91 +414,3 @@ def _describe(request: Request) -> dict[str, Any]:
         for name, array in request.inputs.items()
     }
     return {"signature": request.signature, "inputs": inputs}
-
-
-_PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub")
-
-
-def write_saved_model(
-    folder: pathlib.Path,
-    encoder: EncoderGraph,
-    settings: dict[str, Any],
-    *,
-    unit_norm: bool = False,
-    warmup: bool = False,
-) -> None:
-    """Writes a SavedModel with the signatures of `ServedEncoder`, and verifies it.
-
-    Args:
-        folder: an existing folder to write to. After an error its content must not be used.
-        encoder, unit_norm: see `ServedEncoder`.
-        settings: written beside the model, together with the versions of the libraries used.
-        warmup: whether to include warm-up requests for TensorFlow Serving.
-
-    Raises:
-        InputError: `warmup` is set and TensorFlow Serving's message modules are not installed.
-        OutputError: the model cannot be written, or its answers differ from the encoder's.
-    """
-    save_and_verify(
-        folder,
-        ServedEncoder(encoder, unit_norm),
-        lambda: make_requests(encoder, unit_norm),
-        {**settings, "fingerprint": export_fingerprint(encoder.fingerprint(), unit_norm)},
-        warmup,
-    )
-
-
-def save_and_verify(
-    folder: pathlib.Path,
-    served: Served,
-    make: Callable[[], list[Request]],
-    settings: dict[str, Any],
-    warmup: bool,
-) -> None:
-    """Saves and verifies any module, as `write_saved_model` does for an encoder.
-
-    Args:
-        folder, settings, warmup: see `write_saved_model`.
-        served: the module to save.
-        make: returns sample requests with their expected answers.
-    """
-    if warmup:
-        import_messages()  # before the work
-    with _warnings_only(), _named_faults(folder):
-        tf.saved_model.save(served, str(folder), signatures=served.functions)
-    # Both sides of the comparison run on the CPU.
-    with tf.device("CPU:0"):
-        requests = make()
-    if warmup:
-        with _named_faults(folder):
-            write_warmup_requests(folder, requests)
-    settings = {**settings, "signatures": sorted(served.functions), "versions": _versions()}
-    text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
-    (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
-    verify(folder, requests)
-
-
-@contextlib.contextmanager
-def _warnings_only() -> Iterator[None]:
-    """Hides TensorFlow's informational messages: a page of generated names per signature."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-@contextlib.contextmanager
-def _named_faults(folder: pathlib.Path) -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.OpError as error:
-        # The message names TensorFlow's temporary file, then, after a semicolon, the reason.
-        reason = error.message.rpartition("; ")[2]
-        raise OutputError(f"{folder}: cannot be written: {reason}") from error
-
-
-def _versions() -> dict[str, str]:
-    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {**found, "dcse_tf": dcse_tf.__version__, "python": platform.python_version()}

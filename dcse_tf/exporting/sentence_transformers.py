@@ -1,4 +1,4 @@
-"""Exports an encoder as a sentence-transformers folder."""
+"""Exports encoders and re-rankers as folders for sentence-transformers and transformers."""
 
 import pathlib
 from typing import Any
@@ -14,11 +14,25 @@ from dcse_tf.bert.sentence_modules import (
     write_modules,
 )
 from dcse_tf.bert.tokenizer import number_as_written
-from dcse_tf.bert.weights import POOLER, read_bert_tensors, write_bert
+from dcse_tf.bert.weights import (
+    CLASSIFIER,
+    POOLER,
+    read_bert_tensors,
+    write_bert,
+    write_tensors,
+)
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.files import write_json
+from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.affine import AffineMaps
+from dcse_tf.reading.reranker_files import write_reranker_settings
+from dcse_tf.reranker.checkpoint_scorer import BERT, read_weights
+from dcse_tf.reranker.scorers import RerankerFolder
+
+# The library applies this to the logits; its default is the sigmoid.
+_IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
@@ -41,36 +55,65 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
     )
 
 
-FORMAT = "sentence_transformers"
-
-
-def write_sentence_transformers(
-    folder: pathlib.Path, encoder: EncoderGraph, unit_norm: bool
-) -> None:
+def write_encoder(
+    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
+) -> dict[str, str]:
     """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules.
 
-    Args:
-        folder: an existing folder to write to.
-        encoder: the encoder to export, read from a checkpoint.
-        unit_norm: whether embeddings are scaled to unit length.
-
-    Raises:
-        InputError: the library has no module for a part of the encoder.
+    For the arguments, see `ExportFormat`; the library has no module for some postprocessings.
     """
-    maps = list_maps(encoder.postprocessing, FORMAT)
+    maps = list_maps(encoder.postprocessing, "sentence_transformers")
     assert encoder.source
     config = true_config(encoder.source)
     write_bert(folder, config, read_bert_tensors(encoder.source, config) | _make_pooler(config))
     vocabulary = number_as_written(encoder.vocabulary, config)
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
-    modules = SentenceModules(encoder.pooling, maps, unit_norm)
+    modules = SentenceModules(encoder.pooling, maps, options.unit_norm)
     write_modules(folder, modules, config["hidden_size"])
     settings: dict[str, Any] = {
         **describe_prefix(encoder.vocabulary.prefix),
         "similarity_fn_name": "cosine",
     }
     write_json(folder / "config_sentence_transformers.json", settings, sort_keys=True)
+    return {}
+
+
+def write_reranker(
+    folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
+) -> dict[str, str]:
+    """Writes a folder that sentence-transformers' CrossEncoder and transformers load.
+
+    The library has one limit for the tokens of a pair and truncates on the left; here context and
+    response have a limit each. Scores are equal as long as neither exceeds its own limit. For the
+    arguments, see `ExportFormat`.
+    """
+    settings = model.settings
+    if settings.architecture != BERT or settings.speakers:
+        raise InputError(
+            "`format`=sentence_transformers: cannot hold a re-ranker "
+            + ("that knows who speaks" if settings.speakers else f"of {settings.architecture}")
+            + "; `format`=saved_model can"
+        )
+    config: dict[str, Any] = {
+        **true_config(model.path),
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "sentence_transformers": {"activation_fn": _IDENTITY},
+        "sbert_ce_default_activation_function": _IDENTITY,  # before version 4
+    }
+    write_json(folder / "config.json", config, sort_keys=True)
+    tensors = {
+        name if name.startswith(CLASSIFIER) else f"bert.{name}": np.ascontiguousarray(value)
+        for name, value in read_weights(model).items()
+    }
+    write_tensors(folder, tensors)
+    model.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
+    path = folder / "tokenizer_config.json"
+    write_json(path, {**read_json_object(path), "truncation_side": "left"}, sort_keys=True)
+    write_reranker_settings(folder, settings)  # so that `Reranker.load` can read the folder too
+    return {}
 
 
 def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:

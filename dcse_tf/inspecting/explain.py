@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
-from dcse_tf.encoder.load import load_backend
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.load import find_folder
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.files import atomic_directory
@@ -105,8 +106,9 @@ def explain(config: ExplainOptions) -> str:
         config.refuse("context_side", f"there is no turn before the `response`={response}")
 
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        backend = load_backend(ModelOptions(model=config.model))
-        if not isinstance(backend, GraphBackend) or backend.match is None:
+        options = ModelOptions(model=config.model)
+        backend = load_checkpoint(find_folder(config.model, "model"), options)
+        if backend.match is None:
             raise InputError(
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "
                 "with token embeddings, such as a run directory"
@@ -142,7 +144,7 @@ def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[st
     Returns:
         The tokens of each turn as the model reads them, with [CLS] and [SEP], and the explanation.
     """
-    encoded = backend.encode_texts(sorted(set(texts)))
+    encoded = backend.embed_tokens(texts)
     vocabulary = backend.graph.vocabulary.tokens
     ids = backend.graph.tokenize(tf.constant(texts)).to_list()
     *context, response = (encoded[text] for text in texts)

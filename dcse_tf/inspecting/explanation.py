@@ -152,7 +152,7 @@ def explain_response(
     """
     session_id, texts = session
     chosen = [texts[turn] for turn in (*context, response)]
-    encoded = backend.encode_texts(sorted(set(chosen)))
+    encoded = backend.embed_tokens(chosen)
     ids = backend.graph.tokenize(tf.constant(chosen)).to_list()
     read = [
         Text(turn, text, [tokens[entry] for entry in row])

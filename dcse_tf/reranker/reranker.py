@@ -4,20 +4,21 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.bert.pair_rule import make_rule
 from dcse_tf.bert.unknown import UnknownTokens
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.encoder.batching import BATCH_TOKENS, split_by_length
+from dcse_tf.encoder.backend import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.reranker.load import load_reranker
+from dcse_tf.reranker.scorers import Scorer, load_scorer, read_reranker
 from dcse_tf.stores import fetch
 
 _COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -41,39 +42,6 @@ class Ranked:
     score: float
 
 
-class PairScorer(Protocol):
-    """Computes the scores of a `Reranker`: a `RerankerGraph`, or an `OnnxReranker`.
-
-    Attributes:
-        settings: the re-ranker's settings.
-        vocabulary: its vocabulary.
-        written: the settings that were written with an export.
-    """
-
-    settings: RerankerSettings
-    vocabulary: Vocabulary
-
-    @property
-    def written(self) -> Mapping[str, Any]: ...
-
-    def read(self, texts: list[str]) -> tuple[Any, np.ndarray]:
-        """The texts in the form that the other methods take; their token ids, concatenated."""
-
-    def join(self, texts: Any, turns: Sequence[Sequence[int]], who: Sequence[Sequence[int]]) -> Any:
-        """The contexts, from rows of the texts and from the turns' speakers (see `_Context`)."""
-
-    def count_tokens(
-        self, contexts: Any, texts: Any, context_rows: np.ndarray, text_rows: np.ndarray
-    ) -> Any:
-        """The cost in tokens of pairs of a context and a text, int `[pairs]`."""
-
-    def make_score(self) -> Callable[..., Any]:
-        """A function of the same arguments: logits, float32 `[pairs]`."""
-
-    def fingerprint(self) -> str:
-        """A hash of everything the scores depend on."""
-
-
 class Reranker:
     """A cross-encoder, which reads a context and a response together and scores the response.
 
@@ -88,23 +56,31 @@ class Reranker:
     context. Probabilities of the best of many candidates would round to 1 and tie.
 
     Args:
-        graph: the model.
+        scorer: scores sequences of token ids.
+        settings: the model's settings.
+        vocabulary: the model's vocabulary, which has [EOT].
         name: the name that messages use for the model.
         batch_tokens: most tokens in a batch, including padding.
 
     Attributes:
-        graph, name, batch_tokens: as given.
+        name, batch_tokens: as given.
     """
 
     def __init__(
-        self, graph: PairScorer, name: str = "the re-ranker", batch_tokens: int = BATCH_TOKENS
+        self,
+        scorer: Scorer,
+        settings: RerankerSettings,
+        vocabulary: Vocabulary,
+        name: str = "the re-ranker",
+        batch_tokens: int = BATCH_TOKENS,
     ):
-        self.graph = graph
         self.name = name
         self.batch_tokens = batch_tokens
-        vocabulary = graph.vocabulary
+        self._scorer = scorer
+        self._settings = settings
+        self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
+        self._split = vocabulary.with_prefix("").make_split()
         self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk)
-        self._score_rows = graph.make_score()
 
     @classmethod
     def load(
@@ -135,18 +111,20 @@ class Reranker:
             raise OptionError(
                 f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
             )
-        name = os.fspath(path)
-        return cls(load_reranker(fetch(name), option, compute_dtype), name, batch_tokens)
+        name = fetch(os.fspath(path))
+        folder = read_reranker(name, option)
+        scorer = load_scorer(folder, name, option, compute_dtype)
+        return cls(scorer, folder.settings, folder.vocabulary, os.fspath(path), batch_tokens)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings, for the results file of an evaluation."""
-        written = {k: v for k, v in self.graph.written.items() if k == "compute_dtype"}
-        return {**dataclasses.asdict(self.graph.settings), **written}
+        written = {k: v for k, v in self._scorer.written.items() if k == "compute_dtype"}
+        return {**dataclasses.asdict(self._settings), **written}
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        return self.graph.fingerprint()
+        return self._scorer.fingerprint()
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
@@ -210,60 +188,75 @@ class Reranker:
         turns = read_text_lists(contexts, "contexts")
         texts = read_text_lists(candidates, "candidates")
         read = _read_contexts(turns, len(texts), roles, responders)
-        if not self.graph.settings.speakers:
+        if not self._settings.speakers:
             read = [(context, (0,) * len(context)) for context, _ in read]
-        scores = self._score_pairs(read, texts, show_progress)
-        ends = np.cumsum([len(group) for group in texts])[:-1]
-        return np.split(scores, ends) if texts else []
 
-    def _score_pairs(
-        self,
-        contexts: list[_Context],
-        candidates: list[list[str]],
-        show_progress: bool,
-    ) -> np.ndarray:
-        """The scores of all candidates, the lists concatenated; float32 `[all]`."""
-        real = np.array([not is_blank(text) for group in candidates for text in group], bool)
-        found = np.full(len(real), NO_CANDIDATE, np.float32)
-        if not real.any():
-            return found
-        groups = (*(turns for turns, _ in contexts), *candidates)
-        strings = list(dict.fromkeys(text for group in groups for text in group))
-        place = {text: row for row, text in enumerate(strings)}
-        row = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
-        asked = np.array(
-            [(row[c], place[text]) for c, group in zip(contexts, candidates) for text in group],
-            np.int32,
-        )
-        pairs, where = np.unique(asked[real], axis=0, return_inverse=True)
+        asked = [(context, text) for context, group in zip(read, texts) for text in group]
+        pairs = [pair for pair in dict.fromkeys(asked) if not is_blank(pair[1])]
+        scores = dict(zip(pairs, self._score_pairs(pairs, show_progress).tolist(), strict=True))
+        found = np.array([scores.get(pair, NO_CANDIDATE) for pair in asked], np.float32)
+        return np.split(found, np.cumsum([len(group) for group in texts])[:-1]) if texts else []
 
-        texts, token_ids = self.graph.read(strings)
-        self._unknown.add(token_ids, len(strings))
-        turns = [[place[text] for text in context] for context, _ in row]
-        joined = self.graph.join(texts, turns, [who for _, who in row])
-        scores = self._score_in_batches(joined, texts, pairs, show_progress)
-        found[real] = scores[where.reshape(-1)]
-        return found
-
-    def _score_in_batches(
-        self,
-        contexts: Any,
-        texts: Any,
-        pairs: np.ndarray,
-        show_progress: bool,
-    ) -> np.ndarray:
-        lengths = np.asarray(self.graph.count_tokens(contexts, texts, pairs[:, 0], pairs[:, 1]))
-        order = np.argsort(lengths, kind="stable")
+    def _score_pairs(self, pairs: list[tuple[_Context, str]], show_progress: bool) -> np.ndarray:
+        """Logits of distinct pairs of a context and a response, float32 `[pairs]`."""
         scores = np.empty([len(pairs)], np.float32)
+        if not pairs:
+            return scores
+        contexts = list(dict.fromkeys(context for context, _ in pairs))
+        groups = (*(turns for turns, _ in contexts), [text for _, text in pairs])
+        strings = list(dict.fromkeys(text for group in groups for text in group))
+        ids = dict(zip(strings, self._split(strings), strict=True))
+        every = np.fromiter(itertools.chain.from_iterable(ids.values()), np.int32)
+        self._unknown.add(every, len(strings))
+
+        # The tokens next to the response matter most, so a context keeps its last ones.
+        rule, firsts = self._rule, {}
+        for turns, speakers in contexts:
+            ended = [[*ids[turn], rule.end_of_turn_id] for turn in turns]
+            tokens = [token for turn in ended for token in turn]
+            said_by = np.repeat(speakers, [len(turn) for turn in ended])
+            first = np.array([tokens, said_by], np.int32)
+            firsts[turns, speakers] = first[:, -(rule.first_tokens - 2) :]
+        seconds = {text: ids[text][: rule.second_tokens - 1] for _, text in pairs}
+
+        lengths = np.array([firsts[c].shape[1] + len(seconds[text]) + 3 for c, text in pairs])
+        order = np.argsort(lengths, kind="stable")
         progress = Progress("tokens", int(lengths.sum())) if show_progress else None
         done = 0
         for start, stop in split_by_length(lengths[order], self.batch_tokens):
             part = order[start:stop]
-            scores[part] = self._score_rows(contexts, texts, pairs[part, 0], pairs[part, 1])
+            batch = [(firsts[pairs[place][0]], seconds[pairs[place][1]]) for place in part]
+            scores[part] = self._scorer.score(self._make_sequences(batch, int(lengths[part[-1]])))
             done += int(lengths[part].sum())
             if progress:
                 progress.update(done)
         return scores
+
+    def _make_sequences(
+        self, pairs: Sequence[tuple[np.ndarray, list[int]]], tokens: int
+    ) -> Mapping[str, np.ndarray]:
+        """The sequences [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP], see `Scorer.score`.
+
+        Args:
+            pairs: the ids and the speakers of the context's tokens, int32 `[2, tokens]`, and the
+                ids of the response's.
+            tokens: the length of the longest sequence.
+        """
+        rule = self._rule
+        ids, mask, segments, speakers = np.zeros([4, len(pairs), tokens], np.int32)
+        for row, (first, second) in enumerate(pairs):
+            middle = 1 + first.shape[1]
+            end = middle + 1 + len(second)
+            ids[row, : end + 1] = rule.cls_id, *first[0], rule.sep_id, *second, rule.sep_id
+            mask[row, : end + 1] = 1
+            segments[row, middle + 1 : end + 1] = 1
+            speakers[row, 1:middle] = first[1]
+        return {
+            "token_ids": ids,
+            "padding_mask": mask != 0,
+            "segment_ids": segments,
+            "speaker_ids": speakers,
+        }
 
 
 def _read_contexts(

@@ -14,7 +14,7 @@ from absl import logging
 
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.bert.vocabulary import END_OF_TURN
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError

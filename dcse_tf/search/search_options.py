@@ -3,7 +3,7 @@
 import dataclasses
 
 from dcse_tf.bert.blanks import is_blank
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.options import OptionError, option
 
 

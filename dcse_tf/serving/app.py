@@ -24,7 +24,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dcse_tf.data.dialogue import is_blank
-from dcse_tf.encoder.batching import embed_and_measure
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.reranker.reranker import Reranker
@@ -181,7 +180,7 @@ class Service:
             contexts, responses = zip(*items, strict=True)
             candidates = [[response] for response in responses]
             return np.concatenate(self._reranker.score(contexts, candidates, show_progress=False))
-        rows, tokens, truncated = embed_and_measure(self.encoder.backend, items)
+        rows, tokens, truncated = self.encoder.backend.embed_texts(items)
         rows = self.encoder.finish(rows, self._unit_norm)
         return list(zip(rows, tokens.tolist(), truncated.tolist(), strict=True))
 

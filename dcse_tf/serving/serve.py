@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError, require
 from dcse_tf.options import option
 from dcse_tf.processors import available_processors

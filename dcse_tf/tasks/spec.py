@@ -34,7 +34,8 @@ Tensors = dict[str, "tf.Tensor"]
 # (model, batch) -> sums over the rows of this replica: "loss"; "weight", the number of rows that
 # count; the counts of `count_batch`; and the task's metrics, see `average`.
 ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
-# A `dcse_tf.reranker.graph.SequenceScorer`, and the settings of its re-ranker.
+# An object whose `score` maps sequences to logits, see `dcse_tf.reranker.scorers.Scorer`, and the
+# settings of its re-ranker.
 Scorer = tuple[Any, RerankerSettings]
 
 
@@ -155,8 +156,8 @@ class TaskSpec(Generic[O]):
         end_of_turn: whether it reads dialogues as sequences in which [EOT] follows every turn.
         write_encoder: (setup, model, empty folder): writes the run's result as a checkpoint folder.
         make_scorer: for a task that trains a re-ranker: (setup, model) -> a
-            `dcse_tf.reranker.graph.SequenceScorer` with the current weights, and its settings. The
-            run's result is then not a sentence encoder.
+            `dcse_tf.reranker.scorers.Scorer` on tensors with the current weights, and its
+            settings. The run's result is then not a sentence encoder.
     """
 
     options: type[O]

@@ -8,7 +8,7 @@ from absl import logging
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, hash_files
 from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.load import refuse_reranker
-from dcse_tf.encoder.options import ModelOptions
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.names import CANDIDATES

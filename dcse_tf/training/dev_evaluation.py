@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import keras
 from absl import logging
 
-from dcse_tf.bert.pair_rule import make_rule
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import geometry, response_selection
@@ -26,8 +25,7 @@ from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.matching.matching_files import PAPER
 from dcse_tf.matching.projection import ProjectionHead
-from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.reranker.graph import RerankerGraph, SequenceModel, SequenceScorer
+from dcse_tf.reranker.checkpoint_scorer import GraphScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Scores, Setup
@@ -59,7 +57,9 @@ class DevEvaluation:
         samples = _dev_samples(setup) if ways else []
         if task.make_scorer:
             if samples:
-                reranker = _make_reranker(setup, *task.make_scorer(setup, model))
+                scorer, settings = task.make_scorer(setup, model)
+                # With the model's current weights.
+                reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
                 self._parts.append(functools.partial(_rank, samples, reranker))
             return
 
@@ -122,14 +122,6 @@ class DevEvaluation:
         found = evaluate_sts(sts, self._encode)
         self.geometry |= _select(found, geometry.NAMES, "sts/")
         return _select(found, STS)
-
-
-def _make_reranker(setup: Setup, scorer: SequenceScorer, settings: RerankerSettings) -> Reranker:
-    """A re-ranker with the model's current weights."""
-    rule = make_rule(setup.vocabulary, settings.first_tokens, settings.second_tokens)
-    model = SequenceModel(scorer, rule, settings.speakers)
-    run_dir = pathlib.Path(setup.options.run_dir)
-    return Reranker(RerankerGraph(model, settings, setup.vocabulary, run_dir))
 
 
 def _rank(samples: list[response_selection.Sample], reranker: Reranker) -> Scores:

@@ -23,8 +23,8 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.options import OptionError, option
 
 pytestmark = pytest.mark.slow

@@ -28,8 +28,8 @@ from dcse_tf.bert.layout import Layout, build_table_encoder, lay_out
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
 

@@ -1,19 +1,25 @@
+"""The encoder of notebooks: what it takes, what it gives, what it refuses."""
+
+import shutil
 import unicodedata
 
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from tiny_bert import VOCABULARY, build_backbone, encode_alone, fuse, save_checkpoint
+from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
+from tiny_checkpoints import write_mpnet_vocabulary, write_weights
 
+import dcse_tf
+from dcse_tf.baselines.files import write_baseline
+from dcse_tf.baselines.registry import Fitted
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
+from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError
-from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention
+from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention, write_matching
 
-SENTENCES = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
+TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
 IDS = [
     [2, 5, 6, 7, 8, 3],
@@ -23,6 +29,18 @@ IDS = [
     [2, 12, 13, 14, 15, 16, 17, 18, 19, 3],
     [2, 25, 3],
 ]
+CONTEXT = ["where is my parcel", "it left today", "thanks"]
+RESPONSES = ["it left today", "i want a refund for the blue cup", "好的", "it left today"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    return dcse_tf.SentenceEncoder.load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -30,161 +48,130 @@ def bert():
     return build_bert_encoder(build_backbone())
 
 
-def _graph(bert, pooling="mean", length=32):
-    return EncoderGraph(bert, VOCABULARY, length, pooling)
+@pytest.fixture(scope="module")
+def expected(bert):
+    """The mean over all tokens of a text alone, from [CLS] to [SEP]."""
+    return np.array([reference.mean_of_rows(encode_alone(bert, ids)) for ids in IDS])
 
 
-def _encoder(bert, pooling="mean", length=32):
-    return SentenceEncoder(GraphBackend(_graph(bert, pooling, length)))
-
-
-def test_mean_pooling_is_over_all_tokens_from_cls_to_sep(bert):
-    embeddings = _encoder(bert).encode(SENTENCES)
-    assert embeddings.dtype == np.float32
-    for found, ids in zip(embeddings, IDS, strict=True):
-        expected = reference.mean_of_rows(encode_alone(bert, ids))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_cls_pooling_is_the_first_token(bert):
-    embeddings = _encoder(bert, "cls").encode(SENTENCES)
-    for found, ids in zip(embeddings, IDS, strict=True):
-        np.testing.assert_allclose(found, encode_alone(bert, ids)[0], atol=1e-5)
-
-
-def test_a_sentence_does_not_depend_on_its_batch(bert):
-    encoder = _encoder(bert)
-    alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
-    np.testing.assert_allclose(encoder.encode(SENTENCES), alone, atol=1e-5)
-
-
-def test_a_long_sentence_is_cut_and_keeps_its_end(bert):
-    # Five tokens: [CLS], three words, [SEP]
-    expected = reference.mean_of_rows(encode_alone(bert, [2, 12, 13, 14, 3]))
-    found = _encoder(bert, length=5).encode(["i want a refund for the blue cup"])
-    np.testing.assert_allclose(found, [expected], atol=1e-5)
-
-
-def test_token_embeddings_come_with_their_mask(bert):
-    embeddings, mask = _graph(bert).token_embeddings(tf.constant(SENTENCES))
-    assert embeddings.dtype == tf.float32
-    np.testing.assert_array_equal(tf.reduce_sum(tf.cast(mask, tf.int32), 1), [6, 3, 2, 6, 10, 3])
-    for rows, keep, ids in zip(embeddings.numpy(), mask.numpy(), IDS, strict=True):
-        np.testing.assert_allclose(rows[keep], encode_alone(bert, ids), atol=1e-5)
-
-
-def test_dropout_is_off_when_sentences_are_embedded():
-    encoder = _encoder(build_bert_encoder(build_backbone(dropout=0.5)))
-    np.testing.assert_array_equal(encoder.encode(SENTENCES), encoder.encode(SENTENCES))
-
-
-def test_two_encoders_do_not_share_a_graph(bert):
-    """A graph kept by the class would give the second encoder the first one's weights."""
-    other = build_bert_encoder(build_backbone(seed=9))
-    first, second = _encoder(bert).encode(["ok"]), _encoder(other).encode(["ok"])
-    assert not np.allclose(first, second, atol=1e-2)
-    expected = reference.mean_of_rows(encode_alone(other, IDS[1]))
-    np.testing.assert_allclose(second, [expected], atol=1e-5)
-
-
-def test_an_encoder_follows_its_weights():
-    """While training, dev scores must be those of the weights as they are."""
-    backbone = build_backbone()
-    encoder = _encoder(build_bert_encoder(backbone))
-    before = encoder.encode(["ok"])
-    backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.ones(64))
-    assert not np.allclose(encoder.encode(["ok"]), before, atol=1e-2)
-
-
-def test_the_first_dimensions_are_those_of_the_whole_embedding(bert):
-    class Told(GraphBackend):
-        settings = property(lambda self: {"unit_norm": getattr(self, "unit_norm", False)})
-
-    backend = Told(_graph(bert))
-    whole = SentenceEncoder(backend)
-    short, same = (SentenceEncoder(backend, "e", dim) for dim in (8, 64))
-    assert (short.dim, short.settings["truncate_dim"]) == (8, 8)
-    np.testing.assert_array_equal(short.encode(SENTENCES), whole.encode(SENTENCES)[:, :8])
-    backend.unit_norm = True  # as an export may say of itself
-    lengths = np.linalg.norm(short.encode(SENTENCES), axis=1)
-    np.testing.assert_allclose(lengths, 1.0, atol=1e-6)
-    scores = [encoder.similarity(["ok"], SENTENCES) for encoder in (short, whole)]
-    np.testing.assert_array_equal(*scores)  # by token embeddings, which are whole
-    assert same.settings == whole.settings
-    with pytest.raises(InputError, match="`truncate_dim`=65: e has only 64 dimensions"):
-        SentenceEncoder(backend, "e", 65)
+@pytest.fixture(scope="module")
+def alone(bert):
+    """Token embeddings of a text by itself."""
+    tokenizer = VOCABULARY.make_tokenizer()
+    return lambda text: encode_alone(bert, tokenizer.tokenize([text], 128).to_list()[0])
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])
-def test_batches_of_any_size_give_what_one_sentence_alone_gives(bert, batch_tokens):
-    found = SentenceEncoder(GraphBackend(_graph(bert), batch_tokens)).encode(SENTENCES)
-    for row, ids in zip(found, IDS, strict=True):
-        np.testing.assert_allclose(row, reference.mean_of_rows(encode_alone(bert, ids)), atol=1e-5)
+def test_embeddings_are_those_of_each_text_alone(folder, expected, batch_tokens):
+    encoder = dcse_tf.SentenceEncoder.load(folder, batch_tokens=batch_tokens)
+    found = encoder.encode(TEXTS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert encoder.dim == DIM
 
 
-def test_batches_are_measured_in_tokens_and_not_in_letters(bert):
-    _, lengths, _ = GraphBackend(_graph(bert)).read(SENTENCES)
-    np.testing.assert_array_equal(lengths, [len(ids) for ids in IDS])
+@pytest.mark.parametrize(
+    "make",
+    [
+        iter,
+        np.array,
+        lambda texts: np.array(texts, object),
+        lambda texts: [np.str_(text) for text in texts],
+    ],
+    ids=["iterator", "array", "array of objects", "numpy strings"],
+)
+def test_any_ordered_texts_are_taken(encoder, expected, make):
+    np.testing.assert_allclose(encoder.encode(make(TEXTS)), expected, atol=1e-5)
 
 
-def test_compiled_batches_have_few_shapes_and_the_same_values():
-    """Lengths 2 to 12 become 8 and 16, and the rows what fits: 4 of 8 tokens, or 2 of 16."""
-    graph = _graph(fuse(build_backbone()))
-    shapes = []
-    pool = graph.pool_tokens
-
-    def record(token_ids):  # runs when a shape is compiled
-        shapes.append(tuple(token_ids.shape))
-        return pool(token_ids)
-
-    expected = SentenceEncoder(GraphBackend(graph))
-    graph.pool_tokens = record
-    sentences = [" ".join(["is"] * count) for count in range(10)]
-    sentences += [f"{text} ok" for text in sentences]
-    found = SentenceEncoder(GraphBackend(graph, 32, jit_compile=True)).encode(sentences)
-    assert sorted(shapes) == [(2, 16), (4, 8)]
-    np.testing.assert_allclose(found, expected.encode(sentences), atol=1e-5)
+def test_a_single_text_has_no_axis_and_no_texts_are_no_rows(encoder, expected):
+    np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected[0], atol=1e-5)
+    for empty in ([], np.array([], str)):
+        assert encoder.encode(empty, normalize_embeddings=True).shape == (0, DIM)
 
 
-def test_a_prefix_must_leave_room_for_a_text(tmp_path):
-    model = save_checkpoint(tmp_path / "model", build_backbone())
-    with pytest.raises(InputError, match=r"`max_sequence_length`=4: .* room .* at least 5"):
-        SentenceEncoder.load(model, prefix="where is ", max_sequence_length=4)
-    texts = ["my parcel", "the cup"]
-    own = SentenceEncoder.load(model, prefix="where is ", max_sequence_length=5).encode(texts)
-    assert np.abs(own[0] - own[1]).max() > 1e-3
+def test_normalized_embeddings_have_length_one_and_the_same_direction(encoder, expected):
+    found = encoder.encode(TEXTS, normalize_embeddings=True)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected / lengths, atol=1e-5)
 
 
-@pytest.mark.parametrize("aggregation", ["mean", "attention"])
-def test_blank_texts_are_no_turns_and_no_candidates(bert, aggregation):
-    graph = _graph(bert)
-    attention = None if aggregation == "mean" else build_turn_attention(aggregation, 64, 1)
-    graph.matching = MatchingForm(attention)
-    encoder = SentenceEncoder(GraphBackend(graph))
-    responses = ["thanks", "it left today"]
-    expected = encoder.similarity(["where is my parcel", "ok"], responses)
-    for context in (
-        ["where is my parcel", "", "ok"],
-        [" \u3000", "where is my parcel", "ok\n", "\0"],
-    ):
-        found = encoder.similarity(context, ["", responses[0], " \t", responses[1]])
-        np.testing.assert_allclose(found[[1, 3]], expected, atol=1e-6)
-        assert found[[0, 2]].tolist() == [NO_CANDIDATE] * 2 == [-1e9] * 2
-    with pytest.raises(ValueError, match="context 1: expected at least one turn that is not blank"):
-        encoder.similarity([["ok"], ["", " "]], responses)
+def test_settings_reach_the_encoder(folder, alone):
+    text = "i want a refund for the blue cup"
+    by_cls = dcse_tf.SentenceEncoder.load(folder, pooling="cls").encode(text)
+    np.testing.assert_allclose(by_cls, alone(text)[0], atol=1e-5)
+    # [CLS] i want [SEP]: a long sentence keeps its end.
+    short = dcse_tf.SentenceEncoder.load(folder, max_sequence_length=4).encode(text)
+    np.testing.assert_allclose(short, reference.mean_of_rows(alone("i want")), atol=1e-5)
+    prefixed = dcse_tf.SentenceEncoder.load(folder, prefix="where is ").encode("my parcel")
+    whole = reference.mean_of_rows(alone("where is my parcel"))
+    np.testing.assert_allclose(prefixed, whole, atol=1e-5)
+    near = dcse_tf.SentenceEncoder.load(folder, compute_dtype="bfloat16").encode(text)
+    assert 1 > reference.cosine(near, reference.mean_of_rows(alone(text))) > 0.99
 
 
-def test_what_is_blank_in_python_is_blank_in_the_graph():
-    chars = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
-    known = [char for char in chars if unicodedata.category(char) != "Cn"]
-    found = tf.strings.regex_full_match(tf.constant(known), BLANK).numpy()
-    assert found.tolist() == [is_blank(char) for char in known]
-    assert is_blank("")
-    assert not is_blank(" a ")
+def test_pooling_and_prefix_are_the_models_own_unless_others_are_asked_for(folder, tmp_path):
+    """Of a sentence-transformers folder that pools by [CLS], an explicit mean is a mean."""
+    other = shutil.copytree(folder, tmp_path / "other")
+    write_modules(other, SentenceModules("cls"), DIM)
+    write_prefix(other, "my ")
+    own = dcse_tf.SentenceEncoder.load(other)
+    given = dcse_tf.SentenceEncoder.load(folder, pooling="cls", prefix="my ")
+    assert own.settings == given.settings
+    np.testing.assert_array_equal(own.encode(TEXTS), given.encode(TEXTS))
+    mean = dcse_tf.SentenceEncoder.load(other, pooling="mean")
+    assert np.abs(mean.encode(TEXTS) - own.encode(TEXTS)).max() > 1e-2
 
 
-def test_truncated_texts_are_counted_once_a_call_or_a_job(bert, caplog):
-    encoder = _encoder(bert, length=6)
+def test_the_first_dimensions_are_those_of_the_whole_embedding(folder, encoder):
+    short = dcse_tf.SentenceEncoder.load(folder, truncate_dim=8)
+    assert (short.dim, short.settings["truncate_dim"]) == (8, 8)
+    np.testing.assert_array_equal(short.encode(TEXTS), encoder.encode(TEXTS)[:, :8])
+    # By token embeddings, which are whole.
+    np.testing.assert_array_equal(
+        *(each.similarity(["ok"], RESPONSES) for each in (short, encoder))
+    )
+    same = dcse_tf.SentenceEncoder.load(folder, truncate_dim=DIM)
+    assert same.fingerprint() == encoder.fingerprint() != short.fingerprint()
+
+
+def test_the_fingerprint_is_of_what_is_computed(folder, encoder, tmp_path):
+    def fingerprint(model, **settings):
+        return dcse_tf.SentenceEncoder.load(model, **settings).fingerprint()
+
+    own = encoder.fingerprint()
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "training.json").write_text('{"step": 3}')  # where it comes from
+    assert fingerprint(copy, pooling="mean", max_sequence_length=128) == own
+    assert fingerprint(folder, pooling="cls") != own
+    assert fingerprint(folder, max_sequence_length=64) != own
+    assert fingerprint(save_checkpoint(tmp_path / "other", build_backbone(seed=9))) != own
+    (copy / "vocab.txt").write_text((folder / "vocab.txt").read_text().replace("parcel", "letter"))
+    assert fingerprint(copy) != own
+
+
+def test_an_encoder_follows_its_weights_and_has_no_dropout():
+    """While training, dev scores must be those of the weights as they are."""
+    backbone = build_backbone(dropout=0.5)
+    graph = EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean")
+    encoder = dcse_tf.SentenceEncoder(GraphBackend(graph))
+    before = encoder.encode(["ok"])
+    np.testing.assert_array_equal(encoder.encode(["ok"]), before)
+    backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.ones(DIM))
+    assert not np.allclose(encoder.encode(["ok"]), before, atol=1e-2)
+    with pytest.raises(ValueError, match="read from a checkpoint"):
+        encoder.fingerprint()
+
+
+def test_an_mpnet_is_loaded_by_its_own_folder(tmp_path):
+    write_mpnet_vocabulary(tmp_path)
+    write_weights(tmp_path, "mpnet")
+    encoder = dcse_tf.SentenceEncoder.load(tmp_path)
+    assert np.isfinite(encoder.encode(TEXTS)).all()
+
+
+def test_truncated_texts_are_counted_once_a_call_or_a_job(folder, caplog):
+    encoder = dcse_tf.SentenceEncoder.load(folder, max_sequence_length=6)
     # Six tokens are all that there is room for: [CLS], four words, [SEP].
     long = ["i want a refund for", "where is my parcel ok"]
     encoder.encode([*long, "i want a refund", long[0]])
@@ -192,6 +179,7 @@ def test_truncated_texts_are_counted_once_a_call_or_a_job(bert, caplog):
     assert told.startswith("2 distinct texts have more than the 6 tokens of `max_sequence_length`")
     caplog.clear()
     encoder.encode(["i want a refund", ""])
+    assert encoder.encode_and_mark(long + TEXTS[:2])[1].tolist() == [True, True, False, False]
     assert not caplog.messages
     with encoder.gather_truncated():
         for texts in (long, long[1:], ["refund " * 5]):
@@ -199,3 +187,133 @@ def test_truncated_texts_are_counted_once_a_call_or_a_job(bert, caplog):
         assert not caplog.messages
     (told,) = caplog.messages
     assert told.startswith("3 distinct texts")
+
+
+def test_scores_are_the_matching_similarity(encoder, alone):
+    found = encoder.similarity(CONTEXT, RESPONSES)
+    assert found.dtype == np.float32
+    turns = [alone(text) for text in CONTEXT]
+    expected = [reference.similarity(turns, alone(text)) for text in RESPONSES]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.ptp(found) > 0.01
+    assert encoder.similarity([CONTEXT, ["ok"]], []).shape == (2, 0)
+
+
+def test_many_contexts_are_scored_as_each_alone(encoder):
+    contexts = [CONTEXT, ["ok"], ["", "好的"]]
+    alone = [encoder.similarity(context, RESPONSES) for context in contexts]
+    np.testing.assert_allclose(encoder.similarity(contexts, RESPONSES), alone, atol=1e-6)
+    own = [RESPONSES[:2], RESPONSES[1:3], RESPONSES[2:]]
+    expected = [alone[0][:2], alone[1][1:3], alone[2][2:]]
+    np.testing.assert_allclose(encoder.similarity(contexts, own), expected, atol=1e-6)
+    # As many contexts at a time as one likes.
+    parts = encoder.backend.score(contexts[:2], own[:2], chunk=1)
+    np.testing.assert_allclose(parts, expected[:2], atol=1e-6)
+
+
+def test_turn_attention_is_heeded_and_blank_texts_are_no_turns(folder, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "other")
+    attention = build_turn_attention("attention", DIM, 5)
+    for variable in attention.variables:
+        variable.assign(30 * variable)
+    write_matching(other, MatchingForm(attention=attention))
+    scores = []
+    for model in (folder, other):
+        encoder = dcse_tf.SentenceEncoder.load(model)
+        plain = encoder.similarity(["where is my parcel", "ok"], RESPONSES[:2])
+        found = encoder.similarity(
+            [" \u3000", "where is my parcel", "", "ok\n", "\0"],
+            ["", RESPONSES[0], " \t", RESPONSES[1]],
+        )
+        np.testing.assert_allclose(found[[1, 3]], plain, atol=1e-6)
+        assert found[[0, 2]].tolist() == [NO_CANDIDATE] * 2 == [-1e9] * 2
+        scores.append(plain)
+    assert np.abs(scores[1] - scores[0]).max() > 1e-4
+
+
+def test_what_is_blank_in_python_is_blank_in_the_graph():
+    chars = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+    known = [char for char in chars if unicodedata.category(char) != "Cn"]
+    found = tf.strings.regex_full_match(tf.constant(known), BLANK).numpy()
+    assert found.tolist() == [is_blank(char) for char in known]
+
+
+def test_a_baseline_without_an_encoder_embeds_and_matches_nothing(tmp_path):
+    """The mean of the vectors of words: "my" has none."""
+    tensors = {"matrix": np.array([[3.0, 4.0], [0.0, 1.0]], np.float32)}
+    facts = {"words": ["parcel", "refund"], "word_unit": "words"}
+    write_baseline(tmp_path, "word_vectors", Fitted(tensors, facts))
+    averages = dcse_tf.SentenceEncoder.load(tmp_path)
+    np.testing.assert_allclose(averages.encode("my parcel refund", batch_size=1), [1.5, 2.5])
+    with pytest.raises(ValueError, match="has only sentence embeddings"):
+        averages.similarity(CONTEXT, RESPONSES)
+    with pytest.raises(ValueError, match="has no projection heads"):
+        averages.project(np.zeros([1, 2]), "context")
+
+
+@pytest.mark.parametrize(
+    ("texts", "place"),
+    [
+        (None, "texts"),
+        (b"ok", "texts"),
+        ({"ok": 1}, "texts"),
+        (np.array([["a", "b"]]), "texts"),
+        (["ok", None], r"texts\[1\]"),
+        (["ok", "ok", 3.5], r"texts\[2\]"),
+        ([["ok"]], r"texts\[0\]"),
+        (["ok", "\ud800"], r"texts\[1\]"),
+    ],
+    ids=str,
+)
+def test_what_is_no_text_is_named_with_its_place(encoder, texts, place):
+    with pytest.raises((TypeError, ValueError), match=f"^{place}: "):
+        encoder.encode(texts)
+
+
+@pytest.mark.parametrize(
+    ("context", "responses", "place"),
+    [
+        ("ok", ["ok"], "context"),
+        (["ok"], "ok", "responses"),
+        ([["ok"], ["", " "]], ["ok"], "context 1"),
+        ([["ok"], ["ok", 3]], ["ok"], r"context\[1\]\[1\]"),
+        (["ok"], [["ok"]], r"responses\[0\]"),
+        ([["ok"], ["ok"]], [["ok"]], "responses"),
+        ([["ok"]] * 2, [["ok"], ["a", "b"]], "responses"),
+    ],
+    ids=str,
+)
+def test_contexts_and_responses_that_do_not_fit_are_refused(encoder, context, responses, place):
+    with pytest.raises((TypeError, ValueError), match=f"^{place}: "):
+        encoder.similarity(context, responses)
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        ({"pooling": "max"}, "pooling"),
+        ({"compute_dtype": "float16"}, "compute_dtype"),
+        ({"max_sequence_length": 2}, "max_sequence_length"),
+        ({"max_sequence_length": 9999}, "max_sequence_length"),
+        ({"prefix": "where is ", "max_sequence_length": 4}, "max_sequence_length"),
+        ({"batch_tokens": 0}, "batch_tokens"),
+        ({"truncate_dim": DIM + 1}, "truncate_dim"),
+        ({"projection": "context"}, "projection"),
+        ({"model": "./nothing"}, "model"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(folder, settings, option):
+    with pytest.raises(ValueError, match=f"^`{option}`="):
+        dcse_tf.SentenceEncoder.load(**{"model": folder, **settings})
+
+
+def test_batches_of_mteb_are_embedded_in_their_order(encoder, expected):
+    """Its loader gives dictionaries of lists; its own arguments are passed over."""
+    loader = [{"text": TEXTS[:4], "id": list("abcd")}, {"text": TEXTS[4:], "id": list("ef")}]
+    model = encoder.as_mteb()
+    given = {"task_metadata": None, "hf_split": "test", "hf_subset": "default", "batch_size": 1}
+    np.testing.assert_allclose(model.encode(loader, **given), expected, atol=1e-5)
+    mteb = pytest.importorskip("mteb")
+    assert isinstance(model, mteb.EncoderProtocol)
+    assert model.mteb_model_meta.embed_dim == DIM

@@ -175,7 +175,7 @@ def test_the_command_compares_each_with_the_first(tmp_path):
 
 def test_settings_that_bear_on_the_scores_are_named_and_no_others():
     first = EvaluateOptions(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
-    second = EvaluateOptions(model="b", sts=("s.txt",), jit_compile=True)
+    second = EvaluateOptions(model="b", sts=("s.txt",))
 
     def name(*configs):
         found = describe_differences(*(config.to_dict() for config in configs))

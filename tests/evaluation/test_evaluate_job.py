@@ -16,8 +16,8 @@ from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.job import evaluate
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import compare_results, describe_differences
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.inspecting import changes_job
 from dcse_tf.training.build import build_training
 from dcse_tf.training.dev_evaluation import DevEvaluation

@@ -16,8 +16,8 @@ from dcse_tf.evaluation.job import list_similarities, load_scored
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import describe_differences
 from dcse_tf.evaluation.response_selection import Sample
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
 from dcse_tf.matching.head_files import center_heads, list_head_maps, project, write_heads
 from dcse_tf.matching.projection import build_heads

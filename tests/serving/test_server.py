@@ -249,19 +249,21 @@ def test_who_has_no_key_is_asked_for_one_except_for_health(app):
     _RUNNER.run(run())
 
 
-def test_a_full_queue_a_client_that_goes_away_and_a_model_that_fails(monkeypatch):
+def test_a_full_queue_a_client_that_goes_away_and_a_model_that_fails():
     begun, let = threading.Event(), threading.Semaphore(0)
 
-    def embed(backend, texts):
+    def embed(texts):
         begun.set()
         let.acquire(timeout=10)
         if "fail" in texts:
             raise ZeroDivisionError
         return np.ones([len(texts), 2]), np.ones(len(texts), int), np.zeros(len(texts), bool)
 
-    monkeypatch.setattr("dcse_tf.serving.app.embed_and_measure", embed)
     encoder = types.SimpleNamespace(
-        dim=2, settings={}, backend=None, finish=lambda rows, unit_norm: rows
+        dim=2,
+        settings={},
+        backend=types.SimpleNamespace(embed_texts=embed),
+        finish=lambda rows, unit_norm: rows,
     )
     service = Service(ServeOptions(model="m", max_queue=2), encoder, None)
     app = create_app(service, [], 1000)

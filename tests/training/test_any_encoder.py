@@ -9,7 +9,6 @@ import safetensors.numpy
 import tensorflow as tf
 import transformers
 from conftest import make_dialogues
-from test_reranker_export import needs_onnx, run_card
 from tiny_bert import VOCABULARY
 from tiny_checkpoints import (
     prepare_for,
@@ -25,8 +24,8 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.exporting.options import ExportOptions
 from dcse_tf.inspecting.changes_job import note_settings
 from dcse_tf.inspecting.explain import explain
 from dcse_tf.inspecting.inspect_options import ExplainOptions
@@ -223,22 +222,6 @@ def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, t
     assert rankings[0] == rankings[1]
     assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
     assert len({score for _, score in rankings[0]}) > 1
-
-
-@needs_onnx
-@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
-def test_a_re_rankers_card_names_the_entries_of_its_vocabulary(start, dialogues_file, tmp_path):
-    data = prepare_for(start, dialogues_file, tmp_path, longest=64)
-    made = run(start, data, tmp_path, **RERANKER)
-    options = {"run_dir": str(made), "output_dir": str(tmp_path / "onnx"), "format": "onnx"}
-    folder = export(ExportOptions(**options))
-    turns, response = ["Where is my parcel", "It left our store"], "Thanks for the cats"
-    (expected,) = Reranker.load(made).score([turns], [[response]])
-    np.testing.assert_allclose(run_card(folder, turns, response)["scores"], expected, atol=1e-4)
-    card = (folder / "model_card.md").read_text()
-    assert "60 tokens with <s> and </s>" in card
-    entries = len(read_vocabulary(start).tokens) + 1  # [EOT]
-    assert f"a vocabulary of {entries} entries" in card
 
 
 @pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)

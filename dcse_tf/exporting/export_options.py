@@ -3,6 +3,7 @@
 import dataclasses
 
 from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.exporting.formats import FORMATS
 from dcse_tf.options import OptionError, option
 
 
@@ -23,16 +24,7 @@ class ExportOptions(EncoderOptions):
         required=True,
         path="writes",
     )
-    format: str = option(
-        "saved_model",
-        "saved_model: a TensorFlow SavedModel whose serving signature takes strings. "
-        "sentence_transformers: a folder for that library and for transformers. onnx: a model "
-        "from token ids to embeddings or scores, with the tokenizer's files (needs pip "
-        "install onnx onnxruntime). static: a table of token vectors, fitted to the utterances "
-        "of `data_dir`; a sentence is the mean of its tokens' vectors. It embeds tens of "
-        "thousands of sentences a second, with model2vec and in every job that takes a model.",
-        choices=("saved_model", "sentence_transformers", "onnx", "static"),
-    )
+    format: str = option("saved_model", "The form to write.", choices=FORMATS)
     unit_norm: bool = option(
         False, "Scale embeddings to length 1, so that their dot product is the cosine."
     )
@@ -47,11 +39,6 @@ class ExportOptions(EncoderOptions):
         False,
         "Write `output_dir`/1, or the number after the largest in it, as TensorFlow Serving "
         "reads them; an older version is never replaced.",
-    )
-    warmup: bool = option(
-        False,
-        "saved_model: add requests that TensorFlow Serving runs before a version takes traffic. "
-        "Needs tensorflow-serving-api.",
     )
     quantize: str = option(
         "none",
@@ -73,25 +60,19 @@ class ExportOptions(EncoderOptions):
         "Files of results that evaluate wrote for this model, for the model card.",
         path="files",
     )
-    data_report: str = option(
-        "", "Folder that inspect_data wrote for the corpus, for the model card.", path="reads"
-    )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.versioned and self.overwrite:
             raise OptionError("`versioned` replaces nothing: leave out `overwrite`")
-        if self.warmup and self.format != "saved_model":
-            raise OptionError("`warmup`: only with `format`=saved_model")
         if self.quantize != "none" and self.format != "onnx":
-            raise OptionError(f"`quantize`={self.quantize}: only with `format`=onnx")
-        if self.format == "static":
-            if self.truncate_dim:
-                raise OptionError("`truncate_dim`: with `format`=static give `static_dim`")
-            if not self.data_dir:
-                raise OptionError("`format`=static is fitted to utterances: give `data_dir`")
-            return
-        for name in ("data_dir", "static_dim", "static_sentences"):
-            if self.is_given(name):
-                self.refuse(name, "only with `format`=static")
+            self.refuse("quantize", "only with `format`=onnx")
+        if self.format != "static":
+            for name in ("data_dir", "static_dim", "static_sentences"):
+                if self.is_given(name):
+                    self.refuse(name, "only with `format`=static")
+        elif self.truncate_dim:
+            self.refuse("truncate_dim", "with `format`=static give `static_dim`")
+        elif not self.data_dir:
+            raise OptionError("`format`=static is fitted to utterances: give `data_dir`")

@@ -9,7 +9,7 @@ import tokenizers
 
 from dcse_tf.bert.tensor_files import read_tensor_file
 from dcse_tf.bert.unknown import UnknownTokens
-from dcse_tf.encoder.functions import FunctionBackend
+from dcse_tf.encoder.backend import FunctionBackend, hash_arrays
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file
@@ -28,6 +28,8 @@ def is_static(folder: pathlib.Path) -> bool:
 
 def load_static(folder: pathlib.Path) -> FunctionBackend:
     """Loads a folder that `export --format=static` or model2vec wrote.
+
+    The unknown token is ignored, as in model2vec.
 
     Raises:
         InputError: a file is missing, damaged or in another format.
@@ -54,43 +56,31 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    model: Any = tokenizer.model
+    unk = getattr(model, "unk_token", None)
+    unk_id = tokenizer.token_to_id(unk) if unk else None
+    unk_id = -1 if unk_id is None else unk_id
+    unknown = UnknownTokens(unk_id, str(unk))
     unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
-    encode = _Encode(tokenizer, table, unit_norm)
-    facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
-    backend = FunctionBackend(encode, facts, {TABLE: table}, _BATCH_TOKENS)
-    backend.settings |= {"unit_norm": True} if unit_norm else {}
-    return backend
 
+    def encode(texts: list[str]) -> np.ndarray:
+        import scipy.sparse  # takes a fifth of a second
 
-class _Encode:
-    """Maps texts to the means of their tokens' vectors, float32 `[texts, dim]`. The unknown token
-    is ignored, as in model2vec.
-    """
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer, table: np.ndarray, unit_norm: bool):
-        self._tokenizer = tokenizer
-        self._table = table
-        self._unit_norm = unit_norm
-        model: Any = tokenizer.model
-        unknown = getattr(model, "unk_token", None)
-        unk_id = tokenizer.token_to_id(unknown) if unknown else None
-        self._unknown = -1 if unk_id is None else unk_id
-        self._counts = UnknownTokens(self._unknown, str(unknown))
-
-    def __call__(self, texts: list[str]) -> np.ndarray:
-        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lists = [each.ids for each in found]
         ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
-        self._counts.add(ids, len(texts))
-        known = ids != self._unknown
+        unknown.add(ids, len(texts))
+        known = ids != unk_id
         # The start of each text's known tokens, and the end of the last text's.
         starts = np.insert(np.cumsum(known), 0, 0)[np.cumsum([0, *map(len, lists)])]
         lengths = np.diff(starts)
         shares = (1 / np.repeat(lengths, lengths)).astype(np.float32)
-        import scipy.sparse  # takes a fifth of a second
+        shape = len(texts), len(table)
+        means = scipy.sparse.csr_matrix((shares, ids[known], starts), shape) @ table
+        return normalize(means).astype(np.float32) if unit_norm else means
 
-        shape = len(texts), len(self._table)
-        means = scipy.sparse.csr_matrix((shares, ids[known], starts), shape) @ self._table
-        if self._unit_norm:
-            return normalize(means).astype(np.float32)
-        return means
+    facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
+    settings = {"unit_norm": True} if unit_norm else {}
+    return FunctionBackend(
+        encode, lambda: hash_arrays({TABLE: table}, facts), _BATCH_TOKENS, settings
+    )

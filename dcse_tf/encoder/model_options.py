@@ -40,8 +40,3 @@ class ModelOptions(EncoderOptions):
         minimum=1,
         or_zero=True,
     )
-    jit_compile: bool = option(
-        False,
-        "Compile the encoder with XLA: lengths are padded to a multiple of 8, and each of "
-        "them is compiled once. On the CPU it was measured on this is slower.",
-    )

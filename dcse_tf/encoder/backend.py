@@ -1,0 +1,189 @@
+"""The interface of what computes embeddings, and the batches in which texts reach it."""
+
+import abc
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dcse_tf.matching.head_files import NO_HEADS, HeadMaps
+
+BATCH_TOKENS = 2048
+_BYTES_PER_TOKEN = 4
+
+# Called with (tokens done, tokens in all).
+Progress = Callable[[int, int], object]
+# A function from the texts of contexts and of their candidates, the same number for each context,
+# to similarities float32 `[contexts, candidates]`.
+Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
+
+
+class Backend(abc.ABC):
+    """Computes the embeddings of a `SentenceEncoder`.
+
+    Args:
+        batch_tokens: most tokens in a batch, including padding.
+        settings: the model's settings, where known: max_sequence_length in tokens, pooling,
+            compute_dtype, a prefix if there is one, and unit_norm if every embedding has length 1.
+    """
+
+    def __init__(self, batch_tokens: int, settings: Mapping[str, Any]):
+        self.batch_tokens = batch_tokens
+        self.settings = settings
+
+    @property
+    def match(self) -> Match | None:
+        """The model's own similarity; None if it has only sentence embeddings."""
+        return None
+
+    @property
+    def heads(self) -> HeadMaps:
+        """The projection heads that the model was trained with, by side; empty without any."""
+        return NO_HEADS
+
+    @abc.abstractmethod
+    def read(self, texts: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The texts in the form that `embed` takes, which an array of row numbers selects from,
+        such as an array or `TokenRows`; the length of each in tokens, int `[texts]`; and whether
+        it was truncated, bool `[texts]`, False where the backend cannot tell.
+        """
+
+    @abc.abstractmethod
+    def embed(self, inputs: Any, tokens: int) -> np.ndarray:
+        """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`."""
+
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of everything the embeddings depend on; equal means equal up to rounding."""
+
+    def embed_texts(
+        self, texts: list[str], batch_size: int | None = None, progress: Progress | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Embeds texts, each distinct one once; the arguments are those of `embed_inputs`.
+
+        Returns:
+            float32 `[texts, dim]` in the order given, `[0, dim]` for no texts; the lengths in
+            tokens, int `[texts]`; and whether a text was truncated, bool `[texts]`.
+        """
+        # Sorted, so that the batches, and so the last bits, depend only on the set of texts. If
+        # there are none, an empty text is embedded to find the number of dimensions.
+        distinct = sorted(set(texts)) or [""]
+        inputs, lengths, truncated = self.read(distinct)
+        embeddings = self.embed_inputs(inputs, lengths, batch_size, progress)
+
+        row = {text: index for index, text in enumerate(distinct)}
+        rows = np.array([row[text] for text in texts], np.int64)
+        return embeddings[rows], lengths[rows], truncated[rows]
+
+    def embed_inputs(
+        self,
+        inputs: Any,
+        lengths: np.ndarray,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Embeds inputs from `read`, at least one, in batches of similar lengths.
+
+        Args:
+            inputs: their order decides which inputs of equal length share a batch, and so affects
+                the last bits of the embeddings.
+            lengths: tokens of each input, int `[inputs]`.
+            batch_size: see `split_by_length`.
+            progress: called after each batch.
+
+        Returns:
+            float32 `[inputs, dim]`.
+        """
+        order = np.argsort(lengths, kind="stable")
+        lengths = lengths[order]
+        done, total = 0, int(lengths.sum())
+        embeddings = np.empty([len(lengths), 0], np.float32)
+        for start, stop in split_by_length(lengths, self.batch_tokens, batch_size):
+            rows = order[start:stop]
+            batch = self.embed(inputs[rows], int(lengths[stop - 1]))
+            if not start:
+                embeddings = np.empty([len(lengths), batch.shape[1]], np.float32)
+            embeddings[rows] = batch
+            done += int(lengths[start:stop].sum())
+            if progress:
+                progress(done, total)
+        return embeddings
+
+
+class FunctionBackend(Backend):
+    """Runs a function of texts. Lengths in tokens are estimated from bytes, and no text counts as
+    truncated: the function tokenizes by itself, or not at all.
+
+    Args:
+        encode: maps n texts to float `[n, dim]`.
+        fingerprint: computes the hash of what the function was made from.
+        batch_tokens: most tokens in a batch; four bytes count as one token.
+        settings: see `Backend`.
+        match: the model's own similarity, if there is one.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[list[str]], np.ndarray],
+        fingerprint: Callable[[], str],
+        batch_tokens: int,
+        settings: Mapping[str, Any] | None = None,
+        match: Match | None = None,
+    ):
+        super().__init__(batch_tokens, {"max_sequence_length": None, **(settings or {})})
+        self._encode = encode
+        self._fingerprint = fingerprint
+        self._match = match
+
+    @property
+    def match(self) -> Match | None:
+        return self._match
+
+    def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = np.array([len(text.encode()) for text in texts])
+        lengths = 2 + -(-sizes // _BYTES_PER_TOKEN)  # [CLS] and [SEP] are two
+        return np.array(texts, object), lengths, np.zeros(len(texts), bool)
+
+    def embed(self, inputs: np.ndarray, tokens: int) -> np.ndarray:
+        return self._encode(inputs.tolist())
+
+    def fingerprint(self) -> str:
+        return self._fingerprint()
+
+
+def split_by_length(
+    lengths: np.ndarray, batch_tokens: int, batch_size: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Splits inputs that are sorted by length, the shortest first, into batches.
+
+    Args:
+        lengths: tokens of each input, int `[inputs]`, ascending.
+        batch_tokens: most tokens in a batch, rows x longest row; a longer row is a batch alone.
+        batch_size: most rows in a batch; None for no such limit.
+
+    Yields:
+        The range of each batch: (first row, one past the last).
+    """
+    most = batch_size or len(lengths)
+    start = 0
+    while start < len(lengths):
+        # First an upper bound, as if all rows were as short as the first; then the largest number
+        # of rows that fit when padded to the last of them.
+        rows = min(max(1, batch_tokens // max(1, int(lengths[start]))), most)
+        stop = min(start + rows, len(lengths))
+        counts = np.arange(1, stop - start + 1)
+        fits = np.flatnonzero(counts * lengths[start:stop] <= batch_tokens)
+        stop = start + (int(fits[-1]) + 1 if len(fits) else 1)
+        yield start, stop
+        start = stop
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> str:
+    """SHA-256 over named arrays with their types and shapes, and over JSON settings."""
+    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,206 @@
+"""Writes an export's model card; the layout is in templates/model_card.md.j2."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jinja2
+from absl import logging
+
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.bert.families import is_relative
+from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.evaluation.bootstrap import score_names
+from dcse_tf.evaluation.report import read_json, short_path
+from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.input_files import read_json_object
+from dcse_tf.matching.matching_files import has_matching
+from dcse_tf.options import option
+from dcse_tf.reranker.checkpoint_scorer import BERT
+from dcse_tf.reranker.scorers import RerankerFolder
+from dcse_tf.tasks.options import TrainOptions
+
+# Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.
+_CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus.json"
+_KEPT_FILE, _MERGE_FILE = "training.json", "merge.json"
+_UNIDIRECTIONAL, _BIDIRECTIONAL = "turns before the response", "turns before and after it"
+
+
+def write_model_card(
+    path: pathlib.Path,
+    config: ExportOptions,
+    source: pathlib.Path,
+    facts: Mapping[str, str],
+    usage: str,
+    is_encoder: bool,
+) -> None:
+    """Writes the card of an export.
+
+    Args:
+        path: the file to write.
+        config: the export's options, with the files of results to tell.
+        source: the checkpoint folder that is exported.
+        facts: facts about the model, by name.
+        usage: Markdown that says how the export is used.
+        is_encoder: whether it is a sentence encoder, not a re-ranker.
+
+    Raises:
+        InputError: a file of results, or of the run's own, cannot be used.
+    """
+    run_dir = pathlib.Path(config.run_dir)
+    trained = source == run_dir / ENCODER_FOLDER and (run_dir / _CONFIG_FILE).is_file()
+    settings = read_json_object(run_dir / _CONFIG_FILE) if trained else {}
+    kept = _read(source / _KEPT_FILE) if trained else {}
+    training = {**_describe_training(kept, settings), **_read(run_dir / _CORPUS_FILE)}
+    if share := _read(source / _MERGE_FILE).get("share"):
+        told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
+        facts = {**facts, "averaged weights": told}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dcse_tf.exporting"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # A bar or a line break would end a cell of a table.
+    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    text = environment.get_template("model_card.md.j2").render(
+        name=pathlib.Path(os.path.abspath(config.run_dir)).name,
+        form=config.format,
+        is_encoder=is_encoder,
+        task=settings.get("task", "") if kept.get("step") else "",
+        unchanged=kept.get("step") == 0,
+        usage=usage,
+        facts=facts,
+        training=training if trained else {},
+        scores=[*_list_dev_scores(kept), *_list_scores(config)],
+        versions=", ".join(" ".join(version) for version in list_versions().items()),
+    )
+    path.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+def describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str, str]:
+    """Facts about an encoder for the card; the format may replace some."""
+    assert encoder.source
+    shape, prefix = read_config(encoder.source), encoder.vocabulary.prefix
+    kind = "MPNet" if is_relative(shape) else "BERT"
+    facts = {
+        "architecture": f"{kind}, {_describe_sizes(shape)}",
+        "text": encoder.vocabulary.describe(),
+        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
+        "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
+        "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
+    }
+    if prefix:
+        facts["prefix of every text"] = repr(prefix)
+    if encoder.postprocessing is not None:
+        facts["postprocessing"] = encoder.postprocessing.name
+    elif has_matching(encoder.source):
+        elsewhere = "not part of this format, which compares responses by cosine"
+        where = "the signature match" if config.format == "saved_model" else elsewhere
+        facts["matching of responses"] = f"turns by {encoder.matching.turns}: {where}"
+    return facts
+
+
+def describe_reranker(folder: RerankerFolder) -> dict[str, str]:
+    """Facts about a re-ranker for the card."""
+    settings, config = folder.settings, read_json_object(folder.path / "config.json")
+    sizes = f", {_describe_sizes(config)}" if settings.architecture == BERT else ""
+    return {
+        "architecture": f"{settings.architecture}{sizes}",
+        "text": folder.vocabulary.describe(),
+        "longest context": f"{settings.first_tokens} tokens; longer ones are cut at the start",
+        "longest response": f"{settings.second_tokens} tokens; longer ones are cut at the end",
+        "speakers": f"{'an' if settings.speakers else 'not an'} input of the model",
+    }
+
+
+def _describe_sizes(config: Mapping[str, Any]) -> str:
+    layers, dim = config["num_hidden_layers"], config["hidden_size"]
+    return f"{layers} layers, {dim} wide, a vocabulary of {config['vocab_size']} entries"
+
+
+def _describe_training(kept: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+    """The step that was kept, and the settings that differ from their defaults."""
+    facts = {}
+    if kept:
+        facts["kept checkpoint"] = f"step {kept['step']} of {kept.get('last_step')}"
+    _, tasks = TrainOptions.choice()
+    task = tasks.get(str(settings.get("task")))
+    fields = task.options.fields() if task else {}
+    for name, value in sorted(settings.items()):
+        field = fields.get(name) or option(None, "")  # of a plug-in that is not installed
+        rules = field.metadata
+        value = tuple(value) if isinstance(value, list) else value
+        if (
+            value == field.default
+            or rules["resume"] == "free"
+            or rules["path"] in ("writes", "renews", "resumes")
+        ):
+            continue
+        words = {number: word for word, number in rules["words"].items()}
+        told = words.get(value, value)
+        if rules["path"] and not str(value).startswith("package:"):
+            # Without the folders of the machine that it was trained on.
+            told = "/".join(str(value).split("/")[-2:])
+        facts[name] = ", ".join(told) if isinstance(told, tuple) else str(told)
+    return facts
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score in percent, with its 95% interval, chance level and kind of context where known."""
+
+    name: str
+    source: str
+    value: float
+    interval: tuple[float, float] | None = None
+    chance: float | None = None
+    context: str = ""
+
+
+def _list_dev_scores(kept: Mapping[str, Any]) -> Iterator[Score]:
+    for name, value in kept.get("scores", {}).items():
+        yield Score(name, "dev split", value, context=_tell_context(name))
+
+
+def _list_scores(config: ExportOptions) -> Iterator[Score]:
+    for file in config.results:
+        model, results, _ = read_json(pathlib.Path(file))
+        if os.path.abspath(model) != os.path.abspath(config.run_dir):
+            logging.warning("%s: scores of `model`=%s, not of %s", file, model, config.run_dir)
+        for result in results:
+            for name in score_names(result.items):
+                yield Score(
+                    name,
+                    short_path(result.source),
+                    result.scores[name],
+                    result.intervals.get(name),
+                    result.scores.get(f"chance_{name}"),
+                    _tell_context(name),
+                )
+
+
+def _tell_context(name: str) -> str:
+    """Which turns the context of a score of response selection holds, by its name."""
+    if not re.search(r"_(r\d+|mrr|map)\b|_r\d+_of", name):
+        return ""
+    return _BIDIRECTIONAL if "bidirectional" in name else _UNIDIRECTIONAL
+
+
+def list_versions() -> dict[str, str]:
+    """The versions of what an export is written with, by package."""
+    found = {}
+    for name in ("dcse_tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "python": platform.python_version()}
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}

@@ -1,0 +1,207 @@
+"""Exports an encoder as a static table of token vectors, in model2vec's format.
+
+A sentence's embedding is the mean of its tokens' vectors. The initial table is made as in Model2Vec
+(Tulkens and van Dongen 2024): each token is embedded alone, projected to the leading principal
+components of embeddings, and weighted by its frequency. The table is then fitted to a corpus by
+ridge regression from tokens to the embeddings of utterances. The penalty is on the change from the
+initial table, so vectors of tokens that the corpus does not contain stay as they were.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from dcse_tf.bert.tensor_files import write_tensor_file
+from dcse_tf.data.manifest import read_manifest
+from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.static_backend import MODEL_TYPE, TABLE, WEIGHTS_FILE
+from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.files import write_json
+from dcse_tf.progress import Progress
+
+# A token's weight is a / (a + its share of all tokens), with this a: Arora et al. 2017.
+_RARE = 1e-3
+# Penalties on the change from the initial table; the best on held-out utterances is chosen.
+_RIDGES = (0.03, 0.1, 0.3, 1.0)
+_HELD_OUT = 10  # every tenth utterance is held out
+_TOLERANCE = 1e-6
+_TINY = 1e-300
+
+
+def write_encoder(
+    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
+) -> dict[str, str]:
+    """Writes the table with its tokenizer and configuration, as model2vec reads them.
+
+    For the arguments, see `ExportFormat`; `data_dir` has the utterances to fit to.
+
+    Raises:
+        InputError: the corpus cannot be used, or was prepared with another vocabulary or
+            prefix.
+    """
+    data_dir, vocabulary = pathlib.Path(options.data_dir), encoder.vocabulary
+    manifest = read_manifest(data_dir, vocabulary.fingerprint())
+    ids = sample_utterances(data_dir, manifest, options.static_sentences, seed=0)
+    if ids.nrows() < 2:  # which have no principal components
+        raise InputError(
+            f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
+            f"split, found {int(ids.nrows())}"
+        )
+
+    # Every token of the vocabulary between [CLS] and [SEP].
+    tokens = np.arange(len(vocabulary.tokens), dtype=np.int32)
+    ends = (np.full_like(tokens, end) for end in (vocabulary.cls_id, vocabulary.sep_id))
+    alone = tf.RaggedTensor.from_tensor(np.stack([next(ends), tokens, next(ends)], axis=1))
+    backend = GraphBackend(encoder)
+    embeddings = {}
+    for name, rows in {"utterances": ids, "the vocabulary": alone}.items():
+        with Progress(f"tokens of {name} embedded") as progress:
+            inputs = backend.read_tokens(rows)
+            found = backend.embed_inputs(*inputs, progress=progress.update)
+            embeddings[name] = normalize(found)
+
+    first = vocabulary.count_prefix() + 1
+    counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, len(tokens))
+    utterances = embeddings["utterances"]
+    table, fit = fit_table(counts, utterances, embeddings["the vocabulary"], options.static_dim)
+    # Of SentencePiece's tokenizers model2vec and `load_static` cannot tell which token is unknown;
+    # with a zero vector it changes only the length of a sum, which is scaled to 1.
+    table[vocabulary.unk_id] = 0.0
+
+    write_tensor_file(folder / WEIGHTS_FILE, {TABLE: table})
+    vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
+    settings = {
+        "model_type": MODEL_TYPE,
+        "architectures": ["StaticModel"],
+        "hidden_dim": table.shape[1],
+        "seq_length": 1_000_000,
+        "max_length": None,  # without it model2vec cuts a text at 512 tokens
+        "normalize": True,
+        "embedding_dtype": "float32",
+    }
+    write_json(folder / "config.json", settings)
+    near = f"mean cosine {fit.cosine:.3f} with the encoder's centred embeddings"
+    return {
+        "token vectors": f"{table.shape[1]} dimensions in place of the encoder, fitted to "
+        f"{len(utterances)} utterances; a sentence is the mean over its known tokens, of length 1",
+        "on held-out utterances": f"{near} ({fit.before:.3f} before fitting)",
+        "longest sentence": "any, nothing is cut off",
+    }
+
+
+def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
+    """The matrix whose product with a table gives the mean token vector of each sentence.
+
+    Args:
+        ids: token ids, int `[sentences, (tokens)]`.
+        unknown: id of the unknown token, which is ignored.
+        size: number of tokens in the vocabulary.
+
+    Returns:
+        float64 `[sentences, size]`; rows sum to 1, or to 0 for a sentence without known tokens.
+    """
+    rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
+    known = columns != unknown
+    shape = (int(ids.nrows()), size)
+    counts = scipy.sparse.csr_matrix((known[known] * 1.0, (rows[known], columns[known])), shape)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    return scipy.sparse.diags(1 / np.maximum(totals, 1.0)) @ counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How well a table approximates an encoder on held-out utterances.
+
+    Attributes:
+        ridge: the penalty that was chosen.
+        before, cosine: mean cosine with the encoder's embeddings, before and after fitting.
+    """
+
+    ridge: float
+    before: float
+    cosine: float
+
+
+def fit_table(
+    counts: scipy.sparse.csr_matrix, utterances: np.ndarray, alone: np.ndarray, dim: int
+) -> tuple[np.ndarray, Fit]:
+    """Fits token vectors whose means approximate the embeddings of utterances.
+
+    Args:
+        counts: float64 `[utterances, size]`, see `count_tokens`.
+        utterances: their embeddings, float64 `[utterances, d]`, of length 1 each.
+        alone: the embedding of each token alone, float64 `[size, d]`, of length 1 each.
+        dim: dimensions of the table; at most d are made.
+
+    Returns:
+        The table, float32 `[size, dim]`, and how well it approximates the embeddings.
+    """
+    mean = utterances.mean(axis=0)
+    # Principal components: eigenvectors of the covariance, by descending eigenvalue.
+    _, vectors = np.linalg.eigh(np.cov(utterances, rowvar=False))
+    basis = vectors[:, ::-1][:, :dim]
+    goal, initial = (utterances - mean) @ basis, (alone - mean) @ basis
+    share = np.asarray(counts.sum(axis=0)).ravel() / max(counts.sum(), 1.0)
+    initial *= (_RARE / (_RARE + share))[:, None]
+    made = counts @ initial
+    initial *= (made * goal).sum() / max((made**2).sum(), 1e-12)
+
+    rest = goal - counts @ initial
+    held = np.arange(len(goal)) % _HELD_OUT == 0
+    if held.all():
+        held[:] = False
+
+    def measure(table: np.ndarray) -> float:
+        rows, true = normalize(counts[held] @ table), normalize(goal[held])
+        return float((rows * true).sum(axis=1).mean()) if held.any() else 0.0
+
+    found = {
+        ridge: measure(initial + _solve_ridge(counts[~held], rest[~held], ridge))
+        for ridge in _RIDGES
+    }
+    best = max(found, key=found.__getitem__)
+    table = initial + _solve_ridge(counts, rest, best)
+    return np.ascontiguousarray(table, np.float32), Fit(best, measure(initial), found[best])
+
+
+def _solve_ridge(counts: scipy.sparse.csr_matrix, rest: np.ndarray, ridge: float) -> np.ndarray:
+    """The change of a table that minimises |counts @ change - rest|^2 + ridge^2 |change|^2.
+
+    By conjugate gradients on the normal equations for all columns at once, which takes an eighth of
+    scipy's time column by column. The norm of each column's residual is at most `_TOLERANCE` times
+    that of its goal, unless rounding errors prevent it.
+
+    Returns:
+        float64 `[size, dim]`; 0 for tokens that do not occur.
+    """
+    used = np.flatnonzero(counts.getnnz(axis=0))
+    of_used = counts[:, used]
+    matrix = (of_used.T @ of_used + ridge**2 * scipy.sparse.identity(len(used))).tocsr()
+    goals = of_used.T @ rest
+    # Jacobi preconditioning: frequent tokens have far larger entries than rare ones, and without
+    # it ten times as many steps are needed.
+    diagonal = matrix.diagonal()[:, None]
+    found, residual = np.zeros_like(goals), goals.copy()
+    scaled = residual / diagonal
+    direction, size = scaled.copy(), (residual * scaled).sum(axis=0)
+    enough = _TOLERANCE * np.linalg.norm(goals, axis=0)
+    for _ in range(10 * len(goals)):  # scipy's bound: rounding can prevent convergence
+        if (np.linalg.norm(residual, axis=0) <= enough).all():
+            break
+        product = matrix @ direction
+        # The direction of a column that is solved exactly is 0.
+        step = size / np.maximum((direction * product).sum(axis=0), _TINY)
+        found += step * direction
+        residual -= step * product
+        scaled = residual / diagonal
+        size, before = (residual * scaled).sum(axis=0), size
+        direction = scaled + size / np.maximum(before, _TINY) * direction
+    change = np.zeros((counts.shape[1], rest.shape[1]))
+    change[used] = found
+    return change

@@ -1,0 +1,162 @@
+"""A table of token vectors: fitted by ridge regression, and read by whoever reads model2vec's."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+import tensorflow as tf
+import tokenizers
+from safetensors.numpy import load_file, save_file
+from tiny_bert import build_backbone, save_checkpoint
+from tiny_checkpoints import prepare_for, train_pieces, write_weights
+
+import dcse_tf
+from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.errors import InputError
+from dcse_tf.exporting import static_table
+from dcse_tf.exporting.static_table import count_tokens, fit_table
+
+TEXTS = ["hello there", "", "hello hello", "\u2603"]
+
+
+def test_counts_are_means_without_the_unknown_token():
+    ids = tf.ragged.constant([[2, 3, 3, 1], [1], [4]], tf.int32)
+    counts = count_tokens(ids, unknown=1, size=5).toarray()
+    expected = np.zeros([3, 5])
+    expected[0, 2:4] = 1 / 3, 2 / 3
+    expected[2, 4] = 1.0
+    np.testing.assert_allclose(counts, expected)
+
+
+def test_a_table_comes_nearer_and_stays_where_nothing_is_known():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(30, 6))
+    counts = np.zeros([400, 30])
+    for row in counts:
+        row[rng.choice(29, 4, replace=False)] = 0.25  # the last token is in no utterance
+    utterances = counts @ truth
+    utterances /= np.linalg.norm(utterances, axis=1, keepdims=True)
+    alone = truth + rng.normal(size=truth.shape)
+    alone /= np.linalg.norm(alone, axis=1, keepdims=True)
+
+    table, fit = fit_table(scipy.sparse.csr_matrix(counts), utterances, alone, 4)
+    assert fit.cosine > 0.97 > 0.9 > fit.before
+    assert table.shape == (30, 4)
+
+    # The same with dense matrices: components, weights, scale, ridge regression.
+    mean = utterances.mean(axis=0)
+    basis = np.linalg.eigh(np.cov(utterances, rowvar=False))[1][:, :1:-1]
+    share = counts.sum(axis=0) / counts.sum()
+    goal, initial = (utterances - mean) @ basis, (alone - mean) @ basis
+    initial *= (1e-3 / (1e-3 + share))[:, None]
+    made = counts @ initial
+    initial *= np.vdot(made, goal) / np.vdot(made, made)
+
+    def solve(rows, ridge):
+        gram = counts[rows].T @ counts[rows] + ridge**2 * np.eye(30)
+        rest = (goal - counts @ initial)[rows]
+        return initial + np.linalg.solve(gram, counts[rows].T @ rest)
+
+    np.testing.assert_allclose(table, solve(np.full(400, True), fit.ridge), atol=1e-4)
+    np.testing.assert_allclose(table[29], initial[29], atol=1e-6)
+    # The penalty is chosen, and the fit measured, on every tenth utterance, by the others' table.
+    held = np.arange(400) % 10 == 0
+    cosines = {}
+    for ridge in (0.03, 0.1, 0.3, 1.0):
+        predicted = normalize(counts[held] @ solve(~held, ridge))
+        cosines[ridge] = (predicted * normalize(goal[held])).sum(axis=1).mean()
+    assert fit.ridge == max(cosines, key=cosines.get)
+    np.testing.assert_allclose(fit.cosine, cosines[fit.ridge], atol=1e-6)
+
+
+def write(model, data_dir, folder, **settings):
+    options = {"format": "static", "data_dir": data_dir, "static_dim": 8, **settings}
+    return dcse_tf.export(run_dir=model, output_dir=folder, **options)
+
+
+@pytest.fixture(scope="module")
+def folders(dialogues_file, tmp_path_factory):
+    """A checkpoint, a corpus prepared with its vocabulary, and the export."""
+    root = tmp_path_factory.mktemp("static")
+    model = save_checkpoint(root / "model", build_backbone())
+    data_dir = prepare_for(model, dialogues_file, root)
+    return model, data_dir, write(model, data_dir, root / "export")
+
+
+def test_an_export_embeds_as_means_of_its_table(folders):
+    _, _, folder = folders
+    table = load_file(folder / "model.safetensors")["embeddings"]
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = np.zeros([len(TEXTS), 8])
+    for place, text in enumerate(TEXTS):
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        pairs = zip(encoded.ids, encoded.tokens, strict=True)
+        rows = [table[i].astype(np.float64) for i, token in pairs if token != "[UNK]"]
+        if rows:
+            mean = np.mean(rows, axis=0)
+            expected[place] = mean / np.linalg.norm(mean)
+    encoder = dcse_tf.SentenceEncoder.load(folder)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
+    assert encoder.match is None
+    # model2vec cuts texts at 512 tokens unless the file says otherwise.
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["normalize"], config["max_length"]) == (True, None)
+    card = (folder / "model_card.md").read_text()
+    assert "| longest sentence | any, nothing is cut off |" in card
+    assert "in place of the encoder" in card
+
+
+def test_it_is_fitted_to_what_the_encoder_reads_of_an_utterance(
+    folders, dialogues_file, monkeypatch, tmp_path
+):
+    model, data_dir, _ = folders
+    fitted_to = []
+
+    def fit(counts, utterances, *rest):
+        fitted_to.append(utterances)
+        return fit_table(counts, utterances, *rest)
+
+    monkeypatch.setattr(static_table, "fit_table", fit)
+    write(model, data_dir, tmp_path / "export", max_sequence_length=4)
+    sessions = map(json.loads, dialogues_file.read_text().splitlines())
+    texts = [turn["text"] for session in sessions for turn in session["turns"]]
+    own = normalize(dcse_tf.SentenceEncoder.load(model, max_sequence_length=4).encode(texts))
+    apart = np.abs(fitted_to[0][:, None] - own).max(axis=2).min(axis=1)
+    np.testing.assert_allclose(apart, 0.0, atol=1e-5)
+
+
+def test_the_unknown_token_of_sentencepiece_is_ignored_too(dialogues_file, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    train_pieces(model, ["hello there, where is my parcel"] * 3, 60)
+    write_weights(model, "xlm-roberta")
+    folder = write(model, prepare_for(model, dialogues_file, tmp_path), tmp_path / "export")
+    alone, beside = dcse_tf.SentenceEncoder.load(folder).encode(["hello", "hello\u2603"])
+    assert alone.any()
+    np.testing.assert_allclose(beside, alone, atol=1e-6)
+
+
+def test_weights_and_mapping_of_model2vec_count(folders, tmp_path):
+    tokenizer = tokenizers.Tokenizer.from_file(str(folders[-1] / "tokenizer.json"))
+    size = tokenizer.get_vocab_size()
+    mapping, weights = np.arange(size) % 2, np.ones(size)
+    text = tokenizer.id_to_token(10)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    weights[ids[0]] = 3.0
+    table = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "model2vec", "normalize": false}')
+    tensors = {"embeddings": table, "weights": weights, "mapping": mapping}
+    save_file(tensors, tmp_path / "model.safetensors")
+    expected = np.mean([table[mapping[i]] * weights[i] for i in ids], axis=0)
+    np.testing.assert_allclose(dcse_tf.SentenceEncoder.load(tmp_path).encode([text]), [expected])
+
+    save_file({"embeddings": table}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="tokens, and 2 token vectors"):
+        dcse_tf.SentenceEncoder.load(tmp_path)
+    with pytest.raises(InputError, match="leave out `max_sequence_length`"):
+        dcse_tf.SentenceEncoder.load(folders[-1], max_sequence_length=8)
+    model, data_dir, _ = folders
+    with pytest.raises(InputError, match="with another vocabulary, casing or prefix"):
+        write(model, data_dir, tmp_path / "out", prefix="where is ")
