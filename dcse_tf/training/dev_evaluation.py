@@ -9,7 +9,7 @@ from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.evaluation import geometry, response_selection
+from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import (
     CANDIDATES,
@@ -18,7 +18,14 @@ from dcse_tf.evaluation.names import (
     RETRIEVAL,
     STS,
     all_contexts,
+    describe_context,
     rank_scores,
+)
+from dcse_tf.evaluation.response_selection import (
+    evaluate_responses,
+    score_by_embeddings,
+    score_by_matching,
+    score_by_reranker,
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
@@ -41,8 +48,6 @@ class DevEvaluation:
     Attributes:
         scorer: computes the current encoder's matching similarity; None if the task has none.
         retrieval: the retrieval set of `dev_retrieval`; None if there is none.
-        geometry: figures of `geometry.describe` from the last evaluation, by "SET/FIGURE". They are
-            not scores: higher is not better.
     """
 
     def __init__(self, setup: Setup, model: keras.Model):
@@ -50,11 +55,18 @@ class DevEvaluation:
         task = TASKS[options.task]
         self.scorer: GraphBackend | None = None
         self.retrieval: RetrievalSet | None = None
-        self.geometry: Scores = {}
         self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
         ways = options.similarities
         self._ways = all_contexts(ways)
         samples = _dev_samples(setup) if ways else []
+        if samples:
+            turns = options.context.turns
+            told = [f"{way}_r1 and so on: {describe_context(way, turns)}" for way in self._ways]
+            logging.info(
+                "dev scores rank a response among %d by the turns around it, at most: dev/%s",
+                CANDIDATES,
+                "; dev/".join(told),
+            )
         if task.make_scorer:
             if samples:
                 scorer, settings = task.make_scorer(setup, model)
@@ -89,24 +101,23 @@ class DevEvaluation:
 
     def evaluate(self) -> Scores:
         """Computes the scores, by name, such as "dev/map"."""
-        self.geometry = {}
         return {f"dev/{name}": value for part in self._parts for name, value in part().items()}
 
     def _match(self, samples: list[response_selection.Sample]) -> Scores:
         assert self.scorer is not None
-        found = response_selection.evaluate_both_contexts(samples, self.scorer.score, "matching")
-        return self._list_ranks(found)
+        return self._list_ranks(samples, score_by_matching(samples, self.scorer.score))
 
     def _compare(
         self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
     ) -> Scores:
         """The cosine of the embeddings and, with heads, also behind these."""
         maps = list_head_maps(heads)
-        found = response_selection.evaluate_by_embeddings(samples, self._encode, maps)
-        self.geometry |= _select(found["cosine"], geometry.NAMES, "sessions/")
-        return self._list_ranks(found)
+        return self._list_ranks(samples, score_by_embeddings(samples, self._encode, maps))
 
-    def _list_ranks(self, found: dict[str, Evaluation]) -> Scores:
+    def _list_ranks(
+        self, samples: list[response_selection.Sample], of_candidates: response_selection.Scores
+    ) -> Scores:
+        found = evaluate_responses(samples, of_candidates)
         scores: Scores = {}
         for way in self._ways:  # with earlier turns first
             if way in found:
@@ -115,26 +126,21 @@ class DevEvaluation:
 
     def _retrieve(self, retrieval: RetrievalSet) -> Scores:
         found = evaluate_retrieval(retrieval, self._encode)
-        self.geometry |= _select(found, geometry.NAMES, "retrieval/")
         return _select(found, RETRIEVAL)
 
     def _correlate(self, sts: StsSet) -> Scores:
         found = evaluate_sts(sts, self._encode)
-        self.geometry |= _select(found, geometry.NAMES, "sts/")
         return _select(found, STS)
 
 
 def _rank(samples: list[response_selection.Sample], reranker: Reranker) -> Scores:
     score = functools.partial(reranker.score, show_progress=False)
-    found = response_selection.evaluate_samples(
-        samples, response_selection.score_dialogues(score), RERANKER
-    )
-    return _select(found, rank_scores(RERANKER))
+    found = evaluate_responses(samples, score_by_reranker(samples, score))
+    return _select(found[RERANKER], rank_scores(RERANKER))
 
 
-def _select(evaluation: Evaluation, names: Sequence[str], prefix: str = "") -> Scores:
-    scores = evaluation.scores
-    return {f"{prefix}{name}": scores[name] for name in names if name in scores}
+def _select(evaluation: Evaluation, names: Sequence[str]) -> Scores:
+    return {name: evaluation.scores[name] for name in names if name in evaluation.scores}
 
 
 def _dev_samples(setup: Setup) -> list[response_selection.Sample]:

@@ -121,12 +121,12 @@ _LONGEST = 80  # preferred maximum length of a turn in a heatmap, in characters
 
 
 class TensorBoardShowcase(Hook):
-    """Writes hyperparameters, the kept encoder's scores, the geometry of dev embeddings, heatmaps
-    of a dev session, and the projector.
+    """Writes hyperparameters, the kept encoder's scores, heatmaps of a dev session, and the
+    projector.
 
     Args:
         setup: the setup of the run.
-        evaluation: the dev evaluation, with its scorer, retrieval set and geometry.
+        evaluation: the dev evaluation, with its scorer and retrieval set.
         summaries: where everything is written.
     """
 
@@ -151,7 +151,6 @@ class TensorBoardShowcase(Hook):
             names = {*HEADLINES, self._setup.options.best_metric}
             found = {name: value for name, value in scores.items() if name in names}
             self._summaries.scalars("best", found, step)
-        self._summaries.scalars("eval/geometry", self._evaluation.geometry, step)
         if explanation := self._explain():
             self._draw(explanation, step)
 

@@ -16,19 +16,14 @@ from train_options import make_options
 
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import response_selection
-from dcse_tf.evaluation.geometry import NAMES
-from dcse_tf.evaluation.response_selection import evaluate_by_embeddings, read_sessions
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
-    evaluate_retrieval,
     write_retrieval_set,
 )
 from dcse_tf.tasks import TASKS
 from dcse_tf.training import job
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.dev_evaluation import CANDIDATES
 from dcse_tf.training.tensorboard import (
     HEADLINES,
     Points,
@@ -103,33 +98,6 @@ def test_a_training_does_without_matplotlib(data_dir, tmp_path, monkeypatch):
     job.train(make_config(data_dir, tmp_path / "run", "dialogue_cse"))
     events = read_events(tmp_path / "run")
     assert not set(MAPS) & set(events)
-    assert any("geometry" in tag for tag in events)
-
-
-def test_geometry_is_written_beside_the_scores(shown, data_dir):
-    events = read_events(shown)
-    assert [tag for tag in events if tag.startswith("eval/geometry/")] == [
-        f"eval/geometry/{part}/{name}" for part in ("sessions", "retrieval") for name in NAMES
-    ]
-    encoder = SentenceEncoder.load(shown, max_sequence_length=16)
-    samples = response_selection.make_samples(
-        read_sessions(data_dir / "dev.jsonl"),
-        candidates=CANDIDATES,
-        context_turns=3,
-        max_samples=12,
-        seed=0,
-    )
-    expected = {
-        "sessions": evaluate_by_embeddings(samples, encoder.encode, {})["cosine"].scores,
-        "retrieval": evaluate_retrieval(RETRIEVAL, encoder.encode).scores,
-    }
-    best = scalars(events, "eval/dev/matching_r1")
-    step = max(best, key=lambda item: (item[1], -item[0]))[0]  # whose encoder was kept
-    for part, scores in expected.items():
-        for name in NAMES:
-            values = dict(scalars(events, f"eval/geometry/{part}/{name}"))
-            assert sorted(values) == [0, 4]
-            assert values[step] == pytest.approx(scores[name], abs=1e-4)
 
 
 def test_hyperparameters_begin_and_end_in_the_run(shown):
@@ -203,7 +171,7 @@ def test_a_best_metric_that_is_no_headline_is_shown_too(tmp_path):
     setup = types.SimpleNamespace(
         options=dataclasses.replace(config, projector_sentences=0), data_dir=tmp_path
     )
-    evaluation = types.SimpleNamespace(retrieval=None, scorer=None, geometry={})
+    evaluation = types.SimpleNamespace(retrieval=None, scorer=None)
     showcase = TensorBoardShowcase(setup, evaluation, Summaries())
     scores = {"dev/cosine_r5": 9.0, "dev/cosine_r2": 8.0, "dev/map": 7.0}
     showcase.after_evaluation(3, scores, kept=False)
