@@ -57,6 +57,7 @@ def build(path, name="out", **changes):
     return [json.loads(line) for line in lines], counts
 
 
+@pytest.mark.slow
 def test_pairs_are_drawn_by_all_strategies_and_over_all_degrees(tmp_path, caplog):
     path = write_sentences(tmp_path, [("text", "intent"), *INTENTS.items()])
     records, counts = build(path)
