@@ -180,12 +180,6 @@ def index_inputs(negative_contexts: bool = False) -> dict[str, keras.KerasTensor
     return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
 
 
-def given_inputs() -> dict[str, keras.KerasTensor]:
-    """Symbolic inputs for the given candidates of a batch, see `dcse_tf.data.batch`."""
-    kinds = {"given_index": "int32", "given_mask": "bool", "teacher_scores": "float32"}
-    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
-
-
 def build_table_encoder(
     backbone: keras_hub.models.BertBackbone,
     layout: Layout,
