@@ -11,7 +11,7 @@ from typing import Any
 
 import ijson
 
-from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, make_bert_config
+from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, convert_config
 from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, write_json
@@ -172,7 +172,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
             "architecture can be computed here"
         )
-    config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12} | make_bert_config(config)
+    config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12} | convert_config(config)
     for key in _SIZES:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:

@@ -101,7 +101,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the content of an encoder's config.json to a BERT's configuration.
 
     A BERT's own configuration is returned without a number of buckets of distance, and otherwise
@@ -126,7 +126,7 @@ def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
 
 
-def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
+def convert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
     """Converts an encoder's tensors to BERT's, under BERT's names without "bert.".
 
     Args:
@@ -158,7 +158,7 @@ def is_relative(config: Mapping[str, Any]) -> bool:
     """Whether a BERT's attention adds a bias by distance, that is, whether it is an MPNet.
 
     Args:
-        config: the configuration from `make_bert_config`.
+        config: the configuration from `convert_config`.
     """
     return RELATIVE_BUCKETS in config
 

@@ -90,9 +90,8 @@ class Layout:
 
     def names(self) -> tuple[str, ...]:
         """The names of the tensors that `lay_out` returns."""
-        if self.kind == "padded":
-            return ("token_ids", "padding_mask")
-        return ("token_ids", "segments", "positions", "places", "padding_mask")
+        packed = ("segments", "positions", "places") if self.kind == "packed" else ()
+        return ("token_ids", *packed, "padding_mask")
 
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:

@@ -21,8 +21,8 @@ from dcse_tf.bert.checkpoints import find_padding
 from dcse_tf.bert.families import (
     RELATIVE_BIAS,
     RELATIVE_BUCKETS,
+    convert_tensors,
     is_relative,
-    make_bert_tensors,
     make_mpnet,
 )
 from dcse_tf.bert.tensor_files import read_tensor_file, require_finite, write_tensor_file
@@ -239,7 +239,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     path = folder / "config.json"
     config = read_json_object(path) if path.is_file() else {}
     padding = find_padding(folder)
-    return _pad_first(make_bert_tensors(config, tensors), padding)
+    return _pad_first(convert_tensors(config, tensors), padding)
 
 
 def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.ndarray]:
