@@ -137,7 +137,7 @@ def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int)
     Raises:
         InputError: no word occurs.
     """
-    models = require("gensim.models", extra="sts", why="`strategies`=word2vec")
+    models = require("gensim.models", extra="sts", why="training word vectors")
     logging.getLogger("gensim").setLevel(logging.WARNING)
     if not any(sentences):
         raise InputError("no sentence has a word to train vectors on")
