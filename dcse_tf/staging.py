@@ -51,7 +51,6 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the output cannot be sent; the local copy is complete.
     """
-    _refuse_rollback(options)
     outputs: list[Callable[[], None]] = []
     changes = {}
     with contextlib.ExitStack() as stack:
@@ -83,17 +82,6 @@ def stage(options: T, every: float = EVERY) -> Iterator[T]:
         yield options.replace(**changes) if changes else options
         for send in outputs:
             send()
-
-
-def _refuse_rollback(options: Options) -> None:
-    """Refuses `on_divergence`=skip where the other workers cannot see the first's checkpoints."""
-    run_dir: str = getattr(options, "run_dir", "")
-    rolls_back = getattr(options, "on_divergence", None) == "skip"
-    if rolls_back and is_url(run_dir) and read_worker().count > 1:
-        raise InputError(
-            f"`run_dir`={run_dir}: with several machines `on_divergence`=skip needs a folder that "
-            "all of them see, to return to a checkpoint together"
-        )
 
 
 def _fetch(name: str, option: str, files: bool, several: bool) -> list[str]:

@@ -28,7 +28,6 @@ class Job(Options):
     output: str = option("", "", path="writes")
     run_dir: str = option("", "", path="resumes")
     prefix: str = option("", "")
-    on_divergence: str = option("", "")
     overwrite: bool = option(False, "")
 
 
@@ -232,10 +231,6 @@ def test_only_the_first_worker_sends(store, monkeypatch):
         time.sleep(0.1)
     assert _names(store, "run") == {"a"}
 
-    options = Job(run_dir="memory://run", on_divergence="skip")
-    with pytest.raises(InputError, match="a folder that all of them see"), stage(options):
-        pass
-
 
 def test_what_cannot_be_used_is_one_sentence(store, monkeypatch):
     for name in ("a", "b"):
@@ -274,7 +269,7 @@ def test_a_training_in_a_store_goes_on_on_another_machine(store, monkeypatch, tm
         max_sequence_length=12,
         output_dir=data,
     )
-    settings = {"decay": "constant", "global_batch_size": 4, "dev_samples": 0, "changes_samples": 0}
+    settings = {"decay": "constant", "global_batch_size": 4, "dev_samples": 0}
     for steps in (1, 2):
         monkeypatch.setenv(stores.CACHE_VARIABLE, str(tmp_path / f"machine-{steps}"))
         api.train(

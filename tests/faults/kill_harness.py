@@ -79,7 +79,6 @@ def train_flags(
         "--save_every=1",
         "--eval_every=7",
         "--dev_samples=10",
-        "--projector_sentences=0",
     ]
 
 
