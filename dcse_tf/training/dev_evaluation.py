@@ -73,9 +73,7 @@ class DevEvaluation:
                     scores[name] = each.scores[name]
         return {f"dev/{name}": value for name, value in scores.items()}
 
-    def _list_parts(
-        self, setup: Setup, model: keras.Model
-    ) -> Iterator[Callable[[], _Evaluations]]:
+    def _list_parts(self, setup: Setup, model: keras.Model) -> Iterator[Callable[[], _Evaluations]]:
         """Yields what is evaluated on each data set. A file is read now, so that it fails early."""
         options, samples = setup.options, self._samples
         if make_scorer := TASKS[options.task].make_scorer:
