@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcse_tf import progress
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions

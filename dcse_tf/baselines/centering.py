@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
+from dcse_tf.baselines.whitening import make_affine_layer
 from dcse_tf.errors import InputError
 
 
@@ -35,22 +36,10 @@ def fit_centering(embeddings: np.ndarray) -> Fitted:
     )
 
 
-def _make_layer(fitted: Fitted, dim: int):
-    from dcse_tf.bert.sentence_modules import AffineMap
-    from dcse_tf.matching.affine import AffineMaps
-
-    mean = fitted.tensors["mean"]
-    if mean.shape != (dim,):
-        raise InputError(f"mean {list(mean.shape)}, expected [{dim}]")
-    # An affine map, because every export format supports these.
-    identity, nothing = np.eye(dim, dtype=mean.dtype), np.zeros(dim, mean.dtype)
-    return AffineMaps([AffineMap(mean, identity, nothing)], name="centering")
-
-
 CENTERING = BaselineSpec(
     name="centering",
     help="embeddings less the mean of the corpus' utterances",
     options=CenteringOptions,
     fit=lambda options, corpus: fit_centering(corpus.embeddings()),
-    make_layer=_make_layer,
+    make_layer=make_affine_layer,
 )

@@ -6,12 +6,13 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.baselines.files import refuse_baseline, write_baseline
 from dcse_tf.baselines.registry import (
+    BASELINES,
     BaselineOptions,
     FittedToEmbeddings,
     FittedToTexts,
-    find_baseline,
+    refuse_baseline,
+    write_baseline,
 )
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.tokenizer import read_vocabulary
@@ -38,7 +39,7 @@ def fit_baseline(options: BaselineOptions) -> str:
         InputError: the encoder, the corpus or the vectors cannot be used.
         FileExistsError: the output exists and may not be replaced.
     """
-    spec = find_baseline(options)
+    spec = next(each for each in BASELINES.values() if each.options is type(options))
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         corpus = Corpus(options)
         fitted = spec.fit(options, corpus)

@@ -2,7 +2,6 @@
 2020, "On the Sentence Embeddings from Pre-trained Language Models").
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -54,30 +53,26 @@ class FlowStep(keras.layers.Layer):
             shape=(dim,), name="order", initializer="zeros", dtype="int32", trainable=False
         )
         self.kept = dim // 2
-        widths = [self.kept, self.hidden_dim, self.hidden_dim, 2 * (dim - self.kept)]
-        self.kernels, self.biases = [], []
-        for i, shape in enumerate(itertools.pairwise(widths)):
-            kernel = self.add_weight(shape=shape, name=f"kernel_{i}", initializer="zeros")
-            bias = self.add_weight(shape=shape[1:], name=f"bias_{i}", initializer="zeros")
-            self.kernels.append(kernel)
-            self.biases.append(bias)
+        layers = [keras.layers.Dense(self.hidden_dim, "relu", dtype="float32") for _ in range(2)]
+        layers.append(
+            keras.layers.Dense(2 * (dim - self.kept), kernel_initializer="zeros", dtype="float32")
+        )
+        self.network = keras.Sequential(layers)
+        self.network.build((None, self.kept))
 
     def initialize(self, x: tf.Tensor, rng: np.random.Generator, seed: int) -> None:
         """Standardises x, float `[n, dim]`, and draws the order and the kernels."""
         self.shift.assign(-ops.mean(x, axis=0))
         self.log_scale.assign(-ops.log(ops.std(x, axis=0) + _EPSILON))
         self.order.assign(rng.permutation(x.shape[1]).astype(np.int32))
-        initialize_weights(self.kernels[:-1], seed, _KERNEL_STDDEV)
+        hidden = [layer.kernel for layer in self.network.layers[:-1]]
+        initialize_weights(hidden, seed, _KERNEL_STDDEV)
 
     def call(self, x):
         """Maps x, float `[n, dim]`, to `[n, dim]` and log |det| of the Jacobian, `[n]`."""
-        x = (x + self.shift) * ops.exp(self.log_scale)
-        x = ops.take(x, self.order, axis=1)
+        x = ops.take((x + self.shift) * ops.exp(self.log_scale), self.order, axis=1)
         kept, changed = x[:, : self.kept], x[:, self.kept :]
-        hidden = kept
-        for kernel, bias in zip(self.kernels[:-1], self.biases[:-1], strict=True):
-            hidden = ops.relu(ops.matmul(hidden, kernel) + bias)
-        shift, log_scale = ops.split(ops.matmul(hidden, self.kernels[-1]) + self.biases[-1], 2, -1)
+        shift, log_scale = ops.split(self.network(kept), 2, axis=-1)
         log_scale = _MAX_LOG_SCALE * ops.tanh(log_scale)
         y = ops.concatenate([kept, changed * ops.exp(log_scale) + shift], axis=1)
         return y, ops.sum(self.log_scale) + ops.sum(log_scale, axis=1)
@@ -140,8 +135,9 @@ class Flow(keras.layers.Layer):
         """All variables, with names that do not depend on where the flow was built."""
         yield "coordinates", self.coordinates
         for step in self.steps:
-            for variable in step.variables:
-                yield f"{step.name}/{variable.name}", variable
+            yield from (
+                (f"{step.name}/{place}", variable) for place, variable in enumerate(step.variables)
+            )
 
 
 def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:

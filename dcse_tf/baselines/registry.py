@@ -1,16 +1,24 @@
-"""Defines what a baseline consists of, and holds those that `fit_baseline` knows."""
+"""What a baseline consists of, those that `fit_baseline` knows, and their files."""
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
+from dcse_tf.errors import InputError
+from dcse_tf.input_files import read_json_object
 from dcse_tf.options import Options, option
+from dcse_tf.plugins import load_plugins
 
 if TYPE_CHECKING:
     from dcse_tf.baselines.fit_baseline import Corpus
+
+_DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +155,106 @@ def register_baseline(spec: BaselineSpec) -> None:
     BASELINES[spec.name] = spec
 
 
-def find_baseline(options: BaselineOptions) -> BaselineSpec:
-    """The baseline that has options of this type."""
-    for spec in BASELINES.values():
-        if type(options) is spec.options:
-            return spec
-    raise ValueError(f"no baseline is registered with {type(options).__name__}")
+@dataclasses.dataclass(frozen=True)
+class FitBaselineOptions(Options):
+    """Stands for the options of the baseline that `kind` chooses."""
+
+    variants = ("kind", BASELINES)
+
+    kind: str | None = option(
+        None,
+        "Which baseline. Plain BERT needs no fitting: evaluate `model`=CHECKPOINT `pooling`=mean "
+        "or cls.",
+        choices=BASELINES,
+        required=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A baseline that was read from a folder.
+
+    Attributes:
+        folder: the folder.
+        spec: its kind.
+        pooling: the pooling of the encoder's token embeddings; None without an encoder.
+        fitted: the fitted values.
+    """
+
+    folder: pathlib.Path
+    spec: BaselineSpec
+    pooling: str | None
+    fitted: Fitted
+
+    def make(self, dim: int | None = None) -> Any:
+        """Makes what the baseline is: the function from texts to embeddings, or given the dimension
+        of the encoder's embeddings the Keras layer after its pooling.
+
+        Raises:
+            InputError: a file is damaged, or was fitted to embeddings of another dimension.
+        """
+        path = self.folder / _TENSORS_FILE
+        try:
+            if self.spec.make_encode:
+                return self.spec.make_encode(self.fitted)
+            assert self.spec.make_layer
+            return self.spec.make_layer(self.fitted, dim or 0)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        except (KeyError, TypeError, IndexError) as error:
+            raise InputError(f"{path}: not a file of fit_baseline: {error!r}") from error
+
+
+def is_baseline(folder: pathlib.Path) -> bool:
+    return (folder / _DESCRIPTION_FILE).is_file()
+
+
+def refuse_baseline(folder: pathlib.Path, name: str) -> None:
+    """Raises InputError if the folder is a baseline, whose fitted part would be lost."""
+    if is_baseline(folder):
+        raise InputError(f"`{name}`={folder}: is a fitted baseline; give the encoder it is made of")
+
+
+def read_baseline(folder: pathlib.Path) -> Baseline:
+    """Reads the baseline of a folder that has one.
+
+    Raises:
+        InputError: a file is damaged, or the baseline's kind is not registered.
+    """
+    path = folder / _DESCRIPTION_FILE
+    content = read_json_object(path, "a file of fit_baseline")
+    load_plugins()
+    kind, pooling, facts = (content.get(name) for name in ("kind", "pooling", "facts"))
+    spec = BASELINES.get(str(kind))
+    if spec is None:
+        known = ", ".join(map(repr, BASELINES))
+        raise InputError(f"{path}: not a file of fit_baseline: {kind!r:.40}, expected {known}")
+    if pooling not in (("mean", "cls") if spec.make_layer else (None,)):
+        raise InputError(f"{path}: not a file of fit_baseline: pooling {pooling!r:.40}")
+    if not isinstance(facts, dict):
+        raise InputError(f"{path}: not a file of fit_baseline: expected an object of facts")
+    return Baseline(folder, spec, pooling, Fitted(read_tensor_file(folder / _TENSORS_FILE), facts))
+
+
+def write_baseline(
+    folder: pathlib.Path,
+    kind: str,
+    fitted: Fitted,
+    pooling: str | None = None,
+    options: BaselineOptions | None = None,
+) -> None:
+    """Writes the files that `read_baseline` reads, beside those of the encoder if there is one.
+
+    Args:
+        folder: the folder to write to.
+        kind: the name of the baseline.
+        fitted: the fitted values.
+        pooling: the pooling of the encoder; None without an encoder.
+        options: the settings of the fit, for the record.
+    """
+    write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
+    description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}
+    if options:
+        description["settings"] = options.to_dict()
+    text = json.dumps(description, indent=2, sort_keys=True, ensure_ascii=False)
+    (folder / _DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")

@@ -95,7 +95,8 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
             embeddings vary.
 
     Returns:
-        The tensors "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`.
+        The tensors "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`: in float64,
+        because W magnifies small differences most.
 
     Raises:
         InputError: see `measure_directions`; or the embeddings vary in fewer directions than asked
@@ -125,19 +126,24 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
     )
 
 
-def _make_layer(fitted: Fitted, dim: int):
+def make_affine_layer(fitted: Fitted, dim: int):
+    """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix, in their type; without a
+    matrix to x - mean. Every export format supports affine maps.
+
+    Raises:
+        InputError: it was fitted to embeddings of another dimension.
+    """
     from dcse_tf.bert.sentence_modules import AffineMap
     from dcse_tf.matching.affine import AffineMaps
 
-    mean, matrix = fitted.tensors["mean"], fitted.tensors["matrix"]
+    mean = fitted.tensors["mean"]
+    matrix = fitted.tensors.get("matrix", np.eye(len(mean), dtype=mean.dtype))
     if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:
         raise InputError(
             f"mean {list(mean.shape)} and matrix {list(matrix.shape)}, expected {dim} rows for an "
             f"encoder of {dim} dimensions"
         )
-    # In float64, because the matrix magnifies small differences most.
-    bias = np.zeros(matrix.shape[1], matrix.dtype)
-    return AffineMaps([AffineMap(mean, matrix, bias)], name="whitening")
+    return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])
 
 
 WHITENING = BaselineSpec(
@@ -145,5 +151,5 @@ WHITENING = BaselineSpec(
     help="embeddings to zero mean and identity covariance, Su et al. 2021",
     options=WhiteningOptions,
     fit=lambda options, corpus: fit_whitening(corpus.embeddings(), options.dimensions),
-    make_layer=_make_layer,
+    make_layer=make_affine_layer,
 )

@@ -244,7 +244,7 @@ JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "prepare_data": ("data.options", "PrepareOptions", prepare_data),
     "inspect_data": ("inspecting.inspect_options", "InspectOptions", inspect_data),
     "train": ("tasks.options", "TrainOptions", train),
-    "fit_baseline": ("baselines.options", "FitBaselineOptions", fit_baseline),
+    "fit_baseline": ("baselines.registry", "FitBaselineOptions", fit_baseline),
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
     "compare": ("evaluation.options", "CompareOptions", compare),
     "changes": ("evaluation.options", "ChangesOptions", changes),

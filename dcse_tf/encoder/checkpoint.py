@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.baselines.files import is_baseline, read_baseline
+from dcse_tf.baselines.registry import is_baseline, read_baseline
 from dcse_tf.bert.bert import build_bert_encoder, load_backbone
 from dcse_tf.bert.checkpoints import read_config, read_max_sequence_length
 from dcse_tf.bert.fused_bert import FusedBert
@@ -128,7 +128,7 @@ def _read_pooling(
         assert baseline.pooling
         _require_pooling(asked, baseline.pooling, f"{folder} was fitted to embeddings with")
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
-        return baseline.pooling, baseline.make_layer(dim), fingerprint
+        return baseline.pooling, baseline.make(dim), fingerprint
 
     modules = read_modules(folder)
     if modules is None:

@@ -37,7 +37,7 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         _refuse_settings(options)
         return OnnxBackend(folder, options.batch_tokens)
 
-    from dcse_tf.baselines.files import is_baseline, read_baseline
+    from dcse_tf.baselines.registry import is_baseline, read_baseline
 
     folder = find_folder(options.model, option)
     refuse_reranker(folder, options.model, option)
@@ -49,7 +49,7 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         _refuse_settings(options)
         fitted = baseline.fitted
         return FunctionBackend(
-            baseline.make_encode(),
+            baseline.make(),
             lambda: hash_arrays(fitted.tensors, fitted.facts),
             options.batch_tokens,
         )
@@ -60,7 +60,7 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
 
 def find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a baseline, or of a checkpoint, see `resolve_checkpoint`."""
-    from dcse_tf.baselines.files import is_baseline
+    from dcse_tf.baselines.registry import is_baseline
 
     folder = pathlib.Path(name)
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)

@@ -9,7 +9,7 @@ import keras
 import keras_hub
 import tensorflow as tf
 
-from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import bert, checkpoints, sentence_modules
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dcse_tf.baselines.files import refuse_baseline
+from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary

@@ -10,8 +10,7 @@ import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
-from dcse_tf.baselines.files import write_baseline
-from dcse_tf.baselines.registry import Fitted
+from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert import bert
 from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, write_modules
 from dcse_tf.bert.tensor_files import read_tensor_file

@@ -11,8 +11,7 @@ from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkp
 from tiny_checkpoints import write_mpnet_vocabulary, write_weights
 
 import dcse_tf
-from dcse_tf.baselines.files import write_baseline
-from dcse_tf.baselines.registry import Fitted
+from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix

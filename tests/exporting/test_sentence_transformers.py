@@ -15,8 +15,7 @@ from tiny_reranker import END, FIRST_TOKENS, SECOND_TOKENS, WITH_END, make_tenso
 from train_options import make_options
 
 import dcse_tf
-from dcse_tf.baselines.files import write_baseline
-from dcse_tf.baselines.registry import Fitted
+from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert import checkpoints
 from dcse_tf.bert.tokenizer import read_vocabulary

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcse_tf.arguments import parse_flags
-from dcse_tf.baselines.options import FitBaselineOptions
+from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.cli.commands import JOBS as COMMANDS
 from dcse_tf.cli.commands import load_options
 from dcse_tf.cli.help import one_line

@@ -19,7 +19,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcse_tf.baselines.files import read_baseline
+from dcse_tf.baselines.registry import read_baseline
 from dcse_tf.bert import checkpoints, sentence_modules, vectors, weights
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS
