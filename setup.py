@@ -66,6 +66,7 @@ setup(
         f"tensorflow>=2.21,<2.22; {GRAPH}",
         f"tensorflow-text>=2.21,<2.22; {GRAPH}",
         "tokenizers>=0.20,<1",
+        "tqdm>=4.66,<5",
         "transformers>=5.0,<6",
     ],
     extras_require={

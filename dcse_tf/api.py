@@ -23,7 +23,7 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.keywords import make_options, make_signature
 from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions
-from dcse_tf.staging import stage
+from dcse_tf.stores import stage
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.merge_options import MergeOptions
 

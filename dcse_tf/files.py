@@ -25,7 +25,6 @@ from dcse_tf.input_files import read_json_object
 # Part of every temporary file's name, so that none can be mistaken for a user's own file.
 MARK = ".dcse_tf-"
 _LOCK, _PARTIAL, _PREVIOUS = "lock", "partial", "previous"
-_NUMBER = re.compile("[0-9]+")
 MADE_FROM_FILE = "made_from.json"
 
 
@@ -44,6 +43,12 @@ def complete_path(partial: pathlib.Path) -> pathlib.Path:
     return partial.with_name(partial.name.removesuffix(MARK + _PARTIAL))
 
 
+def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
+    """Writes an indented file of JSON, all in ASCII; not atomically."""
+    text = json.dumps(content, indent=2, sort_keys=sort_keys) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
 # Hashes
 
 
@@ -53,11 +58,7 @@ def hash_bytes(content: bytes) -> str:
 
 
 def hash_file(path: pathlib.Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -73,9 +74,6 @@ def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
     Args:
         folder: the folder of the files.
         hashes: file name -> SHA-256, from `hash_folder`.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     for name, expected in hashes.items():
         if not (folder / name).is_file():
@@ -149,7 +147,10 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise LockedError(f"{what}: {_name_holder(path)} is working in it; {remedy}") from None
+        holder = "another process"
+        with contextlib.suppress(OSError, ValueError):
+            holder = f"process {int(path.read_text())}"
+        raise LockedError(f"{what}: {holder} is working in it; {remedy}") from None
     except OSError as error:
         raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
     try:
@@ -161,11 +162,7 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
         lock.release()
 
 
-def _name_holder(path: pathlib.Path) -> str:
-    try:
-        return f"process {int(path.read_text())}"
-    except (OSError, ValueError):
-        return "another process"
+# Atomic writes
 
 
 def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
@@ -178,15 +175,6 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
         raise FileExistsError(f"{path} is a folder; give the name of a file")
     if os.path.lexists(path) and not overwrite:
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
-
-
-def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
-    """Writes an indented file of JSON, all in ASCII; not atomically."""
-    text = json.dumps(content, indent=2, sort_keys=sort_keys) + "\n"
-    path.write_text(text, encoding="utf-8")
-
-
-# Atomic writes
 
 
 @contextlib.contextmanager
@@ -203,19 +191,12 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
         LockedError: another process is writing it.
         OutputError: a write failed without saying of which file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(path), name_output(path):
+    with _write_beside(path) as partial:
         if not (overwrite and path.is_symlink()):  # a link to a folder is replaced too
             refuse_existing(path, overwrite)
-        partial = partial_path(path)
-        partial.unlink(missing_ok=True)  # left by a run that was killed
-        try:
-            yield partial
-            flush(partial)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        yield partial
+        flush(partial)
+        partial.replace(path)
         flush(path.parent)
 
 
@@ -233,21 +214,37 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
         LockedError: another process is writing it.
         OutputError: a write failed without saying of which file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(path), name_output(path):
+    with _write_beside(path) as partial:
         _restore(path)
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
-        partial = partial_path(path)
+        partial.mkdir()
+        yield partial
+        for folder, _, names in os.walk(partial, topdown=False):
+            for name in names:
+                flush(pathlib.Path(folder, name))
+            flush(pathlib.Path(folder))
+        previous = marked(path, _PREVIOUS)
+        if os.path.lexists(path):
+            remove(previous)
+            path.rename(previous)
+        partial.rename(path)
+        flush(path.parent)
+        remove(previous)
+
+
+@contextlib.contextmanager
+def _write_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Locks an output and yields its partial path, at which nothing lies before and after."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    with lock_output(path), name_output(path):
         remove(partial)  # left by a run that was killed
         try:
-            partial.mkdir()
             yield partial
-            _flush_tree(partial)
         except BaseException:
             remove(partial)
             raise
-        _replace(partial, path)
 
 
 @contextlib.contextmanager
@@ -265,42 +262,9 @@ def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
         OutputError: a write failed without saying of which file.
     """
     with lock_folder(parent, "wait for it, or give another folder"):
-        numbers = [int(path.name) for path in parent.iterdir() if _NUMBER.fullmatch(path.name)]
+        numbers = [int(path.name) for path in parent.iterdir() if re.fullmatch("[0-9]+", path.name)]
         with atomic_directory(parent / str(max(numbers, default=0) + 1)) as folder:
             yield folder
-
-
-@contextlib.contextmanager
-def resumable(path: pathlib.Path, made_from: "MadeFrom", overwrite: bool) -> Iterator[pathlib.Path]:
-    """Yields a folder where a long job keeps its finished steps until `path` is complete.
-
-    A step counts as finished if its file exists, so each file must be written atomically: see
-    `atomic_file`. If the job is stopped, the folder stays, and the next job with the same
-    `made_from` gets it again. It is removed if no step was finished, and when the block succeeds,
-    by which time the job must have moved out what it wants to keep.
-
-    Args:
-        path: the job's output; the caller holds its lock, see `lock_output`.
-        made_from: what the steps depend on; written to the folder first, as MADE_FROM_FILE.
-        overwrite: whether to discard the steps of an earlier job.
-
-    Raises:
-        InputError: the folder holds steps of a job with another `made_from`.
-    """
-    work = partial_path(path)
-    try:
-        if _has_steps(work) and not overwrite:
-            _require_same(work, made_from)
-        else:
-            remove(work)
-            work.mkdir(parents=True)
-            made_from.write(work / MADE_FROM_FILE)
-        yield work
-    except BaseException:
-        if not _has_steps(work):
-            remove(work)
-        raise
-    remove(work)
 
 
 def restore_replaced(path: pathlib.Path) -> None:
@@ -313,18 +277,15 @@ def restore_replaced(path: pathlib.Path) -> None:
     Raises:
         LockedError: another process is replacing it right now.
     """
-    if _is_replaced(path):
+    if os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path):
         with lock_output(path):
             _restore(path)
 
 
-def replace_folder(partial: pathlib.Path, path: pathlib.Path) -> None:
-    """Renames a complete folder to its final path, replacing a folder that is there.
-
-    The caller holds the lock of `path`, see `lock_output`.
-    """
-    _flush_tree(partial)
-    _replace(partial, path)
+def _restore(path: pathlib.Path) -> None:
+    if os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path):
+        marked(path, _PREVIOUS).rename(path)
+        flush(path.parent)
 
 
 def flush(path: pathlib.Path) -> None:
@@ -353,49 +314,7 @@ def remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _replace(partial: pathlib.Path, path: pathlib.Path) -> None:
-    previous = marked(path, _PREVIOUS)
-    if os.path.lexists(path):
-        remove(previous)
-        path.rename(previous)
-    partial.rename(path)
-    flush(path.parent)
-    remove(previous)
-
-
-def _has_steps(work: pathlib.Path) -> bool:
-    """Whether the folder of a resumable job holds a finished step."""
-    names = {path.name for path in work.iterdir()} if work.is_dir() else set()
-    return any(name != MADE_FROM_FILE and MARK not in name for name in names)
-
-
-def _require_same(work: pathlib.Path, made_from: "MadeFrom") -> None:
-    remedy = "give the same, or `overwrite` to start anew"
-    try:
-        before = MadeFrom.read(work / MADE_FROM_FILE)
-    except InputError as error:
-        raise InputError(f"{error}; {remedy}") from error
-    before.require(made_from, f"{work}: begun with other settings or files", remedy)
-
-
-def _is_replaced(path: pathlib.Path) -> bool:
-    return os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path)
-
-
-def _restore(path: pathlib.Path) -> None:
-    if _is_replaced(path):
-        marked(path, _PREVIOUS).rename(path)
-        flush(path.parent)
-
-
-def _flush_tree(folder: pathlib.Path) -> None:
-    for path, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            flush(pathlib.Path(path, name))
-        flush(pathlib.Path(path))
-
-
-# What results were made from
+# What results were made from, and work that is resumed only with the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -411,11 +330,7 @@ class MadeFrom:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Self:
-        """Reads what `write` wrote.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
+        """Reads what `write` wrote; raises InputError if it cannot be read."""
         return cls(read_json_object(path, "a record of what a result was made from"))
 
     def write(self, path: pathlib.Path) -> None:
@@ -452,3 +367,45 @@ def _show(value: Any) -> str:
         return "none"
     is_hash = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
     return f"SHA-256 {value[:12]}..." if is_hash else str(value)
+
+
+@contextlib.contextmanager
+def resumable(path: pathlib.Path, made_from: MadeFrom, overwrite: bool) -> Iterator[pathlib.Path]:
+    """Yields a folder where a long job keeps its finished steps until `path` is complete.
+
+    If the job is stopped, the folder stays, and the next job with the same `made_from` gets it
+    again. It is removed if no step was finished, and when the block succeeds, by which time the job
+    must have moved out what it wants to keep.
+
+    Args:
+        path: the job's output; the caller holds its lock, see `lock_output`.
+        made_from: what the steps depend on; written to the folder first, as MADE_FROM_FILE.
+        overwrite: whether to discard the steps of an earlier job.
+
+    Raises:
+        InputError: the folder holds steps of a job with another `made_from`.
+    """
+    work = partial_path(path)
+
+    def has_steps() -> bool:
+        names = {entry.name for entry in work.iterdir()} if work.is_dir() else set()
+        return any(name != MADE_FROM_FILE and MARK not in name for name in names)
+
+    if has_steps() and not overwrite:
+        remedy = "give the same, or `overwrite` to start anew"
+        try:
+            before = MadeFrom.read(work / MADE_FROM_FILE)
+        except InputError as error:
+            raise InputError(f"{error}; {remedy}") from error
+        before.require(made_from, f"{work}: begun with other settings or files", remedy)
+    else:
+        remove(work)
+        work.mkdir(parents=True)
+    try:
+        made_from.write(work / MADE_FROM_FILE)
+        yield work
+    except BaseException:
+        if not has_steps():
+            remove(work)
+        raise
+    remove(work)

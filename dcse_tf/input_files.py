@@ -17,13 +17,11 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from absl import logging
 
 from dcse_tf.errors import InputError
-
-T = TypeVar("T")
 
 # A .gz file of a few kilobytes may hold a line that does not fit into memory.
 _LONGEST_LINE = 64  # MiB, without the line's end
@@ -50,7 +48,7 @@ _MARKS = {
 }
 
 # Errors that reading a file, compressed or not, can raise.
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+UNREADABLE = (*(OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile),)
 # Errors that reading a NumPy file can raise: its header is a Python expression, and an archive may
 # have a form that zipfile does not support.
 UNREADABLE_ARRAY = (
@@ -71,13 +69,11 @@ class BadLines:
     def __init__(
         self, limit: int, named: int = 20, option: str = "max_bad_lines", encoding: str = ""
     ):
-        """Starts with a count of zero.
-
-        Args:
-            limit: how many bad lines may be skipped; one more raises InputError.
-            named: how many of them to log.
-            option: the option that sets the limit, for the message; "" if there is none.
-            encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
+        """Args:
+        limit: how many bad lines may be skipped; one more raises InputError.
+        named: how many of them to log.
+        option: the option that sets the limit, for the message; "" if there is none.
+        encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
         """
         self.encoding = encoding or "utf-8"
         self.count = 0
@@ -177,27 +173,20 @@ def find_package(name: str) -> pathlib.Path:
 def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end), skipping blank lines.
 
-    A line that is not in the encoding of `bad_lines` is reported as bad; see `open_text`. Lines end
-    only at "\\n", so that other separators inside a text do not break it.
+    A line that is not in the encoding is bad. Lines end only at "\\n", so that other separators
+    inside a text do not break it.
 
     Raises:
         InputError: the file cannot be read, a line is longer than 64 MiB, or there are too many
             bad lines.
     """
-    number = 0
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            for number, raw in _split_lines(file, path):
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError:
-                    bad_lines.report(path, number, bad_lines.not_encoded)
-                    continue
-                line = line.rstrip("\r\n")
-                if line.strip():
-                    yield number, line
-    except UNREADABLE as error:
-        raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
+    for number, line in _split_lines(path, bad_lines.encoding):
+        if not is_encodable(line):
+            bad_lines.report(path, number, bad_lines.not_encoded)
+            continue
+        line = line.rstrip("\r\n")
+        if line.strip():
+            yield number, line
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
@@ -206,36 +195,45 @@ def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has a line longer than 64 MiB.
     """
-    number = 0
+    for number, line in _split_lines(path, "utf-8"):
+        if not is_encodable(line):
+            raise InputError(f"{path}:{number}: not UTF-8")
+        yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _split_lines(path: pathlib.Path, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line with its end); raises as `iterate_bare_lines`."""
+    number, limit = 0, _LONGEST_LINE << 20
     try:
-        with open_text(path) as file:
-            for number, raw in _split_lines(file, path):
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError as error:
-                    raise InputError(f"{path}:{number}: not UTF-8: {error.reason}") from error
-                yield line.removesuffix("\n").removesuffix("\r")
+        with open_text(path, encoding, newline="\n") as file:
+            lines = iter(functools.partial(file.readline, limit + 1), "")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > limit and not line.endswith("\n"):
+                    raise InputError(
+                        f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text per "
+                        "line"
+                    )
+                yield number, line
     except UNREADABLE as error:
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
 
-def _split_lines(file: IO[bytes], path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, line with its end)."""
-    limit = _LONGEST_LINE << 20
-    for number, raw in enumerate(iter(functools.partial(file.readline, limit + 1), b""), start=1):
-        if len(raw) > limit and not raw.endswith(b"\n"):
-            raise InputError(
-                f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text per line"
-            )
-        yield number, raw
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can encode a text: it has no halves of surrogate pairs, see `open_text`."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 @contextlib.contextmanager
-def open_text(path: pathlib.Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
-    """`open_input`, but the bytes are the text's in UTF-8, without a byte-order mark.
+def open_text(
+    path: pathlib.Path, encoding: str = "utf-8", newline: str = ""
+) -> Iterator[io.TextIOWrapper]:
+    """Opens a file, plain or compressed, to read text.
 
-    A file that begins with a mark has the encoding of the mark. Bytes that are not in the encoding
-    stay as they are, so that the line with them is not UTF-8.
+    A file that begins with a byte-order mark has the encoding of the mark. Bytes that are not in
+    the encoding become halves of surrogate pairs, which `is_encodable` finds.
 
     Raises:
         One of UNREADABLE; reading the yielded file can raise them too.
@@ -244,34 +242,9 @@ def open_text(path: pathlib.Path, encoding: str = "utf-8") -> Iterator[IO[bytes]
         head = file.read(4)
         mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
         file.seek(len(mark))
-        encoding = _MARKS.get(mark, encoding)
-        plain = codecs.lookup(encoding).name == "utf-8"
-        yield file if plain else io.BufferedReader(_Recoded(file, encoding))
-
-
-class _Recoded(io.RawIOBase):
-    """The text of a file, in UTF-8."""
-
-    def __init__(self, file: IO[bytes], encoding: str):
-        self._file, self._encoding = file, encoding
-        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-        self._text = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        raw = b"more"
-        while raw and not self._text:
-            raw = self._file.read(io.DEFAULT_BUFFER_SIZE)
-            try:
-                text = self._decoder.decode(raw, not raw)
-                self._text = text.encode("utf-8", "surrogateescape")
-            except UnicodeError as error:
-                raise OSError(f"not {self._encoding.upper()}: {error}") from error
-        size = min(len(buffer), len(self._text))
-        buffer[:size], self._text = self._text[:size], self._text[size:]
-        return size
+        yield io.TextIOWrapper(
+            file, _MARKS.get(mark, encoding), errors="surrogateescape", newline=newline
+        )
 
 
 @contextlib.contextmanager
@@ -283,37 +256,28 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
     Raises:
         One of UNREADABLE; reading the yielded file can raise them too.
     """
-    with path.open("rb") as file:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
         head = file.peek(16)
         # A file with a suffix that does not begin as it should is damaged, not plain.
         kind = next((name for name, start in _PACKED.items() if start.match(head)), path.suffix)
-        if kind == ".zip":
-            with _open_member(file) as member:
-                yield member
-        elif kind in _UNPACKERS:
-            with _UNPACKERS[kind](file) as unpacked:
-                yield unpacked
-        else:
+        if kind in _UNPACKERS:
+            yield stack.enter_context(_UNPACKERS[kind](file))
+            return
+        if kind != ".zip":
             yield file
-
-
-@contextlib.contextmanager
-def _open_member(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    with _refusing(lambda: zipfile.ZipFile(file)) as archive:
-        names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
-        if len(names) != 1:
-            raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
+            return
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
+            if len(names) != 1:
+                raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
+            member = stack.enter_context(archive.open(names[0]))
+        # What zipfile raises for archives that it does not support, or that are damaged.
+        except (RuntimeError, ValueError, struct.error) as error:
+            raise zipfile.BadZipFile(str(error)) from error
         # Buffered, because zipfile's own readline is several times slower.
-        with _refusing(lambda: archive.open(names[0])) as member:
-            yield io.BufferedReader(member)  # type: ignore[type-var]
-
-
-def _refusing(open_member: Callable[[], T]) -> T:
-    """Calls `open_member`; zipfile's errors for unsupported or damaged files become BadZipFile."""
-    try:
-        return open_member()
-    except (RuntimeError, ValueError, struct.error) as error:
-        raise zipfile.BadZipFile(str(error)) from error
+        yield io.BufferedReader(member)  # type: ignore[type-var]
 
 
 def parse_json(text: str | bytes) -> Any:

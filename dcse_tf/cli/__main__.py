@@ -2,5 +2,4 @@
 
 from dcse_tf.cli.commands import main
 
-if __name__ == "__main__":
-    main()
+main()

@@ -18,7 +18,7 @@ from dcse_tf.arguments import find_files, parse_flags
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.options import OptionError
 from dcse_tf.processors import available_processors
-from dcse_tf.staging import stage
+from dcse_tf.stores import stage
 from dcse_tf.tasks.options import TrainOptions
 
 USAGE = "dcse launch --workers=NUMBER train --flag=value ..."

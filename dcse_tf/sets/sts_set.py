@@ -7,6 +7,7 @@ kind, pairs are drawn evenly over the range of similarity.
 
 import collections
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -148,11 +149,11 @@ def choose_pairs(
     return list(chosen.values())
 
 
-def build_sts(config: BuildStsOptions) -> str:
+def build_sts(config: BuildStsOptions) -> dict[str, int]:
     """Reads sentences, chooses pairs, and writes the sheets and a record of the pairs.
 
     Returns:
-        How many pairs there are by which strategy, in one line.
+        Strategy -> number of pairs.
 
     Raises:
         InputError: the input cannot be used.
@@ -183,9 +184,7 @@ def build_sts(config: BuildStsOptions) -> str:
         (folder / "guidelines.txt").write_text(_GUIDELINES, encoding="utf-8")
         for annotator in range(1, config.annotators + 1):
             write_sheet(folder / f"sheet_{annotator}.csv", rows, config.seed + annotator)
-    counts = collections.Counter(strategy for _, _, strategy, _ in pairs)
-    told = ", ".join(f"{count} by {strategy}" for strategy, count in sorted(counts.items()))
-    return f"{len(pairs)} pairs: {told}"
+    return dict(collections.Counter(strategy for _, _, strategy, _ in pairs))
 
 
 # The annotators' sheets
@@ -249,13 +248,30 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
     return rows
 
 
-def merge_sts(config: MergeStsOptions) -> str:
-    """Merges annotators' sheets and writes the STS set; each pair gets the median of its degrees.
+@dataclasses.dataclass(frozen=True)
+class Merged:
+    """What was merged from several sheets.
 
-    Returns:
-        What was merged, in a few lines: of each sheet how many of the kept pairs it rates and its
-        Spearman correlation with the median of the others; and Krippendorff's alpha of the degrees
-        as ordinal values. Both are nan where they are undefined.
+    Attributes:
+        pairs: number of pairs.
+        alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is undefined
+            (no pair with two degrees, or all degrees equal).
+        sheets: the annotators' files.
+        rated: for each annotator, how many of the kept pairs they rated.
+        agreement: each annotator's Spearman correlation with the median of the others, or NaN.
+        left_out: number of pairs left out for too few degrees.
+    """
+
+    pairs: int
+    alpha: float
+    sheets: list[str]
+    rated: list[int]
+    agreement: list[float]
+    left_out: int
+
+
+def merge_sts(config: MergeStsOptions) -> Merged:
+    """Merges annotators' sheets and writes the STS set; each pair gets the median of its degrees.
 
     Raises:
         InputError: a sheet cannot be read, two sheets have different sentences for a pair, or
@@ -286,18 +302,22 @@ def merge_sts(config: MergeStsOptions) -> str:
     if np.ptp(degrees[rated]) > 0 and (rated.sum(axis=0) > 1).any():
         krippendorff = require("krippendorff", extra="sts", why="the agreement of annotators")
         alpha = float(krippendorff.alpha(degrees, level_of_measurement="ordinal"))
-    lines = []
-    for annotator, path in enumerate(paths):
+    agreement = []
+    for annotator in range(len(sheets)):
         others = np.delete(degrees, annotator, axis=0)
         both = rated[annotator] & (~np.isnan(others)).any(axis=0)
-        agreement = float("nan")
+        value = float("nan")
         if both.sum() > 1:
             medians = np.nanmedian(others[:, both], axis=0)
-            agreement = float(metrics.spearman(degrees[annotator, both], medians))
-        given = rated[annotator].sum()
-        lines.append(f"{path}: {given} degrees, correlation with the others {agreement:.3f}")
+            value = float(metrics.spearman(degrees[annotator, both], medians))
+        agreement.append(value)
     sts_set = StsSet(np.nanmedian(degrees, axis=0), *(list(side) for side in zip(*pairs)))
     write_sts_set(pathlib.Path(config.output), sts_set, config.overwrite)
-    lines.append(f"Krippendorff's alpha (ordinal): {alpha:.3f}")
-    lines.append(f"{len(pairs)} pairs, {np.sum(~kept)} left out for too few degrees")
-    return "\n".join(lines)
+    return Merged(
+        pairs=len(pairs),
+        alpha=alpha,
+        sheets=[str(path) for path in paths],
+        rated=rated.sum(axis=1).tolist(),
+        agreement=agreement,
+        left_out=int(np.sum(~kept)),
+    )

@@ -158,6 +158,7 @@ def test_training_changes_all_that_an_mpnet_has(start, corpus, tmp_path):
         freeze_embeddings=False,
         steps=2,
         dev_samples=0,
+        changes_samples=0,
     )
     training = build_training(options)
     before = {v.path: v.numpy() for v in training.model.variables}

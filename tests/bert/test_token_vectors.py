@@ -5,7 +5,8 @@ import pytest
 from train_options import make_options
 
 from dcse_tf.bert import weights
-from dcse_tf.bert.vectors import WordVectors, compute_token_embeddings
+from dcse_tf.bert.vectors import WordVectors
+from dcse_tf.bert.weights import compute_token_embeddings
 from dcse_tf.bert.wordpiece import WordPiece
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError

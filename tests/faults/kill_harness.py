@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +31,16 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 _LONGEST_WAIT = 1.5  # seconds after the first checkpoint of a start
 # How a job ends that is killed, or whose worker is, or that has lost one.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, EXIT_STATUS)
+SETTINGS = [
+    *("--encoder_size=tiny", "--deterministic", "--global_batch_size=8", "--negatives=3"),
+    *(
+        "--learning_rate=0.003",
+        "--log_every=1",
+        "--save_every=1",
+        "--eval_every=7",
+        "--dev_samples=10",
+    ),
+]
 
 
 @dataclasses.dataclass
@@ -51,62 +60,28 @@ class Report:
     equal: bool = False
 
 
-def prepare(folder: pathlib.Path) -> pathlib.Path:
-    """A small prepared corpus."""
-    lines = [json.dumps(dialogue) for dialogue in make_dialogues(120)]
-    (folder / "dialogues.jsonl").write_text("\n".join(lines) + "\n")
-    flags = ["--format=jsonl", "--vocab_size=300", "--max_sequence_length=16"]
-    places = [f"--input={folder}/dialogues.jsonl", f"--output_dir={folder}/data"]
-    check(start("prepare_data", *flags, *places))
-    return folder / "data"
+def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
+    """Starts a job; several workers by `dcse launch`."""
+    launch = ["launch", f"--workers={workers}"] if workers > 1 else []
+    command = [sys.executable, "-m", "dcse_tf.cli", *launch, job, *flags]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def train_flags(
-    data_dir: pathlib.Path, run_dir: pathlib.Path, steps: int, task: str = "dialogue_cse"
-) -> list[str]:
-    return [
-        f"--task={task}",
-        f"--data_dir={data_dir}",
-        f"--run_dir={run_dir}",
-        f"--steps={steps}",
-        "--encoder_size=tiny",
-        "--deterministic",
-        "--global_batch_size=8",
-        "--negatives=3",
-        "--learning_rate=0.003",
-        "--freeze_layers=0",
-        "--log_every=1",
-        "--save_every=1",
-        "--eval_every=7",
-        "--dev_samples=10",
-    ]
-
-
-def run_alone(
-    data_dir: pathlib.Path,
-    run_dir: pathlib.Path,
-    steps: int,
-    task: str = "dialogue_cse",
-    workers: int = 1,
-) -> None:
-    check(start("train", *train_flags(data_dir, run_dir, steps, task), workers=workers))
+def check(process: subprocess.Popen) -> None:
+    """Waits for a job that must succeed."""
+    output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(output)
 
 
 def run_killed(
-    data_dir: pathlib.Path,
-    alone: pathlib.Path,
-    run_dir: pathlib.Path,
-    kills: int,
-    seed: int,
-    task: str = "dialogue_cse",
-    workers: int = 1,
+    flags: list[str], alone: pathlib.Path, run_dir: pathlib.Path, kills: int, seed: int, workers=1
 ) -> Report:
-    """Kills a run `kills` times, its steps being as many as that takes, and compares it."""
-    steps = _last_step(alone)
+    """Kills a run `kills` times, begins it again until it ends, and compares it."""
     report, rng, saved = Report(), random.Random(seed), 0
-    flags = train_flags(data_dir, run_dir, steps, task)
     while True:
-        process = start("train", *flags, workers=workers)
+        process = start("train", *flags, f"--run_dir={run_dir}", workers=workers)
         delay = rng.uniform(0.0, _LONGEST_WAIT) if report.kills < kills else None
         victim = rng.randrange(workers)
         begun, saved_now = watch(process, delay, victim if workers > 1 else None)
@@ -123,15 +98,6 @@ def run_killed(
     return report
 
 
-def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
-    command = [sys.executable, "-m", "dcse_tf.cli", job, *flags]
-    if workers > 1:
-        module = "dcse_tf.cli.launch"
-        command = [sys.executable, "-m", module, f"--workers={workers}", job, *flags]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-
-
 def watch(
     process: subprocess.Popen, delay: float | None, victim: int | None = None
 ) -> tuple[int | None, int]:
@@ -141,7 +107,14 @@ def watch(
         The step that it went on from, None where it began anew; the last that it saved.
     """
     begun, saved, timer, lines = None, 0, None, []
-    assert process.stdout is not None
+
+    def kill() -> None:
+        if victim is None:
+            process.kill()
+            return
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        os.kill(int(children.split()[victim]), signal.SIGKILL)
+
     for line in process.stdout:
         lines.append(line)
         if found := re.search(r"resumed from .*, step (\d+)", line):
@@ -149,7 +122,7 @@ def watch(
         if found := re.search(r"saved .*/step-(\d+)", line):
             saved = int(found[1])
             if delay is not None and timer is None:
-                timer = threading.Timer(delay, _kill, [process, victim])
+                timer = threading.Timer(delay, kill)
                 timer.start()
     process.wait()
     if timer:
@@ -159,36 +132,19 @@ def watch(
     return begun, saved
 
 
-def _kill(process: subprocess.Popen, victim: int | None) -> None:
-    if victim is None:
-        process.kill()
-        return
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    os.kill(int(children.split()[victim]), signal.SIGKILL)
-
-
-def check(process: subprocess.Popen) -> None:
-    output, _ = process.communicate()
-    if process.returncode:
-        raise RuntimeError(output)
-
-
-def _last_step(run_dir: pathlib.Path) -> int:
-    return max(int(path.name[5:]) for path in (run_dir / "checkpoints").glob("step-*"))
-
-
 def _equal(first: pathlib.Path, second: pathlib.Path) -> bool:
     encoders = [(run / "encoder/model.safetensors").read_bytes() for run in (first, second)]
-    last = f"checkpoints/step-{_last_step(first):09d}/state"
-    readers = [tf.train.load_checkpoint(str(run / last)) for run in (first, second)]
-    shapes = [reader.get_variable_to_shape_map() for reader in readers]
+    last = max(path.name for path in (first / "checkpoints").glob("step-*"))
+    readers = [
+        tf.train.load_checkpoint(str(r / "checkpoints" / last / "state")) for r in (first, second)
+    ]
+    names = [set(reader.get_variable_to_shape_map()) for reader in readers]
     return (
         encoders[0] == encoders[1]
-        and shapes[0] == shapes[1]
+        and names[0] == names[1]
         and all(
             np.array_equal(*(reader.get_tensor(name) for reader in readers))
-            for name in shapes[0]
-            if name != "_CHECKPOINTABLE_OBJECT_GRAPH"
+            for name in names[0] - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
         )
     )
 
@@ -202,18 +158,20 @@ def main() -> None:
     parser.add_argument("--task", default="dialogue_cse", help="of the training")
     parser.add_argument("--workers", type=int, default=1, help="processes of the training")
     parser.add_argument("--work_dir", type=pathlib.Path, required=True)
-    options = parser.parse_args()
-    options.work_dir.mkdir(parents=True, exist_ok=False)
-    data_dir = prepare(options.work_dir)
-    alone = options.work_dir / "alone"
-    run_alone(data_dir, alone, options.steps, options.task, options.workers)
-    for number in range(options.runs):
-        started = time.monotonic()
-        kills = options.kills // options.runs
-        seed = options.seed + number
-        run_dir = options.work_dir / f"run{number}"
-        report = run_killed(data_dir, alone, run_dir, kills, seed, options.task, options.workers)
-        print(f"run {number}: {report} in {time.monotonic() - started:.0f} s", flush=True)
+    given = parser.parse_args()
+    work = given.work_dir
+    work.mkdir(parents=True, exist_ok=False)
+    lines = [json.dumps(dialogue) for dialogue in make_dialogues(120)]
+    (work / "dialogues.jsonl").write_text("\n".join(lines) + "\n")
+    data = [f"--input={work}/dialogues.jsonl", f"--output_dir={work}/data"]
+    check(start("prepare_data", "--format=jsonl", "--vocab_size=300", *data))
+    flags = [f"--task={given.task}", f"--data_dir={work}/data", f"--steps={given.steps}", *SETTINGS]
+    check(start("train", *flags, f"--run_dir={work}/alone", workers=given.workers))
+    for number in range(given.runs):
+        run_dir, kills = work / f"run{number}", given.kills // given.runs
+        seed = given.seed + number
+        report = run_killed(flags, work / "alone", run_dir, kills, seed, given.workers)
+        print(f"run {number}: {report}", flush=True)
 
 
 if __name__ == "__main__":

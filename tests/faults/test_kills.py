@@ -2,14 +2,18 @@
 
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import time
 
 import kill_harness
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tiny_bert import build_backbone, save_checkpoint
 
+from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.files import partial_path
 from dcse_tf.input_files import parse_json
 from dcse_tf.search.embed import embed
@@ -21,16 +25,30 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(data_dir, tmp_path):
-    kill_harness.run_alone(data_dir, tmp_path / "alone", steps=10)
-    report = kill_harness.run_killed(data_dir, tmp_path / "alone", tmp_path / "run", 1, seed=1)
-    assert report.kills == 1
-    assert report.most_lost == 0
-    assert report.equal
+    flags = [f"--data_dir={data_dir}", "--steps=10", *kill_harness.SETTINGS]
+    alone = tmp_path / "alone"
+    kill_harness.check(kill_harness.start("train", *flags, f"--run_dir={alone}"))
+    report = kill_harness.run_killed(flags, alone, tmp_path / "run", kills=1, seed=1)
+    assert (report.kills, report.most_lost, report.equal) == (1, 0, True)
+
+    # Two processes, one of which is killed, end as one process does.
+    flags += ["--dropout=0", "--learning_rate=0.0003", "--dev_samples=0"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    kill_harness.check(kill_harness.start("train", *flags, f"--run_dir={one}"))
+    killed = kill_harness.start("train", *flags, f"--run_dir={two}", workers=2)
+    kill_harness.watch(killed, 0.2, victim=1)
+    assert killed.returncode == EXIT_STATUS or killed.returncode > 128
+    left = [path.name for path in (two / "checkpoints").iterdir()]
+    resumed = kill_harness.start("train", *flags, f"--run_dir={two}", workers=2)
+    begun, _ = kill_harness.watch(resumed, None)
+    assert resumed.returncode == 0
+    assert f"step-{begun:09d}" in left
+    weights = [load_file(run / "encoder/model.safetensors") for run in (one, two)]
+    for name, value in weights[0].items():
+        np.testing.assert_allclose(value, weights[1][name], atol=1e-4, err_msg=name)
 
 
-def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
-    tmp_path, optimized_graphs
-):
+def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_graphs):
     rng = random.Random(0)
     words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
     lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(3_000))
@@ -41,9 +59,8 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
         output=str(tmp_path / "killed.npy"),
         block_size=100,
     )
-    flags = [f"--{name}={getattr(config, name)}" for name in ("model", "input", "output")]
-    flags += ["--block_size=100"]
-
+    names = ("model", "input", "output", "block_size")
+    flags = [f"--{name}={getattr(config, name)}" for name in names]
     command = [sys.executable, "-m", "dcse_tf.cli", "embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         record = partial_path(tmp_path / "killed.npy") / "done.json"
@@ -52,8 +69,26 @@ def test_a_killed_embedding_leaves_no_process_and_is_resumed_to_the_same_bytes(
         process.kill()
         process.communicate(timeout=60)  # until the last process has closed its end
     assert 100 <= parse_json(record.read_text())["rows"] < 3_000
-
     embed(config)
     embed(config.replace(output=str(tmp_path / "alone.npy")))
     assert (tmp_path / "killed.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
     assert not partial_path(tmp_path / "killed.npy").exists()
+
+
+TWO_SIGNALS = """
+import os, signal, time
+from dcse_tf.training.controller import StopSignals
+with StopSignals() as signals:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not signals.asked.numpy():
+        time.sleep(0.01)
+    print("asked", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_a_second_signal_ends_a_training_at_once():
+    command = [sys.executable, "-c", TWO_SIGNALS]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False, timeout=50)
+    assert (done.stdout, done.returncode) == (b"asked\n", 128 + signal.SIGTERM)

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import threading
 import time
 
 from dcse_tf.errors import InputError
@@ -42,32 +41,6 @@ class Killed:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Fuse:
-    """What has it is killed a moment after it was pickled."""
-
-    def __reduce__(self):
-        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return _Fuse, ()
-
-
-class KilledWhileSending:
-    """Is killed a moment after a result of so many bytes is ready to be sent."""
-
-    def __init__(self, size):
-        self._size = size
-
-    def __call__(self, _):
-        return bytes(self._size), _Fuse()
-
-
-class Late:
-    """Sleeps for as long as it is told."""
-
-    def __call__(self, seconds):
-        time.sleep(seconds)  # ValueError: sleep length must be non-negative
-        return seconds
-
-
 class Sleeper:
     """Leaves a file of its process's name and sleeps."""
 
@@ -84,12 +57,3 @@ class Broken:
 
     def __init__(self, *_):
         raise InputError("vocab.txt: no such file")
-
-
-class BrokenElsewhere(Adder):
-    """Cannot be made in another process than the one named."""
-
-    def __init__(self, process):
-        if os.getpid() != process:
-            raise InputError("vocab.txt: no such file")
-        super().__init__(0)

@@ -38,7 +38,7 @@ _OWN = {name: name for name in KEYS}
 # Roles in which nobody speaks: instructions to a model, and what programs answer to its calls.
 _SILENT = {"system", "developer", "tool", "function", "function_call", "observation"}
 _TURN_END = "__eou__"
-_HEAD = 1 << 20  # bytes
+_HEAD = 1 << 20  # characters
 _ROWS = 1024  # of Parquet, read at a time
 _BUFFER = 1 << 20  # bytes of a column read at a time; without it, its whole row group is read
 
@@ -74,20 +74,20 @@ def read_messages(
             head = file.read(_HEAD).lstrip()
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    if head.startswith(b"[") and not _is_line_of_several(head):
+    if head.startswith("[") and not _is_line_of_several(head):
         elements = read_members(path, bad_lines, array=True)
         values: Iterable[tuple[int, Any]] = ((number, value) for number, (_, value) in elements)
         return convert(values, parse, path, bad_lines)
-    if not head.startswith((b"[", b"{")) and _TURN_END.encode() in head:
+    if not head.startswith(("[", "{")) and _TURN_END in head:
         lines = read_lines(path, bad_lines)
         values = ((n, [t for t in line.split(_TURN_END) if t.strip()]) for n, line in lines)
         return convert(values, parse, path, bad_lines)
     return read_json_lines(path, bad_lines, parse)
 
 
-def _is_line_of_several(head: bytes) -> bool:
+def _is_line_of_several(head: str) -> bool:
     """Whether the first line is a value of its own and others follow it."""
-    line, _, rest = head.partition(b"\n")
+    line, _, rest = head.partition("\n")
     try:
         parse_json(line)
     except ValueError:

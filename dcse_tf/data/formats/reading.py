@@ -2,7 +2,7 @@
 
 import csv
 import functools
-import io
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -13,12 +13,20 @@ import numpy as np
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
-from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json, read_lines
+from dcse_tf.input_files import (
+    UNREADABLE,
+    BadLines,
+    is_encodable,
+    open_text,
+    parse_json,
+    read_lines,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _RECENT = 1 << 16
+_PIECE = 1 << 16  # characters of JSON read at a time
 _LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
 csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than some e-mails
 
@@ -122,8 +130,7 @@ def read_table(
     width = 0
     try:
         with open_text(path, bad_lines.encoding) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-            lines = iter(functools.partial(text.readline, _LONGEST_FIELD), "")
+            lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
             rows = csv.reader(
                 lines,
                 delimiter=delimiter,
@@ -134,10 +141,9 @@ def read_table(
                 problem, row = "", None
                 try:
                     row = next(rows, None)
-                    "".join(row or ()).encode()
                 except csv.Error as error:
                     problem = f"not a table: {error}"
-                except UnicodeEncodeError:
+                if not is_encodable("".join(row or ())):
                     problem = bad_lines.not_encoded
                 if row is not None and not problem and width and row and len(row) != width:
                     problem = f"expected {width} field(s), found {len(row)}"
@@ -198,18 +204,22 @@ def read_members(
     number = 0
     try:
         with open_text(path, bad_lines.encoding) as file:
-            head = file.read(1024).lstrip()
-        # In a value of another kind ijson silently finds nothing.
-        if not head.startswith(b"[" if array else b"{"):
-            raise ValueError(f"found {head[:20]!r}")
-        with open_text(path, bad_lines.encoding) as file:
-            members = ijson.kvitems(file, "", use_float=True)
+            head = file.read(1024)
+            # In a value of another kind ijson silently finds nothing.
+            if not head.lstrip().startswith("[" if array else "{"):
+                raise ValueError(f"found {head[:20]!r}")
+            pieces = itertools.chain([head], iter(functools.partial(file.read, _PIECE), ""))
+            source = (piece.encode() for piece in pieces)
+            members = ijson.kvitems(ijson.from_iter(source), "", use_float=True)
             if array:
-                members = (("", value) for value in ijson.items(file, "item", use_float=True))
+                values = ijson.items(ijson.from_iter(source), "item", use_float=True)
+                members = (("", value) for value in values)
             for number, member in enumerate(members, start=1):
                 yield number, member
     except (ijson.JSONError, ValueError, *UNREADABLE) as error:
         reason = error.args[0] if error.args else ""
+        if isinstance(error, UnicodeError):
+            reason = bad_lines.not_encoded
         if isinstance(reason, bytes):  # yajl's messages are bytes
             reason = reason.decode(errors="replace")
         first = (str(reason).strip().splitlines() or [type(error).__name__])[0]

@@ -31,7 +31,7 @@ from dcse_tf.input_files import UNREADABLE, BadLines, open_text
 _DELIMITERS = (",", ";", "\t", "|")
 # The names of `columns`; a column of that name needs none.
 NAMES = ("session_id", "role", "text", "time", "id", "reply_to")
-_LONGEST_HEADER = 1 << 20  # bytes
+_LONGEST_HEADER = 1 << 20  # characters
 _CACHE = 64 << 10  # KiB of rows in memory; the others are in a temporary file
 _EPOCH = datetime.datetime(1970, 1, 1)
 
@@ -165,8 +165,8 @@ def _find_delimiter(path: pathlib.Path, bad_lines: BadLines, columns: Mapping[st
     """The delimiter with which the header has most of the columns, or else most fields."""
     try:
         with open_text(path, bad_lines.encoding) as file:
-            lines = iter(functools.partial(file.readline, _LONGEST_HEADER), b"")
-            header = next(filter(bytes.strip, lines), b"").decode(errors="replace")
+            lines = iter(functools.partial(file.readline, _LONGEST_HEADER), "")
+            header = next(filter(str.strip, lines), "")
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     wanted = {columns.get(name, name) for name in NAMES}

@@ -1,0 +1,294 @@
+"""Files and folders appear whole or not at all; locks; hashes; work that is resumed."""
+
+import errno
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dcse_tf.errors import InputError, LockedError, OutputError
+from dcse_tf.files import (
+    MADE_FROM_FILE,
+    MadeFrom,
+    atomic_directory,
+    atomic_file,
+    atomic_version,
+    find_damage,
+    hash_folder,
+    hash_number,
+    lock_folder,
+    partial_path,
+    refuse_existing,
+    restore_replaced,
+    resumable,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+BOTH = pytest.mark.parametrize("make", [atomic_file, atomic_directory])
+
+
+class Broken(Exception):
+    pass
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write(make, path, content, overwrite=True, error=None):
+    with make(path, overwrite=overwrite) as partial:
+        (partial / "b" if partial.is_dir() else partial).write_text(content)
+        if error:
+            raise error
+
+
+def read(path):
+    return (path / "b" if path.is_dir() else path).read_text()
+
+
+@BOTH
+def test_an_output_appears_when_the_block_ends(tmp_path, make):
+    path = tmp_path / "new" / "deep" / "a"
+    write(make, path, "old", overwrite=False)
+    with make(path, overwrite=True) as partial:
+        assert partial.parent == path.parent  # a rename over file systems would not be atomic
+        (partial / "b" if partial.is_dir() else partial).write_text("new")
+        assert read(path) == "old"
+    assert read(path) == "new"
+    with pytest.raises(FileExistsError, match=f"{path} already exists"):
+        write(make, path, "newer", overwrite=False)
+    assert (read(path), names(path.parent)) == ("new", ["a"])
+
+
+@BOTH
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, SystemExit])
+def test_a_block_that_breaks_leaves_everything_as_it_was(tmp_path, make, error):
+    for end in (".partial", ".previous", ".lock"):
+        (tmp_path / f"a{end}").write_text("a user's own")
+    for old in (None, "old"):
+        if old:
+            write(make, tmp_path / "a", old)
+        before = names(tmp_path)
+        with pytest.raises(error):
+            write(make, tmp_path / "a", "half", error=error)
+        assert names(tmp_path) == before
+    assert read(tmp_path / "a") == "old"
+
+
+def test_what_a_killed_run_left_is_not_continued(tmp_path):
+    partial_path(tmp_path / "a").write_text("left, ")
+    with atomic_file(tmp_path / "a") as partial, partial.open("a") as file:
+        file.write("new")
+    assert read(tmp_path / "a") == "new"
+
+
+def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(FileExistsError, match="a is a folder; give the name of a file"):
+        write(atomic_file, tmp_path / "a", "new")
+    with pytest.raises(FileExistsError, match="is a folder"):
+        refuse_existing(tmp_path / "a", overwrite=True)
+    (tmp_path / "c").touch()
+    write(atomic_directory, tmp_path / "c", "new")
+    assert (names(tmp_path), read(tmp_path / "c")) == (["a", "c"], "new")
+
+
+@BOTH
+@pytest.mark.parametrize("folder", [False, True])
+def test_of_a_link_the_link_is_replaced(tmp_path, make, folder):
+    kept = tmp_path / "elsewhere"
+    write(atomic_directory if folder else atomic_file, kept, "old")
+    (tmp_path / "link").symlink_to(kept)
+    with pytest.raises(FileExistsError):
+        write(make, tmp_path / "link", "new", overwrite=False)
+    write(make, tmp_path / "link", "new")
+    assert not (tmp_path / "link").is_symlink()
+    assert (read(tmp_path / "link"), read(kept)) == ("new", "old")
+
+
+# Replaces a folder, and is killed after the first of two renamings.
+KILLED = """
+import os, pathlib, signal, sys
+from dcse_tf.files import atomic_directory
+rename = pathlib.Path.rename
+def rename_and_die(*paths):
+    rename(*paths)
+    os.kill(os.getpid(), signal.SIGKILL)
+with atomic_directory(pathlib.Path(sys.argv[1]), overwrite=True) as folder:
+    (folder / "new").touch()
+    pathlib.Path.rename = rename_and_die
+"""
+
+
+def test_a_folder_that_was_being_replaced_when_its_writer_was_killed_comes_back(tmp_path):
+    path = tmp_path / "a"
+    restore_replaced(path)  # of what was never there, nothing
+    write(atomic_directory, path, "all of it")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not path.exists()
+    with pytest.raises(FileExistsError):
+        write(atomic_directory, path, "new", overwrite=False)
+    assert read(path) == "all of it"
+    path.rename(tmp_path / "a.dcse_tf-previous")
+    restore_replaced(path)
+    assert (read(path), names(path)) == ("all of it", ["b"])
+
+
+def test_content_is_flushed_before_the_rename_and_the_folder_afterwards(tmp_path, monkeypatch):
+    calls = []
+
+    def note(owner, name, describe):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a: [calls.append(describe(*a)), function(*a)][1])
+
+    note(os, "fsync", lambda descriptor: os.fstat(descriptor).st_ino)
+    note(pathlib.Path, "rename", lambda path, target: "rename")
+    note(pathlib.Path, "replace", lambda path, target: "rename")
+    write(atomic_file, tmp_path / "a", "new")
+    assert calls == [(tmp_path / "a").stat().st_ino, "rename", tmp_path.stat().st_ino]
+    calls.clear()
+    with atomic_directory(tmp_path / "c") as folder:
+        (folder / "deep/deeper").mkdir(parents=True)
+        (folder / "deep/low").write_text("new")
+    inside = [path.stat().st_ino for path in (tmp_path / "c", *(tmp_path / "c").rglob("*"))]
+    assert sorted(calls[:4]) == sorted(inside)
+    assert calls[4:] == ["rename", tmp_path.stat().st_ino]
+
+
+@BOTH
+def test_only_a_file_system_that_cannot_flush_may_not_flush(tmp_path, monkeypatch, make):
+    failure = errno.EINVAL
+
+    def fail(descriptor):
+        raise OSError(failure, os.strerror(failure))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    write(make, tmp_path / "a", "new")
+    failure = errno.EIO
+    with pytest.raises(OutputError, match=f"{tmp_path}/c: cannot be written: Input/output"):
+        write(make, tmp_path / "c", "new")
+    assert names(tmp_path) == ["a"]
+
+
+def test_versions_count_on_from_the_largest_number(tmp_path):
+    for name in ("2", "10", "99.dcse_tf-partial", "v77"):
+        (tmp_path / name).mkdir()
+    with atomic_version(tmp_path) as partial:
+        (partial / "b").write_text("new")
+        with pytest.raises(LockedError, match="is working in it"), atomic_version(tmp_path):
+            pass
+    assert read(tmp_path / "11") == "new"
+    with pytest.raises(Broken), atomic_version(tmp_path):
+        raise Broken
+    assert "12" not in names(tmp_path)
+
+
+# Locks
+
+HOLDER = """
+import pathlib, subprocess, sys, time
+from dcse_tf.files import lock_folder
+with lock_folder(pathlib.Path(sys.argv[1]), "") as lock:
+    passed = [lock] if sys.argv[2] == "passed" else []
+    child = subprocess.Popen(["sleep", "60"], pass_fds=passed, stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@BOTH
+def test_one_process_at_a_time_writes_an_output(tmp_path, make):
+    with make(tmp_path / "a", overwrite=True) as partial:
+        (partial / "b" if partial.is_dir() else partial).write_text("first")
+        with pytest.raises(LockedError, match=f"{tmp_path}/a: process .* is working in it"):
+            write(make, tmp_path / "a", "second")
+    assert (read(tmp_path / "a"), names(tmp_path)) == ("first", ["a"])
+
+
+@pytest.mark.parametrize("lock", ["passed", "kept"])
+def test_a_lock_dies_with_its_holder_unless_a_child_has_it(tmp_path, lock):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), lock]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as holder:
+        child = int(holder.stdout.readline())
+        said = f"process {holder.pid} is working in it; go away"
+        with pytest.raises(LockedError, match=said), lock_folder(tmp_path, "go away"):
+            pass
+        holder.kill()
+        holder.wait()
+    try:
+        if lock == "passed":
+            with pytest.raises(LockedError), lock_folder(tmp_path, ""):
+                pass
+        else:
+            with lock_folder(tmp_path, ""):
+                pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_folder_made_for_a_lock_goes_if_nothing_was_put_into_it(tmp_path):
+    with lock_folder(tmp_path / "a" / "b", ""):
+        pass
+    assert names(tmp_path) == []
+    with lock_folder(tmp_path / "a" / "b", ""):
+        (tmp_path / "a" / "b" / "c").touch()
+    assert (tmp_path / "a" / "b" / "c").exists()
+
+
+# Hashes and resumed work
+
+
+def test_damage_is_found(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    hashes = hash_folder(tmp_path)
+    assert hashes["a"] == hashlib.sha256(b"a").hexdigest()
+    assert find_damage(tmp_path, hashes) is None
+    (tmp_path / "b").write_text("c")
+    assert find_damage(tmp_path, hashes) == "b has another content than was written"
+    (tmp_path / "a").unlink()
+    assert find_damage(tmp_path, hashes) == "a is missing"
+    assert hash_number("对话") == int(
+        hashlib.blake2b("对话".encode(), digest_size=8).hexdigest(), 16
+    )
+
+
+BEFORE = MadeFrom({"`pooling`": "mean", "contents of `model`": "0" * 64, "`size`": 7})
+
+
+def test_work_is_resumed_with_the_same_settings_alone(tmp_path):
+    output = tmp_path / "out"
+    work = partial_path(output)
+
+    def stop_after(*steps):
+        with resumable(output, BEFORE, overwrite=False) as folder:
+            assert (folder, names(folder)) == (work, [MADE_FROM_FILE])
+            for step in steps:
+                (folder / step).touch()
+            raise Broken
+
+    with pytest.raises(Broken):
+        stop_after()
+    assert names(tmp_path) == []  # no step was finished
+    with pytest.raises(Broken):
+        stop_after("step")
+    changed = MadeFrom({**BEFORE.values, "`size`": 8, "contents of `model`": "1" * 64})
+    said = r"begun with .*: `size`: 8 \(was 7\); contents of `model`: SHA-256 1{12}\.\.\. \(was"
+    with pytest.raises(InputError, match=said), resumable(output, changed, overwrite=False):
+        pass
+    with resumable(output, BEFORE, overwrite=False) as folder:
+        assert names(folder) == [MADE_FROM_FILE, "step"]
+        (folder / "step").rename(output)
+    assert names(tmp_path) == ["out"]
+    work.mkdir()
+    (work / "step").touch()
+    said = "give the same, or `overwrite`"
+    with pytest.raises(InputError, match=said), resumable(output, changed, overwrite=False):
+        pass
+    with resumable(output, changed, overwrite=True) as folder:
+        assert names(folder) == [MADE_FROM_FILE]
