@@ -257,10 +257,11 @@ def hash_inputs(flags: Sequence[str]) -> dict[str, str]:
 def read_commit() -> str:
     """The commit of this checkout, with "-dirty" if a file differs; "unknown" without git."""
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]
+    quiet = {"text": True, "stderr": subprocess.DEVNULL}
     try:
-        commit = subprocess.check_output([*git, "rev-parse", "--short=7", "HEAD"], text=True)
+        commit = subprocess.check_output([*git, "rev-parse", "--short=7", "HEAD"], **quiet)
         changes = ["status", "--porcelain", "--untracked-files=no", "--", ":!experiments/results"]
-        dirty = subprocess.check_output([*git, *changes], text=True)
+        dirty = subprocess.check_output([*git, *changes], **quiet)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit.strip() + ("-dirty" if dirty else "")
