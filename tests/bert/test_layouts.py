@@ -1,16 +1,20 @@
-"""Whatever the layout, the encoded table and its gradients are the same."""
+"""Tables padded or packed: the encoded tokens are the same, and rows are filled first fit."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_batch import CANDIDATES, CONTEXTS, TEMPERATURE, make_index
 from tiny_bert import DIM, build_backbone, draw_utterances, make_table
 
 from dcse_tf.bert.bert import build_bert_encoder, initialize_weights
-from dcse_tf.bert.layout import Layout, build_table_encoder, count_cells, lay_out
+from dcse_tf.bert.layout import (
+    Layout,
+    build_table_encoder,
+    count_cells,
+    first_fit_decreasing,
+    lay_out,
+)
 from dcse_tf.bert.masked_lm import build_masked_lm
-from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
 
 LAYOUTS = {
     "packed": Layout("packed", row_length=16),
@@ -64,27 +68,6 @@ def test_every_dropout_acts_in_every_layout(layout):
 
 
 @layouts
-def test_loss_and_gradients_of_the_objective_are_the_same(backbone, layout):
-    results = []
-    for each in (Layout("padded"), layout):
-        model = build_dialogue_cse(backbone, each, Objective(TEMPERATURE))
-        batch = {**lay_out(token_ids(), each), **make_index(CONTEXTS, CANDIDATES)}
-        variables = [v.value for v in model.trainable_variables]
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(batch)["loss"])
-        gradients = tape.gradient(loss, variables)
-        paths = [v.path for v in model.trainable_variables]
-        results.append((loss, dict(zip(paths, map(tf.convert_to_tensor, gradients)))))
-    (one, expected), (two, found) = results
-    np.testing.assert_allclose(one, two, rtol=1e-5)
-    assert expected.keys() == found.keys()
-    # A floor, for the key's bias has no gradient but rounding: the softmax is blind to it.
-    for path, value in expected.items():
-        tolerance = 1e-6 + 1e-4 * np.abs(value).max()
-        np.testing.assert_allclose(found[path], value, atol=tolerance, rtol=0, err_msg=path)
-
-
-@layouts
 def test_logits_of_masked_tokens_are_the_same(backbone, layout):
     table = token_ids()
     # The second token of the utterances 1, 4 and 7, row by row.
@@ -126,3 +109,35 @@ def test_no_utterance_sees_its_neighbours(backbone):
     one, two = (encoder(lay_out(tf.constant(t), layout)).numpy() for t in (table, changed))
     np.testing.assert_allclose(one[1:], two[1:], atol=1e-6)
     assert np.abs(one[0, 0] - two[0, 0]).max() > 1e-3
+
+
+def pack_one_by_one(lengths, row_length):
+    """The algorithm as it is told, one item after another."""
+    ends, row, start = [], [0] * len(lengths), [0] * len(lengths)
+    for item in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = (r for r, end in enumerate(ends) if end + lengths[item] <= row_length)
+        row[item] = next(fitting, len(ends))
+        if row[item] == len(ends):
+            ends.append(0)
+        start[item] = ends[row[item]]
+        ends[row[item]] += lengths[item]
+    return row, start, len(ends)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_lengths_are_placed_as_one_by_one(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 10, rng.integers(1, 60)).tolist()
+    for row_length in (9, 16, 50):
+        row, start, rows = first_fit_decreasing(tf.constant(lengths, tf.int32), row_length)
+        expected = pack_one_by_one(lengths, row_length)
+        assert (row.numpy().tolist(), start.numpy().tolist(), int(rows)) == expected
+
+
+def test_items_of_no_length_take_no_room_and_real_lengths_fill_the_rows():
+    row, start, rows = first_fit_decreasing(tf.constant([0, 3, 0, 2]), 4)
+    assert (row.numpy().tolist(), start.numpy().tolist(), int(rows)) == ([0, 0, 0, 1], [0] * 4, 2)
+    # Lengths as of short messages: at least 95% of the cells have a token.
+    lengths = np.clip(np.random.default_rng(0).poisson(12, 400), 3, 50)
+    rows = first_fit_decreasing(tf.constant(lengths, tf.int32), 128)[2]
+    assert lengths.sum() / (int(rows) * 128) > 0.95

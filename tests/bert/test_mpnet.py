@@ -30,7 +30,6 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
 
 TEXTS = [
@@ -118,57 +117,25 @@ def test_tokens_are_those_of_huggingfaces_tokenizer(start):
     assert ours.to_list()[1] == number_here([0, 2])
 
 
-LAYOUTS = {
-    "packed": Layout("packed", row_length=40),
-    "tight": Layout("packed", row_length=20),
-}
+PACKED = Layout("packed", row_length=40)
 
 
 @pytest.fixture(scope="module")
 def encoders(backbone):
-    every = {"padded": Layout("padded"), **LAYOUTS}
-    return {name: build_table_encoder(backbone, layout) for name, layout in every.items()}
+    return [build_table_encoder(backbone, layout) for layout in (Layout("padded"), PACKED)]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(2, 20), min_size=1, max_size=9), seed=st.integers(0, 99))
-def test_every_layout_counts_distances_within_an_utterance(encoders, name, lengths, seed):
+def test_packing_counts_distances_within_an_utterance(encoders, lengths, seed):
     rng = np.random.default_rng(seed)
-    utterances = [rng.integers(3, VOCABULARY_SIZE, length).tolist() for length in lengths]
-    table = make_table(utterances)
-    found = encoders[name](lay_out(table["token_ids"], LAYOUTS[name])).numpy()
-    expected = encoders["padded"](table).numpy()
+    table = make_table([rng.integers(3, VOCABULARY_SIZE, length).tolist() for length in lengths])
+    found = encoders[1](lay_out(table["token_ids"], PACKED)).numpy()
     real = table["padding_mask"].numpy()
-    np.testing.assert_allclose(found[real], expected[real], atol=5e-5)
+    np.testing.assert_allclose(found[real], encoders[0](table).numpy()[real], atol=5e-5)
 
 
 @pytest.mark.slow
-def test_training_changes_all_that_an_mpnet_has(start, corpus, tmp_path):
-    options = make_options(
-        encoder=str(start),
-        data_dir=str(corpus),
-        run_dir=str(tmp_path / "run"),
-        batch_form="dense",
-        negatives=3,
-        global_batch_size=4,
-        learning_rate=1e-3,
-        warmup_steps=1,
-        freeze_layers=0,
-        freeze_embeddings=False,
-        steps=2,
-        dev_samples=0,
-        changes_samples=0,
-    )
-    training = build_training(options)
-    before = {v.path: v.numpy() for v in training.model.variables}
-    training.trainer.train(training.batches(), 2)
-    same = [v.path for v in training.model.variables if np.array_equal(v, before[v.path])]
-    # Its distances too; MPNet has no segments, and a softmax is blind to the keys' biases.
-    assert "relative_bias/relative_bias" in before
-    assert [path for path in same if "key/bias" not in path] == ["segment_embedding/embeddings"]
-
-
 def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
     from transformers import AutoConfig, AutoTokenizer
 
@@ -196,28 +163,10 @@ def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["saved_model", "onnx"])
-def test_exports_compute_the_same(start, expected, tmp_path, verified_here, form):
+def test_an_export_computes_the_same(start, expected, tmp_path):
     folder = tmp_path / "export"
-    export(ExportOptions(run_dir=str(start), output_dir=str(folder), format=form))
+    export(ExportOptions(run_dir=str(start), output_dir=str(folder), format="onnx"))
     np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
-
-
-def test_the_onnx_file_goes_with_its_tokenizer(start, expected, tmp_path):
-    import onnxruntime
-    import tokenizers
-
-    export(ExportOptions(run_dir=str(start), output_dir=str(tmp_path / "onnx"), format="onnx"))
-    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "onnx/tokenizer.json"))
-    tokenizer.encode_special_tokens = True
-    tokenizer.enable_padding()
-    encoded = tokenizer.encode_batch(TEXTS)
-    inputs = {
-        "input_ids": np.array([each.ids for each in encoded], np.int64),
-        "attention_mask": np.array([each.attention_mask for each in encoded], np.int64),
-    }
-    session = onnxruntime.InferenceSession(tmp_path / "onnx/model.onnx")
-    np.testing.assert_allclose(session.run(None, inputs)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", ["response_selection", "post_training"])
@@ -236,20 +185,6 @@ def test_a_vocabulary_of_another_family_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["<pad>", "<s>", *MPNET_TOKENS[2:]]) + "\n")
     with pytest.raises(InputError, match="vocabulary of an MPNet, which begins <s>, <pad>"):
         read_vocabulary(tmp_path)
-
-
-def test_another_unknown_token_is_refused(start, tmp_path):
-    (tmp_path / "vocab.txt").write_text((start / "vocab.txt").read_text())
-    (tmp_path / "tokenizer_config.json").write_text('{"unk_token": "<unk>"}')
-    with pytest.raises(InputError, match=r"unk_token is '<unk>', expected \[UNK\]"):
-        read_vocabulary(tmp_path)
-
-
-def test_another_number_of_buckets_is_refused(tmp_path):
-    config = {**MPNET, "model_type": "mpnet", "relative_attention_num_buckets": 16}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="relative_attention_num_buckets 16, expected 32"):
-        read_config(tmp_path)
 
 
 def test_a_berts_configuration_with_a_number_of_buckets_is_a_berts(tmp_path):

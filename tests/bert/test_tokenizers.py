@@ -54,7 +54,7 @@ def tokenize_plainly(vocabulary: Vocabulary, texts: list[str], length: int) -> l
 # WordPiece
 
 
-@pytest.fixture(scope="module", params=["minilm", "chinese", "chinese cased"])
+@pytest.fixture(scope="module", params=["minilm", "chinese cased"])
 def wordpiece(request, tmp_path_factory):
     """HuggingFace's tokenizer and ours."""
     if request.param == "minilm":
@@ -62,11 +62,10 @@ def wordpiece(request, tmp_path_factory):
         return AutoTokenizer.from_pretrained(folder), read_vocabulary(folder)
     if not CHINESE.is_file():
         pytest.skip(f"{CHINESE}: no such file; set DCSE_SHARED_DATA")
-    lowercase = request.param == "chinese"
     tokens = tuple(CHINESE.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
     folder = tmp_path_factory.mktemp("vocabulary")
-    WordPiece(tokens, lowercase).write(folder)
-    theirs = BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=lowercase)
+    WordPiece(tokens, False).write(folder)
+    theirs = BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=False)
     return theirs, read_vocabulary(folder)
 
 

@@ -1,269 +1,111 @@
+"""Word vectors: read from files, trained, and made to token embeddings."""
+
 import gzip
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 from shared_files import shared_file
+from train_options import make_options
 
-from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors, train_word_vectors
+from dcse_tf.bert import weights
+from dcse_tf.bert.vectors import (
+    WordVectors,
+    compute_token_embeddings,
+    fold_case,
+    read_word_vectors,
+    train_word_vectors,
+)
+from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, WordPiece
 from dcse_tf.errors import InputError
+from dcse_tf.training.job import train
 
-ROOT = pathlib.Path(__file__).parents[2]
 WORDS = {"where": [1.0, -2.5, 0.125], "包裹": [0.0, 3.0, -1.0], "don't": [4.0, 0.5, 2.0]}
 GLOVE = "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in WORDS.items())
 WORD2VEC = f"3 3\n{GLOVE}"
-SENTENCES = [
-    ["where", "is", "my", "parcel"],
-    ["my", "parcel", "is", "late"],
-    ["我", "的", "包裹", "在", "哪里"],
-    [],
-    ["where", "is", "it"],
-] * 4
-# Trains with the seed of its argument; prints the words in order and the vectors' bytes.
-TRAIN = """
-import json, sys
-from dcse_tf.bert.vectors import train_word_vectors
-vectors = train_word_vectors(json.loads(sys.argv[1]), 8, seed=int(sys.argv[2]))
-print(json.dumps([list(vectors.rows), vectors.matrix.tobytes().hex()]))
-"""
+VOCABULARY = WordPiece((*SPECIAL_TOKENS, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
 
 
-def _binary(folder, name):
+def as_binary(folder) -> bytes:
     vectors = KeyedVectors(3)
     vectors.add_vectors(list(WORDS), np.array(list(WORDS.values()), np.float32))
-    vectors.save_word2vec_format(str(folder / name), binary=True)
-    return (folder / name).read_bytes()
+    vectors.save_word2vec_format(str(folder / "written"), binary=True)
+    return (folder / "written").read_bytes()
 
 
-def _train_in_a_process(hash_seed, seed):
-    command = [sys.executable, "-c", TRAIN, json.dumps(SENTENCES), str(seed)]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def _error(path):
-    with pytest.raises(InputError) as caught:
-        read_word_vectors(path)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("content", [WORD2VEC, GLOVE, GLOVE.replace("\n", " \n")])
-@pytest.mark.parametrize("name", ["vectors.txt", "vectors.vec.gz", "no_suffix"])
-def test_a_text_form_is_read(tmp_path, content, name):
-    raw = content.encode()
+@pytest.mark.parametrize("name", ["a.txt", "a.vec.gz", "b.txt", "a.bin", "a.bin.gz", "a.json.gz"])
+def test_every_form_is_read(tmp_path, name):
+    raw = {"a.json.gz": json.dumps(WORDS), "b.txt": GLOVE}.get(name, WORD2VEC).encode()
+    raw = as_binary(tmp_path) if ".bin" in name else raw
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    vectors = read_word_vectors(tmp_path / name)
-    assert list(vectors.rows) == list(WORDS)
-    np.testing.assert_array_equal(
-        [vectors.matrix[vectors.rows[w]] for w in WORDS], [*WORDS.values()]
-    )
-    assert vectors.matrix.dtype == np.float32
-
-
-@pytest.mark.parametrize("name", ["vectors.bin", "vectors.bin.gz"])
-def test_the_binary_form_is_read(tmp_path, name):
-    content = _binary(tmp_path, "plain")
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     vectors = read_word_vectors(tmp_path / name)
     assert vectors.rows == {word: row for row, word in enumerate(WORDS)}
-    np.testing.assert_array_equal(vectors.matrix, [*WORDS.values()])
-
-
-@pytest.mark.parametrize("name", ["vectors.txt", "vectors.bin"])
-def test_a_word_cut_inside_a_character_is_another_word(tmp_path, name):
-    """word2vec's own program cuts long words between bytes; "ab" must not be lost by that."""
-    rows = {b"ab": [1.0, 2.0], b"ab\xe5\x8c": [3.0, 4.0]}
-    content = b"2 2\n"
-    for word, row in rows.items():
-        binary = np.array(row, np.float32).tobytes()
-        content += (
-            word + b" " + (binary if name == "vectors.bin" else b"%d %d" % tuple(row)) + b"\n"
-        )
-    (tmp_path / name).write_bytes(content)
-    vectors = read_word_vectors(tmp_path / name)
-    assert len(vectors.rows) == 2
-    assert vectors.mean(["ab"]).tolist() == [1, 2]
-
-
-def test_a_long_vector_without_a_head_is_no_head(tmp_path):
-    row = np.random.default_rng(0).normal(size=600)
-    (tmp_path / "a.txt").write_text(f"word {' '.join(map(repr, row.tolist()))}\n")
-    vectors = read_word_vectors(tmp_path / "a.txt")
-    np.testing.assert_allclose(vectors.matrix, [row], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "hello world\n",
-        "hello there world\n",
-        "2 3\na 1 2 3\nb 1 2\n",
-        "2 3\na 1 2 3\nb 1 x 3\n",
-        "2 3\na 1 2 3\nb 1 2 3 4\n",
-        "2 3\na 1 2 3\n",
-        "a 1 2 3\nb 1 2\n",
-        "a 1 2 3\nb 1 2 x\n",
-        "-2 3\na 1 2 3\n",
-        "99999999999 99999999999\na 1 2 3\n",
-        '{"a": [1, 2, 3]}\n',
-        "",
-        "hello\nworld\n",
-        "a\t1\t2\t3\nb\t1\t2\t3\n",
-    ],
-)
-def test_a_text_that_is_no_table_of_vectors_is_named(tmp_path, content):
-    path = tmp_path / "vectors.txt"
-    path.write_text(content)
-    assert str(path) in _error(path)
-
-
-@pytest.mark.parametrize("cut", [0, 2, 10, 20, -1])
-def test_a_binary_that_is_cut_off_is_named(tmp_path, cut):
-    path = tmp_path / "vectors.bin"
-    path.write_bytes(_binary(tmp_path, "whole")[:cut].rstrip(b"\n"))
-    assert str(path) in _error(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.bin", GLOVE.encode()),
-        ("a.bin", bytes(range(256)) * 4),
-        ("a.txt", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'shape': (2, 3)}\n\xff\xfe\n"),
-        ("a.txt.gz", GLOVE.encode()),
-        ("a.txt.gz", gzip.compress(GLOVE.encode() * 50, mtime=0)[:-12]),
-        ("a.bin.gz", b"3 3\n"),
-    ],
-)
-def test_a_file_of_another_form_than_its_name_says_is_named(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert str(tmp_path / name) in _error(tmp_path / name)
-
-
-def test_a_file_that_is_gone_is_named(tmp_path):
-    assert f"{tmp_path}/nowhere.txt: cannot be read" in _error(tmp_path / "nowhere.txt")
-
-
-def test_the_mean_is_of_the_words_that_are_known():
-    vectors = WordVectors({"a": 1, "b": 0}, np.array([[2, 4], [0, 1]], np.float32))
-    assert vectors.mean(["a", "b"]).tolist() == [1, 2.5]
-    assert vectors.mean(["b", "nothing", "B"]).tolist() == [2, 4]
-    assert vectors.mean(["a", "a", "a", "b"]).tolist() == [0.5, 1.75]
-    for unknown in ([], ["nothing"], ["A", ""]):
-        assert vectors.mean(unknown).tolist() == [0, 0]
-        assert vectors.mean(unknown).dtype == np.float32
-
-
-def test_every_word_has_a_trained_vector():
-    vectors = train_word_vectors(SENTENCES, 8, seed=0)
-    assert set(vectors.rows) == {word for words in SENTENCES for word in words}
-    assert sorted(vectors.rows.values()) == list(range(len(vectors.rows)))
-    assert vectors.matrix.shape == (len(vectors.rows), 8)
-    assert np.isfinite(vectors.matrix).all()
-    assert np.linalg.norm(vectors.matrix, axis=1).min() > 0
-
-
-def test_words_in_the_same_company_come_near():
-    """ "parcel" and "package" are said among the same words, "refund" among others."""
-    frames = ["where is my {} now please", "the {} is late again today", "your {} left our store"]
-    others = ["i want a {} for this", "how long does a {} take", "we pay the {} next week"]
-    rng = np.random.default_rng(0)
-    sentences = [frame.format(w).split() for frame in frames for w in ("parcel", "package")]
-    sentences += [frame.format("refund").split() for frame in others] * 2
-    sentences = [sentences[place] for place in rng.permutation(np.tile(np.arange(12), 80))]
-    vectors = train_word_vectors(sentences, 16, seed=0)
-    parcel, package, refund = (
-        vectors.mean([word]) / np.linalg.norm(vectors.mean([word]))
-        for word in ("parcel", "package", "refund")
-    )
-    assert parcel @ package > parcel @ refund + 0.1
-
-
-@pytest.mark.parametrize("sentences", [[], [[]], [[], []]])
-def test_without_a_word_nothing_is_trained(sentences):
-    with pytest.raises(InputError, match="no sentence has a word"):
-        train_word_vectors(sentences, 8, seed=0)
-
-
-def test_training_gives_the_same_in_every_process():
-    words, matrix = _train_in_a_process("1", seed=5)
-    assert _train_in_a_process("2", seed=5) == [words, matrix]
-    here = train_word_vectors(SENTENCES, 8, seed=5)
-    assert (list(here.rows), here.matrix.tobytes().hex()) == (words, matrix)
-    other = train_word_vectors(SENTENCES, 8, seed=6)
-    assert list(other.rows) == words
-    assert np.abs(other.matrix - here.matrix).max() > 1e-3
-
-
-def _write_npz(folder, array, index, **more):
-    np.savez(folder / "a.npz", embeddings=array, **more)
-    (folder / "index.json").write_text(index if isinstance(index, str) else json.dumps(index))
-    return folder / "a.npz", folder / "index.json"
-
-
-@pytest.mark.parametrize("name", ["vectors.json", "vectors.json.gz"])
-def test_the_json_form_is_read(tmp_path, name):
-    raw = json.dumps(WORDS, ensure_ascii=False).encode()
-    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    vectors = read_word_vectors(tmp_path / name)
-    assert list(vectors.rows) == list(WORDS)
     np.testing.assert_array_equal(vectors.matrix, [*WORDS.values()])
     assert vectors.matrix.dtype == np.float32
 
 
 def test_an_array_and_an_index_of_its_rows_are_read(tmp_path):
-    array = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    vectors = read_word_vectors(*_write_npz(tmp_path, array, {"好": 2, "a": 0}))
+    np.savez(tmp_path / "a.npz", embeddings=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    (tmp_path / "index.json").write_text('{"好": 2, "a": 0}')
+    vectors = read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
     assert vectors.mean(["好"]).tolist() == [5, 6]
     assert vectors.mean(["a", "nothing"]).tolist() == [1, 2]
-    assert vectors.matrix.dtype == np.float32
+    assert vectors.mean(["nothing"]).tolist() == [0, 0]
+    (tmp_path / "index.json").write_text('{"好": 3}')
+    with pytest.raises(InputError, match=r"index\.json: '好' has row 3, expected 0 to 2"):
+        read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
+
+
+def test_a_word_cut_inside_a_character_is_another_word(tmp_path):
+    """word2vec's own program cuts long words between bytes; "ab" must not be lost by that."""
+    (tmp_path / "a.txt").write_bytes(b"2 2\nab 1 2\nab\xe5\x8c 3 4\n")
+    vectors = read_word_vectors(tmp_path / "a.txt")
+    assert len(vectors.rows) == 2
+    assert vectors.mean(["ab"]).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
-    "content",
-    ['{"a": [1, 2], "b": [1]}', '{"a": [1, "x"]}', '{"a": 3}', "{}", "[[1, 2]]", "{", '{"a": []}'],
-)
-def test_json_that_is_no_table_of_vectors_is_named(tmp_path, content):
-    path = tmp_path / "vectors.json"
-    path.write_text(content)
-    assert _error(path).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
+    ("name", "content"),
     [
-        ({"a": 3}, "'a' has row 3, expected 0 to 2"),
-        ({"a": -1}, "'a' has row -1"),
-        ({"a": "0"}, "'a' has row '0'"),
-        ({"a": True}, "'a' has row True"),
-        ([0, 1], "expected a JSON object"),
-        ("{", "not JSON"),
+        ("gone.txt", None),
+        ("a.txt", b""),
+        ("a.txt", b"hello world\n"),
+        ("a.txt", b"2 3\na 1 2 3\nb 1 x 3\n"),
+        ("a.txt", b"2 3\na 1 2 3\n"),
+        ("a.txt", b"a 1 2 3\nb 1 2\n"),
+        ("a.txt", b"99999999999 99999999999\na 1 2 3\n"),
+        ("a.txt", b"a\t1\t2\t3\nb\t1\t2\t3\n"),
+        ("a.txt.gz", GLOVE.encode()),
+        ("a.bin", GLOVE.encode()),
+        ("a.bin.gz", b"3 3\n"),
+        ("a.json", b'{"a": [1, 2], "b": [1]}'),
+        ("a.json", b'{"a": 3}'),
+        ("a.json", b"[[1, 2]]"),
+        ("a.json", b"{"),
+        ("a.npz", b"PK\x03\x04 no archive"),
     ],
 )
-def test_an_index_that_does_not_fit_is_named(tmp_path, index, message):
-    paths = _write_npz(tmp_path, np.zeros([3, 2]), index)
-    with pytest.raises(InputError, match=message) as caught:
-        read_word_vectors(*paths)
-    assert str(caught.value).startswith(f"{paths[1]}: ")
+def test_a_file_of_another_form_than_its_name_says_is_named(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    index = tmp_path / "index.json" if name == "a.npz" else None
+    with pytest.raises(InputError) as caught:
+        read_word_vectors(tmp_path / name, index)
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
 
 
-def test_arrays_that_are_no_table_of_vectors_are_named(tmp_path):
-    for array, more in [(np.zeros(3), {}), (np.array([["a"]]), {}), (np.zeros([3, 2]), {"b": 1})]:
-        paths = _write_npz(tmp_path, array, {"a": 0}, **more)
-        with pytest.raises(InputError, match=r"a\.npz: expected one array of numbers"):
-            read_word_vectors(*paths)
-    paths[0].write_bytes(b"PK\x03\x04 no archive")
-    with pytest.raises(InputError, match=r"a\.npz: cannot be read"):
-        read_word_vectors(*paths)
-    with pytest.raises(InputError, match=r"a\.npz: contains no words"):
-        read_word_vectors(paths[0])
+@pytest.mark.parametrize(
+    ("files", "words", "width"),
+    [
+        (["glove-50d-5k.json"], ["the", "package"], 50),
+        (["tencent_char_200d.npz", "tencent_char_vocab.json"], ["好", "货"], 200),
+    ],
+)
+def test_published_vectors_are_read(files, words, width):
+    vectors = read_word_vectors(*(shared_file(f"vocab_vectors/{name}") for name in files))
+    assert vectors.matrix.shape[1] == width
+    assert all(np.abs(vectors.mean([word])).max() > 0 for word in words)
 
 
 def test_of_words_that_differ_in_case_alone_the_first_counts():
@@ -272,14 +114,94 @@ def test_of_words_that_differ_in_case_alone_the_first_counts():
     assert vectors.rows == {"apple": 0, "paris": 1}
 
 
+def test_words_in_the_same_company_come_near_and_a_seed_gives_the_same_vectors():
+    """ "parcel" and "package" are said among the same words, "refund" among others."""
+    frames = ["where is my {} now please", "the {} is late again today", "your {} left our store"]
+    others = ["i want a {} for this", "how long does a {} take", "we pay the {} next week"]
+    rng = np.random.default_rng(0)
+    sentences = [frame.format(w).split() for frame in frames for w in ("parcel", "package")]
+    sentences += [frame.format("refund").split() for frame in others] * 2
+    sentences = [sentences[place] for place in rng.permutation(np.tile(np.arange(12), 80))]
+    vectors, again, other = (train_word_vectors(sentences, 16, seed) for seed in (0, 0, 1))
+    parcel, package, refund = (
+        vectors.mean([word]) / np.linalg.norm(vectors.mean([word]))
+        for word in ("parcel", "package", "refund")
+    )
+    assert parcel @ package > parcel @ refund + 0.1
+    assert list(again.rows) == list(vectors.rows)
+    np.testing.assert_array_equal(again.matrix, vectors.matrix)
+    assert np.abs(other.matrix - vectors.matrix).max() > 1e-3
+    with pytest.raises(InputError, match="no sentence has a word"):
+        train_word_vectors([[], []], 8, seed=0)
+
+
+def make_vectors(**rows):
+    places = {word: place for place, word in enumerate(rows)}
+    return WordVectors(places, np.array([*rows.values()], np.float32))
+
+
+def draw_embeddings(width, rows=10):
+    return (0.02 * np.random.default_rng(0).normal(size=(rows, width))).astype(np.float32)
+
+
+def test_token_embeddings_are_principal_components_at_the_scale_of_the_random_ones():
+    # Three points (1, 5), (5, 5), (3, 5): their mean is (3, 5), and they lie along the first
+    # coordinate alone: components -2, 2, 0. Their deviation over both axes is that of
+    # (-2, 0, 2, 0, 0, 0), sqrt(8 / 6). A special token has no vector even if the file has it.
+    rows = {"包": [1.0, 5.0], "裹": [5.0, 5.0], "cat": [3.0, 5.0], "[MASK]": [9.0, 9.0]}
+    random = draw_embeddings(width=6)
+    embeddings, count = compute_token_embeddings(make_vectors(**rows), VOCABULARY, random)
+    scale = random.std() / np.sqrt(8 / 6)
+    expected = scale * np.array([[-2, 0], [-2, 0], [2, 0], [0, 0]])
+    np.testing.assert_allclose(embeddings[5:9, :2], expected, atol=1e-8)
+    assert count == 4  # a piece has the vector of its word
+    # Tokens without a vector, and columns that two components do not fill, stay random.
+    np.testing.assert_array_equal(embeddings[[*range(5), 9]], random[[*range(5), 9]])
+    np.testing.assert_array_equal(embeddings[:, 2:], random[:, 2:])
+
+
+@pytest.mark.parametrize("width", [8, 30])
+def test_angles_between_centred_vectors_are_kept_where_the_width_suffices(width):
+    tokens = (*SPECIAL_TOKENS, *(f"w{i}" for i in range(40)))
+    matrix = np.random.default_rng(1).normal(size=(40, 20)) * np.linspace(3, 0.1, 20) + 1.0
+    vectors = WordVectors({f"w{i}": i for i in range(40)}, matrix.astype(np.float32))
+    random = draw_embeddings(width, rows=len(tokens))
+    embeddings, _ = compute_token_embeddings(vectors, WordPiece(tokens, True), random)
+    filled = embeddings[5:, : min(width, 20)].astype(np.float64)
+    centred = matrix - matrix.mean(axis=0)
+    scale = (filled**2).sum() / (centred**2).sum()
+    difference = np.abs(filled @ filled.T / scale - centred @ centred.T).max()
+    assert (difference < 1e-3) == (width >= 20)
+    assert filled.std() == pytest.approx(random.std(), rel=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("files", "words", "shape"),
+    ("rows", "problem"),
     [
-        (["glove-50d-5k.json"], ["the", "package"], 50),
-        (["tencent_char_200d.npz", "tencent_char_vocab.json"], ["好", "货"], 200),
+        ({"cat": [1.0, 2.0], "house": [2.0, 1.0]}, "1 entries"),
+        ({"cat": [1.0, 2.0], "包": [1.0, 2.0]}, "two different"),
+        ({"cat": [1.0, np.nan], "包": [1.0, 2.0]}, "finite"),
     ],
 )
-def test_published_vectors_are_read(files, words, shape):
-    vectors = read_word_vectors(*(shared_file(f"vocab_vectors/{name}") for name in files))
-    assert vectors.matrix.shape[1] == shape
-    assert all(np.abs(vectors.mean([word])).max() > 0 for word in words)
+def test_vectors_that_cannot_be_used_are_refused(rows, problem):
+    with pytest.raises(InputError, match=problem):
+        compute_token_embeddings(make_vectors(**rows), VOCABULARY, draw_embeddings(width=2))
+
+
+@pytest.mark.slow
+def test_a_training_starts_from_a_file(data_dir, tmp_path):
+    """A step at a learning rate of 0 writes the token embeddings that a run begins with."""
+    path = tmp_path / "glove.txt"
+    path.write_text("parcel 1.0 0.5 -2.0\ncat 0.0 3.0 1.0\nthe -1.0 0.25 4.0\n")
+    settings = {"task": "mlm", "data_dir": str(data_dir), "encoder_size": "tiny", "steps": 1}
+    settings |= {"learning_rate": 0.0, "global_batch_size": 4, "dev_samples": 0}
+    tables = []
+    for name, vectors in (("plain", ""), ("warm", str(path))):
+        run_dir = tmp_path / name
+        train(make_options(run_dir=str(run_dir), token_vectors=vectors, **settings))
+        tensors = weights.read_tensors(run_dir / "encoder")
+        tables.append(tensors["embeddings.word_embeddings.weight"])
+    tokens = (data_dir / "vocabulary/vocab.txt").read_text().split("\n")
+    changed = {tokens[row] for row in np.flatnonzero((tables[0] != tables[1]).any(axis=1))}
+    assert changed == {"parcel", "cat", "the", "##parcel", "##cat", "##the"} & set(tokens)
+    assert len(changed) >= 2
